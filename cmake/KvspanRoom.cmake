@@ -1,0 +1,47 @@
+# A room is one static library under src/ and one test program under tests/; both link only what
+# the room may use, so that a forbidden dependency does not compile.
+# SPDX-License-Identifier: Apache-2.0
+
+add_library(kvspan_flags INTERFACE)
+target_compile_options(kvspan_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wpedantic -Wshadow -Werror -fvisibility=hidden>)
+if(KVSPAN_SANITIZE)
+  target_compile_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE}
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE})
+endif()
+
+# kvspan_room(NAME SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...])
+function(kvspan_room NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES;PRIVATE" ${ARGN})
+  set(target kvspan_${NAME})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
+  target_link_libraries(${target} PUBLIC ${ARG_USES}
+    PRIVATE $<BUILD_INTERFACE:kvspan_flags> ${ARG_PRIVATE})
+endfunction()
+
+# kvspan_kernel(FILE flags...): the instruction set of one source file, given to no other. Files of
+# another processor family are left out by the caller (KVSPAN_ARM, KVSPAN_X86).
+function(kvspan_kernel FILE)
+  set_source_files_properties(${FILE} PROPERTIES COMPILE_OPTIONS "${ARGN}")
+endfunction()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(KVSPAN_ARM ON)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set(KVSPAN_X86 ON)
+endif()
+
+# kvspan_room_tests(NAME SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
+function(kvspan_room_tests NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  set(target ${NAME}_tests)
+  add_executable(${target} ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
+    GTest::gtest GTest::gtest_main fmt::fmt)
+  add_test(NAME ${NAME} COMMAND ${target})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 900)
+endfunction()

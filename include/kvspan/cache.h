@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV cache of one sequence, all layers, behind one interface.
+//
+// A step of a layer is three calls, made by every member of a team:
+//     append  the new rows enter, still full rank, so that every row can be attended at once
+//     attend  blockwise softmax of the queries over everything held
+//     settle  the method moves rows that are no longer recent into coded segments
+// The engine knows only this; which method is behind it, no caller can tell but by bytes and error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvspan/result.h"
+#include "kvspan/team.h"
+#include "kvspan/tensor_view.h"
+
+namespace kvspan {
+
+// Rotary position embedding as numbers: pair i of the first `rotated_dims` coordinates turns by
+// position * angles[i] and is scaled by `magnitude`; the other coordinates stay. Every scaling
+// variant (linear, NTK, YaRN, Llama 3) is a choice of these numbers; no angles means nothing
+// rotates.
+struct Rope {
+  enum class Pairs : std::uint8_t {
+    kNeighbours,  // (x[2i], x[2i+1])
+    kHalves,      // (x[i], x[i + rotated_dims/2])
+  };
+  Pairs pairs = Pairs::kNeighbours;
+  std::int32_t rotated_dims = 0;
+  std::vector<double> angles;  // [rotated_dims / 2], radians per position
+  float magnitude = 1.0f;
+
+  bool operator==(const Rope&) const = default;
+};
+
+struct LayerShape {
+  std::int32_t query_heads =
+      0;  // a multiple of kv_heads; query head h reads KV head h / (query_heads / kv_heads)
+  std::int32_t kv_heads = 0;
+  std::int32_t key_dim = 0;    // of one head
+  std::int32_t value_dim = 0;  // of one head
+  Rope rope;
+  std::int32_t window = 0;   // a query at t sees positions > t - window; 0: all before it
+  float logit_scale = 0.0f;  // scores are logit_scale * q.k
+  float soft_cap = 0.0f;     // c > 0: scores become c tanh(score / c)
+
+  bool operator==(const LayerShape&) const = default;
+};
+
+struct CacheShape {
+  std::vector<LayerShape> layers;
+  bool operator==(const CacheShape&) const = default;
+};
+
+// Rows of one layer entering the cache, oldest first.
+struct KvRows {
+  TensorView<const float, 3> keys;  // [n, kv_heads, key_dim], after RoPE
+  TensorView<const float, 3>
+      keys_raw;  // the same before RoPE; may be the same memory if nothing rotates
+  TensorView<const float, 3> values;        // [n, kv_heads, value_dim]
+  std::span<const std::int32_t> positions;  // [n], increasing, beyond every position held
+};
+
+struct Queries {
+  TensorView<const float, 3> rows;          // [n, query_heads, key_dim], after RoPE, not scaled
+  std::span<const std::int32_t> positions;  // [n], increasing; a row sees positions up to its own
+};
+
+// Bytes held, as allocated. `total` leaves out `shared`.
+struct CacheBytes {
+  std::size_t full_rank = 0;
+  std::size_t coefficients = 0;
+  std::size_t scales = 0;
+  std::size_t bases = 0;
+  std::size_t sketches = 0;
+  std::size_t positions = 0;
+  std::size_t shared = 0;  // codes that all sequences of a model share
+  std::size_t total = 0;
+};
+
+// Memory that attend needs besides the cache, owned by the caller and shared by all its caches (one
+// call at a time). Grows to what the largest call needs and stays there.
+class AttentionScratch;
+
+// One sequence. One step at a time; const members may run beside each other, not beside a step.
+// Errors leave the cache as it was before the failing call, except that rows of an unfinished step
+// may remain: truncate(tokens()) removes them.
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+
+  virtual const CacheShape& shape() const noexcept = 0;
+  // Canonical text of the method; making a cache from it gives an equal one.
+  virtual std::string recipe() const = 0;
+  // Tokens that every layer holds or has held (dropped ones count): the next position.
+  virtual std::int32_t tokens() const noexcept = 0;
+
+  // The three calls of a step. All members of the team call with equal arguments; append and settle
+  // end with a barrier, attend begins and ends with one.
+  virtual Status append(int layer, const KvRows& rows, Team& team) = 0;
+  // out: [n, query_heads, value_dim].
+  virtual Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
+                        AttentionScratch& scratch, Team& team) = 0;
+  virtual Status settle(int layer, Team& team) = 0;
+
+  // Forgets every token at position >= n.
+  virtual Status truncate(std::int32_t n) = 0;
+  virtual void clear() = 0;
+  // An independent continuation; memory is shared until one of the two writes to it.
+  virtual Result<std::unique_ptr<KvCache>> fork() const = 0;
+
+  virtual CacheBytes bytes() const = 0;
+};
+
+// Makes an empty cache. Fails, naming key, value and what is allowed, on a recipe that does not
+// parse or does not fit the shape.
+Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe);
+
+// Bytes of the same tokens in f16 at full rank: what every ratio is taken against.
+std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) noexcept;
+
+std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch();
+
+}  // namespace kvspan

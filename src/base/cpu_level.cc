@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/cpu_level.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "base/fail.h"
+
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace kvspan {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNames{"ref", "neon", "neon-i8mm", "avx2", "avx512"};
+
+std::vector<CpuLevel> detect() {
+  std::vector<CpuLevel> levels{CpuLevel::kReference};
+#if defined(__aarch64__)
+  const unsigned long caps = getauxval(AT_HWCAP);
+  if ((caps & HWCAP_ASIMDHP) && (caps & HWCAP_ASIMDDP)) {
+    levels.push_back(CpuLevel::kNeon);
+    if (getauxval(AT_HWCAP2) & HWCAP2_I8MM) levels.push_back(CpuLevel::kNeonI8mm);
+  }
+#elif defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    levels.push_back(CpuLevel::kAvx2);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni")) {
+      levels.push_back(CpuLevel::kAvx512);
+    }
+  }
+#endif
+  return levels;
+}
+
+std::atomic<int> forced_level{-1};
+
+std::string list_of_levels(const std::vector<CpuLevel>& levels) {
+  std::string text;
+  for (const CpuLevel level : levels) {
+    if (!text.empty()) text += ", ";
+    text += name_of(level);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string_view name_of(CpuLevel level) noexcept {
+  return kNames[static_cast<std::size_t>(level)];
+}
+
+const std::vector<CpuLevel>& available_cpu_levels() {
+  static const std::vector<CpuLevel> levels = detect();
+  return levels;
+}
+
+CpuLevel cpu_level() noexcept {
+  const int forced = forced_level.load(std::memory_order_relaxed);
+  return forced >= 0 ? static_cast<CpuLevel>(forced) : available_cpu_levels().back();
+}
+
+Status force_cpu_level(CpuLevel level) {
+  const auto& levels = available_cpu_levels();
+  if (std::find(levels.begin(), levels.end(), level) == levels.end()) {
+    return fail(ErrorCode::kUnsupported, "this processor has no level '{}'; it has: {}",
+                name_of(level), list_of_levels(levels));
+  }
+  forced_level.store(static_cast<int>(level), std::memory_order_relaxed);
+  return {};
+}
+
+Result<CpuLevel> parse_cpu_level(std::string_view name) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<CpuLevel>(i);
+  }
+  return fail(ErrorCode::kInvalidArgument, "unknown CPU level '{}'; this processor has: {}", name,
+              list_of_levels(available_cpu_levels()));
+}
+
+}  // namespace kvspan
