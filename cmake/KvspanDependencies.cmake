@@ -1,0 +1,40 @@
+# ggml and libllama, as scripts/dependencies.sh builds them, for the one room that may use them.
+#     kvspan_ggml    tensors, graphs, CPU backend
+#     kvspan_llama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
+# KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
+# KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter
+# SPDX-License-Identifier: Apache-2.0
+
+set(KVSPAN_LLAMA_PREFIX "" CACHE PATH "Prefix of ggml and libllama; empty: the user's cache folder")
+set(kvspan_dependencies_script ${CMAKE_CURRENT_LIST_DIR}/../scripts/dependencies.sh)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kvspan_dependencies_script})
+
+set(kvspan_llama_prefix "${KVSPAN_LLAMA_PREFIX}")
+if(NOT kvspan_llama_prefix)
+  execute_process(COMMAND ${kvspan_dependencies_script} --path OUTPUT_VARIABLE kvspan_deps_folder
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(kvspan_llama_prefix ${kvspan_deps_folder}/prefix)
+endif()
+if(NOT EXISTS ${kvspan_llama_prefix}/lib/libllama.a)
+  message(FATAL_ERROR "ggml and libllama are not in ${kvspan_llama_prefix}.\n"
+    "Build them once with\n    scripts/dependencies.sh\n"
+    "or name another prefix with -DKVSPAN_LLAMA_PREFIX=..., or build the library alone with -DKVSPAN_ENGINE=OFF.")
+endif()
+get_filename_component(KVSPAN_LLAMA_SOURCE ${kvspan_llama_prefix}/../src ABSOLUTE)
+
+foreach(library IN ITEMS ggml-base ggml-cpu ggml llama)
+  add_library(kvspan_dep_${library} STATIC IMPORTED)
+  set_target_properties(kvspan_dep_${library} PROPERTIES
+    IMPORTED_LOCATION ${kvspan_llama_prefix}/lib/lib${library}.a
+    INTERFACE_INCLUDE_DIRECTORIES ${kvspan_llama_prefix}/include)
+endforeach()
+set_property(TARGET kvspan_dep_ggml-base PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads m)
+set_property(TARGET kvspan_dep_ggml-cpu PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml-base)
+set_property(TARGET kvspan_dep_ggml PROPERTY INTERFACE_LINK_LIBRARIES
+  kvspan_dep_ggml-cpu kvspan_dep_ggml-base ${CMAKE_DL_LIBS})
+set_property(TARGET kvspan_dep_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
+
+add_library(kvspan_ggml INTERFACE IMPORTED)
+set_property(TARGET kvspan_ggml PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
+add_library(kvspan_llama INTERFACE IMPORTED)
+set_property(TARGET kvspan_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_llama)

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds ggml and libllama once, from one pinned source archive, into the user's cache folder:
+#     ${XDG_CACHE_HOME:-~/.cache}/kvspan/deps/llama-cpp-python-VERSION-KEY/
+#         prefix/   headers and static libraries
+#         src/      the sources they were built from, with the Hugging Face converter
+# KEY stands for the build flags, the compiler and the processor, because ggml is built for the
+# processor it runs on. The folder appears in one rename when it is complete: an interrupted or failed build leaves
+# nothing, two concurrent calls build once, and a call that finds the folder returns at once.
+#
+#     scripts/dependencies.sh           build if missing, print the folder
+#     scripts/dependencies.sh --path    print the folder, build nothing
+# Needs: a C++ compiler, cmake, ninja, python3 with venv. Exit 2: something is missing or did not download.
+set -euo pipefail
+
+version=0.3.36
+archive=llama_cpp_python-$version.tar.gz
+archive_sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
+flags=(
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF
+  -DCMAKE_INSTALL_LIBDIR=lib
+  -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
+  -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF
+  -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF
+)
+# What is unpacked: the two libraries and the converter (with the chat templates it reads).
+members=(CMakeLists.txt AUTHORS LICENSE licenses cmake ggml include src vendor
+  convert_hf_to_gguf.py conversion gguf-py models/templates)
+
+say() { printf '%s\n' "kvspan: $*" >&2; }
+fail() { say "$*"; exit 2; }
+
+cpu_features() {
+  sed -n -E 's/^(Features|flags)[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1 || true
+}
+cxx=${CXX:-c++}
+cxx=${cxx%% *}
+compiler_version() { "$cxx" --version 2>/dev/null | head -n 1 || true; }
+key=$(printf '%s\n' "${flags[@]}" "${members[@]}" "$archive_sha256" "$(uname -m)" "$(cpu_features)" \
+  "$(compiler_version)" | sha256sum | cut -c 1-12)
+root=${XDG_CACHE_HOME:-${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache}/kvspan/deps
+final=$root/llama-cpp-python-$version-$key
+
+case ${1:-} in
+  --path) printf '%s\n' "$final"; exit 0 ;;
+  '') ;;
+  *) fail "dependencies.sh: unknown argument '$1' (allowed: --path)" ;;
+esac
+if [[ -f $final/prefix/lib/libllama.a ]]; then printf '%s\n' "$final"; exit 0; fi
+
+for tool in "$cxx" cmake ninja python3 tar sha256sum flock; do
+  command -v "$tool" >/dev/null || fail "cannot build ggml: '$tool' is missing"
+done
+mkdir -p "$root" || fail "cannot create $root"
+exec 9>"$root/.lock"
+flock -n 9 || { say "another kvspan build is making the dependencies; waiting for it"; flock 9; }
+if [[ -f $final/prefix/lib/libllama.a ]]; then printf '%s\n' "$final"; exit 0; fi
+
+# Holding the lock, whatever is named .building belongs to a call that was killed.
+rm -rf "$root"/.building-*
+work=$(mktemp -d "$root/.building-XXXXXX")
+log=$root/build.log
+cleanup() { rm -rf "$work"; }
+trap cleanup EXIT
+trap 'cleanup; say "interrupted; nothing was left behind"; trap - EXIT; exit 130' INT TERM HUP
+: >"$log"
+step() {  # step "what" command...: runs quietly into the log; on failure shows its end
+  local what=$1; shift
+  say "$what"
+  "$@" >>"$log" 2>&1 9>&- && return
+  tail -n 25 "$log" >&2
+  fail "failed: $what; the whole log is $log"
+}
+
+free_kib=$(df -Pk "$root" | awk 'NR == 2 {print $4}')
+((free_kib > 700 * 1024)) || fail "$root has $((free_kib / 1024)) MiB free; building ggml and libllama needs 700 MiB"
+
+step "preparing pip" python3 -m venv "$work/venv"
+step "downloading $archive (76.6 MB)" "$work/venv/bin/python" -m pip download \
+  --disable-pip-version-check --no-cache-dir --no-deps --no-binary llama-cpp-python \
+  --dest "$work" "llama-cpp-python==$version"
+found=$(sha256sum "$work/$archive" | cut -d ' ' -f 1)
+[[ $found == "$archive_sha256" ]] ||
+  fail "$archive has SHA-256 $found, expected $archive_sha256; nothing was unpacked"
+mkdir -p "$work/out/src"
+step "unpacking" tar -xzf "$work/$archive" -C "$work/out/src" --strip-components=3 \
+  "${members[@]/#/llama_cpp_python-$version/vendor/llama.cpp/}"
+rm -f "$work/$archive"
+
+jobs=$(nproc 2>/dev/null || echo 2)
+# The ceiling keeps the version stamp from reading a git repository around the cache folder.
+export GIT_CEILING_DIRECTORIES=$work
+step "configuring ggml and libllama" cmake -G Ninja -S "$work/out/src" -B "$work/build" "${flags[@]}"
+step "building ggml and libllama with $jobs jobs (once; about 4 minutes on two cores)" \
+  cmake --build "$work/build" --parallel "$jobs"
+step "installing" cmake --install "$work/build" --prefix "$work/out/prefix"
+[[ -f $work/out/prefix/lib/libllama.a ]] || fail "the build made no libllama.a; see $log"
+mv "$work/out" "$final"
+say "ggml and libllama are in $final"
+printf '%s\n' "$final"
