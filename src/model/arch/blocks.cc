@@ -129,10 +129,10 @@ Result<GatedFeedForward> GatedFeedForward::load(const GgufFile& file, const Mode
 ggml_tensor* GatedFeedForward::build(const GraphBuilder& graph, ggml_tensor* x) const {
   ggml_tensor* gated = graph.linear(x, gate);
   ggml_tensor* raised = graph.linear(x, up);
-  return graph.linear(activation == Activation::kSilu
-                          ? ggml_swiglu_split(graph.ctx(), gated, raised)
-                          : ggml_geglu_split(graph.ctx(), gated, raised),
-                      down);
+  ggml_tensor* product = activation == Activation::kSilu
+                             ? ggml_swiglu_split(graph.ctx(), gated, raised)
+                             : ggml_mul(graph.ctx(), gelu_tanh(graph.ctx(), gated), raised);
+  return graph.linear(product, down);
 }
 
 Result<PlainFeedForward> PlainFeedForward::load(const GgufFile& file, const ModelConfig& config,
