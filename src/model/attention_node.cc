@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/attention_node.h"
+
+#include <array>
+
+#include "base/expect.h"
+
+namespace kvspan {
+namespace {
+
+TensorView<const float, 3> rows_of(const ggml_tensor* t, std::int32_t begin, std::int32_t end) {
+  KVSPAN_DEBUG_EXPECT(t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float), "f32 rows");
+  const auto* data = reinterpret_cast<const float*>(static_cast<const char*>(t->data) +
+                                                    static_cast<std::size_t>(begin) * t->nb[2]);
+  return {data,
+          {static_cast<std::size_t>(end - begin), static_cast<std::size_t>(t->ne[1]),
+           static_cast<std::size_t>(t->ne[0])},
+          {t->nb[2] / sizeof(float), t->nb[1] / sizeof(float), 1}};
+}
+
+Status step(const SequenceRows& rows, int layer, const AttentionRun& run, ggml_tensor* dst,
+            Team& team) {
+  const auto count = static_cast<std::size_t>(rows.end - rows.begin);
+  const auto positions =
+      std::span(run.positions).subspan(static_cast<std::size_t>(rows.begin), count);
+  const ggml_tensor* queries = dst->src[0];
+  const KvRows kv{rows_of(dst->src[1], rows.begin, rows.end),
+                  rows_of(dst->src[2], rows.begin, rows.end),
+                  rows_of(dst->src[3], rows.begin, rows.end), positions};
+  if (Status status = rows.cache->append(layer, kv, team); !status) return status;
+
+  const auto query_heads = static_cast<std::size_t>(queries->ne[1]);
+  const auto width = static_cast<std::size_t>(dst->ne[0]);
+  const TensorView<float, 3> out(
+      static_cast<float*>(dst->data) + static_cast<std::size_t>(rows.begin) * width,
+      {count, query_heads, width / query_heads});
+  const Queries wanted{rows_of(queries, rows.begin, rows.end), positions};
+  if (Status status = rows.cache->attend(layer, wanted, out, *run.scratch, team); !status) {
+    return status;
+  }
+  return rows.cache->settle(layer, team);
+}
+
+void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
+  const auto& node = *static_cast<AttentionLayer*>(userdata);
+  AttentionRun& run = *node.run;
+  // Every thread sees the same state here: it changes only before the barrier below.
+  if (run.error) return;
+  Team team(run.team, ith, nth);
+  std::optional<Error> error;
+  for (const SequenceRows& rows : run.sequences) {
+    // A step returns the same status on every thread, so all leave together.
+    if (Status status = step(rows, node.layer, run, dst, team); !status) {
+      error = std::move(status).error();
+      break;
+    }
+  }
+  team.barrier();
+  if (error && team.leader()) run.error = std::move(error);
+}
+
+}  // namespace
+
+ggml_tensor* attention_node(ggml_context* ctx, ggml_tensor* queries, ggml_tensor* keys,
+                            ggml_tensor* keys_raw, ggml_tensor* values, AttentionLayer* layer) {
+  std::array<ggml_tensor*, 4> args{queries, keys, keys_raw, values};
+  const std::int64_t width = values->ne[0] * queries->ne[1];
+  return ggml_custom_4d(ctx, GGML_TYPE_F32, width, queries->ne[2], 1, 1, args.data(),
+                        static_cast<int>(args.size()), compute, GGML_N_TASKS_MAX, layer);
+}
+
+}  // namespace kvspan

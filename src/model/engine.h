@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a model: tokens in, logits out, keys and values in caches that the caller owns.
+//     KVSPAN_TRY(auto engine, Engine::load("model.gguf", {.threads = 2}));
+//     KVSPAN_TRY(auto cache, make_cache(engine->cache_shape(), "full"));
+//     KVSPAN_CHECK_OK(engine->prefill(*cache, prompt));
+//     std::span<const float> next = engine->logits(0);
+// Weights are mapped, not copied. One decode at a time; results are the same, bit for bit, for any
+// number of threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kvspan/cache.h"
+
+namespace kvspan {
+
+using Token = std::int32_t;
+
+struct EngineOptions {
+  int threads = 1;
+  std::int32_t block = 512;  // most tokens of one pass; longer prompts are read in such blocks
+};
+
+// What a model is, in plain numbers.
+struct ModelInfo {
+  std::string path;
+  std::string architecture;
+  std::string name;
+  std::int32_t layers = 0;
+  std::int32_t hidden = 0;
+  std::int32_t vocabulary = 0;
+  std::int32_t context = 0;  // trained context length
+  std::int32_t query_heads = 0;
+  std::int32_t kv_heads = 0;
+  std::int32_t key_dim = 0;
+  std::size_t file_bytes = 0;
+  std::size_t weight_bytes = 0;
+};
+
+// New tokens of one sequence. They follow those its cache holds.
+struct BatchPart {
+  enum class Logits { kLast, kAll };
+  KvCache* cache = nullptr;
+  std::span<const Token> tokens;
+  Logits logits = Logits::kLast;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> load(const std::string& path,
+                                              const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const ModelInfo& info() const noexcept;
+  const CacheShape& cache_shape() const noexcept;
+  const EngineOptions& options() const noexcept;
+
+  // One pass over at most options().block tokens in all, each sequence named at most once. On
+  // failure (a token outside the vocabulary, no memory, `cancel` set) the caches hold what they
+  // held before.
+  Status decode(std::span<const BatchPart> batch);
+  // Rows follow the batch: one for a part that asks for its last token, as many as tokens for kAll.
+  std::int32_t logit_rows() const noexcept;
+  // [vocabulary]; valid until the next decode.
+  std::span<const float> logits(std::int32_t row) const noexcept;
+
+  // Reads `tokens` in blocks; afterwards logits(0) are those of the last. `progress` is called with
+  // the number of tokens read so far. On failure or cancellation the blocks already read stay.
+  Status prefill(KvCache& cache, std::span<const Token> tokens,
+                 const std::function<void(std::size_t)>& progress = nullptr);
+
+  // While *flag is true, decode stops at the next graph node and fails with kCancelled. May be
+  // null.
+  void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
+
+  // Bytes of the buffers for activations and logits, besides weights and caches.
+  std::size_t workspace_bytes() const noexcept;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvspan
