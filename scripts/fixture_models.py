@@ -2,7 +2,8 @@
 """The table of tiny models behind data/fixtures: one entry per architecture and option.
 
 Each entry: transformers class names, configuration, tokenizer kind, and `without`, the list of
-(label, changed configuration[, least effect]) used to prove that every option matters.
+(label, changed configuration[, least effect]) used to prove that every option matters; `_weights=(part of a
+name, value)` in a changed configuration sets those weights to a constant instead.
 Shapes are chosen so that nothing coincides by chance: hidden size, feed-forward size, head counts and
 head size all differ, and norm epsilons are large enough to be felt.
 
@@ -58,13 +59,20 @@ MODELS = {
     "mistral": dict(hf="Mistral", config=dict(_llama, num_attention_heads=4, head_dim=12, sliding_window=24),
                     without=[("sliding window", dict(sliding_window=None))], llama_cpp=dict(sliding_window=None)),
     "qwen2": dict(hf="Qwen2", config=dict({k: v for k, v in _llama.items() if k != "head_dim"},
-                                          rope_theta=1000000.0), without=[("epsilon", _eps)]),
+                                          rope_theta=1000000.0), without=[
+        ("epsilon", _eps), ("query bias", dict(_weights=("q_proj.bias", 0.0))),
+        ("key bias", dict(_weights=("k_proj.bias", 0.0))), ("value bias", dict(_weights=("v_proj.bias", 0.0)))]),
     "qwen2_tied": dict(hf="Qwen2", config=dict({k: v for k, v in _llama.items() if k != "head_dim"},
                                                num_attention_heads=4, num_key_value_heads=1,
-                                               tie_word_embeddings=True), without=[]),
-    "qwen3": dict(hf="Qwen3", config=dict(_llama, num_attention_heads=4, head_dim=16, rope_theta=1000000.0),
-                  without=[("epsilon", _eps)]),
+                                               tie_word_embeddings=True),
+                       without=[("biases", dict(_weights=("_proj.bias", 0.0)))]),
+    "qwen3": dict(hf="Qwen3", config=dict(_llama, num_attention_heads=4, head_dim=16, rope_theta=1000000.0), without=[
+        ("epsilon", _eps), ("query norm gain", dict(_weights=("q_norm.weight", 1.0))),
+        ("key norm gain", dict(_weights=("k_norm.weight", 1.0)))]),
     "gemma3": dict(hf="Gemma3", config=dict(_gemma, num_hidden_layers=7, query_pre_attn_scalar=16), without=[
+        ("query norm gain", dict(_weights=("q_norm.weight", 0.0))),
+        ("norm after attention", dict(_weights=("post_attention_layernorm.weight", 0.0))),
+        ("norm after feed-forward", dict(_weights=("post_feedforward_layernorm.weight", 0.0))),
         ("sliding window", dict(sliding_window=4096)),
         ("local rope base", dict(rope_local_base_freq=1000000.0)),
         ("global rope base", dict(rope_theta=10000.0)),

@@ -102,6 +102,9 @@ def make_lively(model: torch.nn.Module, name: str) -> None:
 
 def logits_of(hf: str, config: dict, state: dict, ids: torch.Tensor, gelu=None) -> np.ndarray:
     make_config, make_model = classes_of(hf)
+    part, value = config.get("_weights", (None, 0))
+    state = {k: torch.full_like(v, value) if part and part in k else v for k, v in state.items()}
+    config = {k: v for k, v in config.items() if k != "_weights"}
     model = make_model._from_config(make_config(**config), attn_implementation="eager").eval().float()
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and all("lm_head" in m for m in missing), (missing, unexpected)
