@@ -1,9 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 # ggml and libllama, as scripts/dependencies.sh builds them, for the one room that may use them.
 #     kvspan_ggml    tensors, graphs, CPU backend
 #     kvspan_llama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
 # KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter
-# SPDX-License-Identifier: Apache-2.0
 
 set(KVSPAN_LLAMA_PREFIX "" CACHE PATH "Prefix of ggml and libllama; empty: the user's cache folder")
 set(kvspan_dependencies_script ${CMAKE_CURRENT_LIST_DIR}/../scripts/dependencies.sh)

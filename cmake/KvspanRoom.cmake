@@ -33,6 +33,14 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(KVSPAN_X86 ON)
 endif()
 
+# Tests of a sanitized build carry its name, so that one ctest run can hold several builds (./test).
+set(KVSPAN_TEST_PREFIX "")
+if(KVSPAN_SANITIZE MATCHES "thread")
+  set(KVSPAN_TEST_PREFIX "tsan.")
+elseif(KVSPAN_SANITIZE)
+  set(KVSPAN_TEST_PREFIX "asan.")
+endif()
+
 # kvspan_room_tests(NAME SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
 function(kvspan_room_tests NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
@@ -42,6 +50,16 @@ function(kvspan_room_tests NAME)
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
     GTest::gtest GTest::gtest_main fmt::fmt)
-  add_test(NAME ${NAME} COMMAND ${target})
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT 900)
+  add_test(NAME ${KVSPAN_TEST_PREFIX}${NAME} COMMAND ${target})
+  set_tests_properties(${KVSPAN_TEST_PREFIX}${NAME} PROPERTIES TIMEOUT 900)
+endfunction()
+
+# kvspan_program(SOURCES main.cc ... USES room ...): the program, at bin/kvspan of the build folder.
+function(kvspan_program)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_executable(kvspan_program ${ARG_SOURCES})
+  set_target_properties(kvspan_program PROPERTIES OUTPUT_NAME kvspan
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  target_link_libraries(kvspan_program PRIVATE ${ARG_USES} kvspan_flags)
+  install(TARGETS kvspan_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

@@ -38,7 +38,9 @@ cxx=${cxx%% *}
 compiler_version() { "$cxx" --version 2>/dev/null | head -n 1 || true; }
 key=$(printf '%s\n' "${flags[@]}" "${members[@]}" "$archive_sha256" "$(uname -m)" "$(cpu_features)" \
   "$(compiler_version)" | sha256sum | cut -c 1-12)
-root=${XDG_CACHE_HOME:-${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache}/kvspan/deps
+cache=${XDG_CACHE_HOME:-}
+[[ $cache == /* ]] || cache=${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache
+root=$cache/kvspan/deps
 final=$root/llama-cpp-python-$version-$key
 
 case ${1:-} in

@@ -11,7 +11,9 @@ ignores an option cannot pass.
 Made with: Python 3.11, torch 2.8.0 (CPU), transformers 4.57.6, sentencepiece 0.2.2, tokenizers 0.22.2, gguf 0.19.0
 of the archive llama-cpp-python 0.3.36. Other versions may draw other numbers; each pair of files stays consistent.
 
-Usage: make_fixtures.py --archive LLAMA_CPP_DIR --out data/fixtures [--work DIR] [NAME ...]
+Usage: make_fixtures.py --archive LLAMA_CPP_DIR --out data/fixtures [--work DIR] [--peer DIR] [NAME ...]
+--peer DIR also writes the logits llama.cpp should give (options it ignores switched off, GELU through its table of
+f16), to be compared with scripts/llama_logits.cc.
 """
 import argparse
 import io
@@ -98,14 +100,28 @@ def make_lively(model: torch.nn.Module, name: str) -> None:
                 p.copy_(gain * r / fan_in**0.5)
 
 
-def logits_of(hf: str, config: dict, state: dict, ids: torch.Tensor) -> np.ndarray:
+def logits_of(hf: str, config: dict, state: dict, ids: torch.Tensor, gelu=None) -> np.ndarray:
     make_config, make_model = classes_of(hf)
+    part, value = config.get("_weights", (None, 0))
+    state = {k: torch.full_like(v, value) if part and part in k else v for k, v in state.items()}
+    config = {k: v for k, v in config.items() if k != "_weights"}
     model = make_model._from_config(make_config(**config), attn_implementation="eager").eval().float()
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and all("lm_head" in m for m in missing), (missing, unexpected)
     model.tie_weights()
+    for module in model.modules() if gelu else []:
+        if "GELU" in type(getattr(module, "act_fn", getattr(module, "act", None))).__name__:
+            setattr(module, "act_fn" if hasattr(module, "act_fn") else "act", gelu)
     with torch.no_grad():
         return model(ids[None], use_cache=False).logits[0].numpy()
+
+
+class GgmlGelu(torch.nn.Module):
+    """GELU as ggml's CPU code has it: tanh form, argument and result rounded to f16 within (-10, 10)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.gelu(x.half().float(), approximate="tanh").half().float()
+        return torch.where(x <= -10, torch.zeros_like(x), torch.where(x >= 10, x, y))
 
 
 def write_logits(path: Path, ids: np.ndarray, logits: np.ndarray) -> None:
@@ -115,7 +131,7 @@ def write_logits(path: Path, ids: np.ndarray, logits: np.ndarray) -> None:
         f.write(logits.astype("<f4").tobytes())
 
 
-def make(name: str, work: Path, out: Path, archive: Path) -> None:
+def make(name: str, work: Path, out: Path, archive: Path, peer: Path | None) -> None:
     entry = MODELS[name]
     bpe = entry.get("tokenizer") == "bpe"
     vocab = BPE_VOCAB if bpe else SPM_VOCAB
@@ -147,6 +163,10 @@ def make(name: str, work: Path, out: Path, archive: Path) -> None:
         command += ["--pre", "gpt-2"] if bpe else []
     subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True)
     write_logits(out / f"{name}.logits", ids, logits)
+    if peer:
+        peer.mkdir(parents=True, exist_ok=True)
+        changed = {**config, **entry.get("llama_cpp", {})}
+        write_logits(peer / f"{name}.logits", ids, logits_of(entry["hf"], changed, state, tensor, gelu=GgmlGelu()))
 
     print(f"{name}: {gguf.stat().st_size} bytes, rms logit {np.sqrt((logits**2).mean()):.3f}")
     for label, change, *least in entry["without"]:
@@ -160,6 +180,7 @@ def main() -> int:
     ap.add_argument("--archive", type=Path, required=True, help="llama.cpp source folder")
     ap.add_argument("--out", type=Path, required=True)
     ap.add_argument("--work", type=Path, help="keep the Hugging Face folders here")
+    ap.add_argument("--peer", type=Path, help="also write what llama.cpp should compute here")
     ap.add_argument("names", nargs="*", help="default: all")
     args = ap.parse_args()
     transformers.logging.set_verbosity_error()
@@ -167,7 +188,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as tmp:
         for name in args.names or MODELS:
-            make(name, args.work or Path(tmp), args.out, args.archive)
+            make(name, args.work or Path(tmp), args.out, args.archive, args.peer)
     return 0
 
 

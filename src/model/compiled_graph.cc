@@ -15,7 +15,7 @@ constexpr std::size_t kOtherNodes = 64;
 Result<std::unique_ptr<CompiledGraph>> CompiledGraph::make(const Architecture& architecture,
                                                            std::int32_t tokens,
                                                            std::int32_t outputs,
-                                                           ggml_threadpool* threads,
+                                                           ggml_threadpool* pool, int threads,
                                                            AttentionRun* run) {
   auto compiled = std::unique_ptr<CompiledGraph>(new CompiledGraph);
   compiled->tokens_ = tokens;
@@ -39,8 +39,7 @@ Result<std::unique_ptr<CompiledGraph>> CompiledGraph::make(const Architecture& a
   if (!ggml_gallocr_alloc_graph(compiled->memory_, compiled->graph_)) {
     return fail(ErrorCode::kOutOfBudget, "no memory for the activations of {} tokens", tokens);
   }
-  compiled->plan_ =
-      ggml_graph_plan(compiled->graph_, ggml_threadpool_get_n_threads(threads), threads);
+  compiled->plan_ = ggml_graph_plan(compiled->graph_, threads, pool);
   compiled->work_.resize(compiled->plan_.work_size);
   compiled->plan_.work_data = compiled->work_.data();
   return compiled;

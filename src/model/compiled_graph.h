@@ -19,7 +19,8 @@ class CompiledGraph {
   // Fails only for lack of memory. `run` is where the attention nodes look for the batch.
   static Result<std::unique_ptr<CompiledGraph>> make(const Architecture& architecture,
                                                      std::int32_t tokens, std::int32_t outputs,
-                                                     ggml_threadpool* threads, AttentionRun* run);
+                                                     ggml_threadpool* pool, int threads,
+                                                     AttentionRun* run);
   ~CompiledGraph();
   CompiledGraph(const CompiledGraph&) = delete;
   CompiledGraph& operator=(const CompiledGraph&) = delete;

@@ -75,7 +75,8 @@ Result<CompiledGraph*> Engine::Impl::graph_for(std::int32_t tokens, std::int32_t
     const auto victim = graphs.front()->tokens() == 1 ? graphs.begin() + 1 : graphs.begin();
     graphs.erase(victim);
   }
-  KVSPAN_TRY(auto graph, CompiledGraph::make(*architecture, tokens, outputs, threads.get(), &run));
+  KVSPAN_TRY(auto graph, CompiledGraph::make(*architecture, tokens, outputs, threads.get(),
+                                             options.threads, &run));
   graphs.push_back(std::move(graph));
   return graphs.back().get();
 }

@@ -140,10 +140,6 @@ Rope RopeConfig::numbers() const {
   return rope;
 }
 
-float ModelConfig::default_logit_scale() const {
-  return 1.0f / std::sqrt(static_cast<float>(key_dim));
-}
-
 LayerShape ModelConfig::default_layer_shape() const {
   LayerShape shape;
   shape.query_heads = query_heads;
@@ -151,7 +147,7 @@ LayerShape ModelConfig::default_layer_shape() const {
   shape.key_dim = key_dim;
   shape.value_dim = value_dim;
   shape.rope = rope.numbers();
-  shape.logit_scale = default_logit_scale();
+  shape.logit_scale = logit_scale;
   return shape;
 }
 
@@ -181,6 +177,10 @@ Result<ModelConfig> read_model_config(const GgufFile& file, Rope::Pairs pairs) {
   KVSPAN_CHECK_OK(keys.count("attention.value_length", config.value_dim));
   KVSPAN_CHECK_OK(keys.number("attention.layer_norm_rms_epsilon", config.norm_epsilon));
   KVSPAN_CHECK_OK(keys.number("attention.layer_norm_epsilon", config.norm_epsilon));
+  KVSPAN_CHECK_OK(keys.number("attention.scale", config.logit_scale));
+  if (config.logit_scale == 0.0f) {
+    config.logit_scale = 1.0f / std::sqrt(static_cast<float>(config.key_dim));
+  }
   KVSPAN_CHECK_OK(keys.count("attention.sliding_window", config.window));
   config.rope.pairs = pairs;
   KVSPAN_CHECK_OK(read_rope(file, keys, config));

@@ -42,10 +42,10 @@ struct ModelConfig {
   std::int32_t key_dim = 0;
   std::int32_t value_dim = 0;
   float norm_epsilon = 1e-5f;
+  float logit_scale = 0.0f;  // the file's, else 1 / sqrt(key_dim)
   RopeConfig rope;
   std::int32_t window = 0;  // 0: none
 
-  float default_logit_scale() const;
   // A layer that attends over everything, with the model's RoPE.
   LayerShape default_layer_shape() const;
 };

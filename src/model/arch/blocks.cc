@@ -15,6 +15,14 @@ ggml_tensor* slice_heads(const GraphBuilder& graph, ggml_tensor* fused, std::int
                       static_cast<std::size_t>(first) * element);
 }
 
+// GELU's tanh form, x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), from exact operations: ggml_gelu
+// looks it up in a table of halves, which costs three digits of the logits.
+ggml_tensor* gelu_tanh(ggml_context* ctx, ggml_tensor* x) {
+  constexpr float kScale = 1.5957691216f;
+  ggml_tensor* slope = ggml_scale_bias(ctx, ggml_sqr(ctx, x), kScale * 0.044715f, kScale);
+  return ggml_mul(ctx, x, ggml_sigmoid(ctx, ggml_mul(ctx, slope, x)));
+}
+
 }  // namespace
 
 std::string layer_name(int layer, const char* name) {
@@ -121,10 +129,10 @@ Result<GatedFeedForward> GatedFeedForward::load(const GgufFile& file, const Mode
 ggml_tensor* GatedFeedForward::build(const GraphBuilder& graph, ggml_tensor* x) const {
   ggml_tensor* gated = graph.linear(x, gate);
   ggml_tensor* raised = graph.linear(x, up);
-  return graph.linear(activation == Activation::kSilu
-                          ? ggml_swiglu_split(graph.ctx(), gated, raised)
-                          : ggml_geglu_split(graph.ctx(), gated, raised),
-                      down);
+  ggml_tensor* product = activation == Activation::kSilu
+                             ? ggml_swiglu_split(graph.ctx(), gated, raised)
+                             : ggml_mul(graph.ctx(), gelu_tanh(graph.ctx(), gated), raised);
+  return graph.linear(product, down);
 }
 
 Result<PlainFeedForward> PlainFeedForward::load(const GgufFile& file, const ModelConfig& config,
@@ -141,7 +149,7 @@ Result<PlainFeedForward> PlainFeedForward::load(const GgufFile& file, const Mode
 ggml_tensor* PlainFeedForward::build(const GraphBuilder& graph, ggml_tensor* x) const {
   x = graph.linear(x, up);
   x = activation == Activation::kGeluErf ? ggml_gelu_erf(graph.ctx(), x)
-                                         : ggml_gelu(graph.ctx(), x);
+                                         : gelu_tanh(graph.ctx(), x);
   return graph.linear(x, down);
 }
 

@@ -14,13 +14,12 @@ Result<std::unique_ptr<Architecture>> load_llama(const GgufFile& file) {
                 file.path());
   }
   KVSPAN_TRY(const auto slides, read_sliding_layers(file, config, /*default_period=*/0));
-  KVSPAN_TRY(const auto scale, file.find_float("llama.attention.scale"));
   KVSPAN_TRY(auto decoder,
              Decoder::load(file, config, /*rms=*/true, [&](int i) -> Result<DecoderLayer> {
                KVSPAN_TRY(DecoderLayer layer, load_gated_layer(file, config, i, {}));
-               LayerShape& shape = layer.attention.shape;
-               if (slides[static_cast<std::size_t>(i)]) shape.window = config.window;
-               if (scale && *scale != 0.0) shape.logit_scale = static_cast<float>(*scale);
+               if (slides[static_cast<std::size_t>(i)]) {
+                 layer.attention.shape.window = config.window;
+               }
                return layer;
              }));
   return std::unique_ptr<Architecture>(std::move(decoder));

@@ -1,0 +1,42 @@
+# What `cmake --install` gives: one static library made of the library rooms, its public headers, and
+# a package for find_package(kvspan) with the target kvspan::kvspan.
+# SPDX-License-Identifier: Apache-2.0
+include(CMakePackageConfigHelpers)
+
+# The objects of the rooms are compiled once and archived again as one library, so that the rooms
+# stay an inner matter. What a user's link line needs is found by the package file.
+add_library(kvspan_library STATIC)
+set_target_properties(kvspan_library PROPERTIES OUTPUT_NAME kvspan EXPORT_NAME kvspan LINKER_LANGUAGE CXX)
+foreach(room IN LISTS KVSPAN_LIBRARY_ROOMS)
+  if(TARGET kvspan_${room})
+    target_sources(kvspan_library PRIVATE $<TARGET_OBJECTS:kvspan_${room}>)
+  endif()
+endforeach()
+target_link_libraries(kvspan_library PRIVATE fmt::fmt Threads::Threads)
+target_compile_features(kvspan_library INTERFACE cxx_std_20)
+target_include_directories(kvspan_library INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+if(KVSPAN_SANITIZE)
+  target_link_options(kvspan_library INTERFACE -fsanitize=${KVSPAN_SANITIZE})
+endif()
+add_library(kvspan::kvspan ALIAS kvspan_library)
+
+set(kvspan_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvspan)
+install(TARGETS kvspan_library EXPORT kvspanTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/kvspan DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(EXPORT kvspanTargets NAMESPACE kvspan:: DESTINATION ${kvspan_package_dir})
+file(CONFIGURE OUTPUT kvspanConfig.cmake @ONLY CONTENT
+[[# Finds what libkvspan.a links to, then defines kvspan::kvspan.
+include(CMakeFindDependencyMacro)
+find_dependency(fmt)
+find_dependency(Threads)
+include(${CMAKE_CURRENT_LIST_DIR}/kvspanTargets.cmake)
+]])
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/kvspanConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvspanConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/kvspanConfigVersion.cmake DESTINATION ${kvspan_package_dir})
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(EXISTS ${CMAKE_SOURCE_DIR}/data/models)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/data/models DESTINATION ${CMAKE_INSTALL_DATADIR}/kvspan)
+endif()

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the layout rules that the compiler does not: check_rooms.py [TREE]
+
+A room includes itself and rooms before it in ROOMS; tests of a room likewise. ggml and libllama
+appear only in the model room, CUDA only in folders called cuda. The library rooms up to attention
+touch no file, terminal, environment or clock. Public headers include only standard headers and each
+other. Every source file carries its licence tag and stays within its length. Prints one line per
+finding, then how many files were looked at; exit 1 if there was a finding.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOMS = "base linalg subspace codec cache attention api io model eval analysis report server cli".split()
+PURE_ROOMS = ROOMS[: ROOMS.index("attention") + 1]
+CODE = {".h", ".cc", ".c", ".cu", ".cuh"}
+TAGGED = CODE | {".py", ".sh", ".cmake", ".in"}
+TAGGED_NAMES = {"run", "test"}
+FOLDERS = ("include", "src", "tests", "bench", "examples", "scripts", "cmake", "bindings", ".ci")
+TAG = "SPDX-License-Identifier: Apache-2.0"
+TAG_WITHIN_LINES = 5
+MAX_LINES, MAX_PUBLIC_HEADER_LINES = 600, 200
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+ENGINE = re.compile(r"^(ggml|gguf|llama)([-.\w]*)\.h(pp)?$")
+CUDA = re.compile(r"^(cuda|cublas|cooperative_groups|nvrtc)")
+IMPURE_HEADERS = {"fstream", "filesystem", "iostream", "chrono", "ctime", "time.h", "fcntl.h",
+                  "sys/socket.h", "sys/stat.h", "sys/time.h"}
+IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|fopen|freopen|popen|clock_gettime|std::system)\s*\(")
+LINE_COMMENT = re.compile(r"//.*$")
+
+
+def room_of(parts):
+    """The room of src/ROOM/... or tests/ROOM/..., else None."""
+    return parts[1] if len(parts) > 2 and parts[0] in ("src", "tests") and parts[1] in ROOMS else None
+
+
+def check_include(parts, kind, header):
+    """Yields what is wrong with one include of the file with these path parts."""
+    room, first = room_of(parts), header.split("/")[0]
+    if first in ROOMS and kind == '"':
+        if parts[0] in ("include", "examples"):
+            yield f"includes {header}; only public headers (kvspan/...) may appear here"
+        elif room and ROOMS.index(first) > ROOMS.index(room):
+            yield f"includes {header}, but room {room} comes before {first}"
+    if ENGINE.match(header) and parts[0] != "scripts" and room != "model":
+        yield f"includes {header}; ggml and libllama stay in the model room"
+    if CUDA.match(header) and "cuda" not in parts:
+        yield f"includes {header}; CUDA stays in folders called cuda"
+    if parts[0] == "src" and room in PURE_ROOMS and header in IMPURE_HEADERS:
+        yield f"includes <{header}>; room {room} knows no file, terminal, environment or clock"
+    if parts[0] == "include" and first != "kvspan" and ("/" in header or header.endswith((".h", ".hpp"))):
+        yield f"includes {header}; public headers need only standard headers and each other"
+
+
+def check_file(path, tree):
+    """Yields the findings of one file."""
+    relative = path.relative_to(tree)
+    parts = relative.parts
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    if not any(TAG in line for line in lines[:TAG_WITHIN_LINES]):
+        yield f"{relative}: no '{TAG}' in its first {TAG_WITHIN_LINES} lines"
+    limit = MAX_PUBLIC_HEADER_LINES if parts[0] == "include" else MAX_LINES
+    if len(lines) > limit:
+        yield f"{relative}: {len(lines)} lines, allowed are {limit}"
+    if path.suffix not in CODE:
+        return
+    pure = parts[0] == "src" and room_of(parts) in PURE_ROOMS
+    for number, line in enumerate(lines, 1):
+        if found := INCLUDE.match(line):
+            for wrong in check_include(parts, *found.groups()):
+                yield f"{relative}:{number}: {wrong}"
+        elif pure and (call := IMPURE_CALLS.search(LINE_COMMENT.sub("", line))):
+            yield f"{relative}:{number}: calls {call.group(1)}; room {parts[1]} knows no file, environment or clock"
+
+
+def source_files(tree):
+    yield from (tree / name for name in sorted(TAGGED_NAMES) if (tree / name).is_file())
+    for folder in FOLDERS:
+        for path in sorted((tree / folder).rglob("*")):
+            if path.is_file() and (path.suffix in TAGGED or path.parent.name == ".ci"):
+                yield path
+
+
+def main():
+    tree = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+    files = list(source_files(tree))
+    findings = [finding for path in files for finding in check_file(path, tree)]
+    for room in sorted(p.name for p in (tree / "src").glob("*") if p.is_dir() and p.name not in ROOMS):
+        findings.append(f"src/{room}: not a room; rooms are {' '.join(ROOMS)}")
+    for finding in findings:
+        print(finding)
+    print(f"{len(files)} files, {len(findings)} findings")
+    return 1 if findings or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/attend.h"
+
+#include <algorithm>
+
+#include "attention/item.h"
+#include "attention/kernels.h"
+#include "attention/softmax_state.h"
+#include "base/expect.h"
+#include "base/fail.h"
+
+namespace kvspan {
+namespace {
+
+struct Output {
+  const TensorView<float, 3>& rows;
+  const TensorView<float, 2>& lse;
+};
+
+// Merges the chunks' states of a tile in their order, into the first, and writes the result.
+void write_tile(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
+                const StateView* states, std::int32_t chunks, const Output& output) noexcept {
+  for (std::int32_t r = 0; r < item.positions * plan.group; ++r) {
+    SoftmaxState whole{states[0].max[r], states[0].sum[r]};
+    float* sum = states[0].out + static_cast<std::ptrdiff_t>(r) * plan.value_dim;
+    for (std::int32_t c = 1; c < chunks; ++c) {
+      const MergeFactors factors = merge_into(whole, {states[c].max[r], states[c].sum[r]});
+      const float* part = states[c].out + static_cast<std::ptrdiff_t>(r) * plan.value_dim;
+      for (std::int32_t i = 0; i < plan.value_dim; ++i) {
+        sum[i] = sum[i] * factors.kept + part[i] * factors.added;
+      }
+    }
+    const std::int32_t query = item.first_position + r / plan.group;
+    const std::int32_t head = item.head * plan.group + r % plan.group;
+    float* to = output.rows.row(query, head);
+    for (std::int32_t i = 0; i < layer.value_dim; ++i) {
+      to[i] = whole.sum == 0.0f ? 0.0f : sum[i] / whole.sum;
+    }
+    if (output.lse.data != nullptr) output.lse.row(query)[head] = whole.log_sum_exp();
+  }
+}
+
+// The chunks of a tile and head are neighbours in item order.
+void finish_tile(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
+                 std::int32_t first_item, AttentionScratch& scratch, const Output& output) {
+  StateView states[kMaxItems];
+  for (std::int32_t c = 0; c < plan.chunks; ++c) {
+    states[c] = StateView(plan, scratch.partial(static_cast<std::size_t>(first_item + c)));
+  }
+  write_tile(plan, layer, item, states, plan.chunks, output);
+}
+
+void check_shapes(const LayerShape& layer, const Queries& queries,
+                  const TensorView<float, 3>& out) {
+  const auto n = queries.positions.size();
+  const auto heads = static_cast<std::size_t>(layer.query_heads);
+  KVSPAN_EXPECT(queries.rows.shape[0] == n && queries.rows.shape[1] == heads &&
+                    queries.rows.shape[2] == static_cast<std::size_t>(layer.key_dim),
+                "queries are [n, query_heads, key_dim], one position each");
+  KVSPAN_EXPECT(out.shape[0] == n && out.shape[1] == heads &&
+                    out.shape[2] == static_cast<std::size_t>(layer.value_dim),
+                "out is [n, query_heads, value_dim]");
+}
+
+}  // namespace
+
+Status attend_segments(const LayerShape& layer, const SegmentList& list, const Queries& queries,
+                       const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
+                       AttentionScratch& scratch, Team& team) {
+  check_shapes(layer, queries, out);
+  const AttentionPlan plan = plan_attention(layer, list, queries.positions);
+  if (team.leader()) scratch.prepare(plan, team.size());
+  team.barrier();
+  if (!scratch.ready()) {
+    team.barrier();
+    return fail(ErrorCode::kOutOfBudget, "no memory for attention: {} bytes per thread, {} shared",
+                plan.work_floats() * sizeof(float), plan.partial_floats() * sizeof(float));
+  }
+  const AttentionKernels& kernels = attention_kernels(cpu_level());
+  const Output output{out, lse};
+  float* const own = scratch.work(team.index());
+  float* const work = own + plan.state_floats();
+  for (std::int32_t i; (i = team.take()) < plan.items();) {
+    const AttentionItem item = item_at(plan, i);
+    const bool partial = plan.chunks > 1;
+    const StateView state(plan, partial ? scratch.partial(static_cast<std::size_t>(i)) : own);
+    run_item(plan, kernels, layer, list, queries, item, state, work);
+    if (!partial) {
+      write_tile(plan, layer, item, &state, 1, output);
+    } else if (scratch.finish_chunk(item.tile * plan.heads + item.head, plan.chunks)) {
+      finish_tile(plan, layer, item, i - item.chunk, scratch, output);
+    }
+  }
+  team.barrier();
+  return {};
+}
+
+}  // namespace kvspan

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/item.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+namespace kvspan {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// Everything an item needs, with its part of the working memory laid out.
+struct Runner {
+  const AttentionPlan& plan;
+  const AttentionKernels& kernels;
+  const LayerShape& layer;
+  const Queries& queries;
+  const AttentionItem& item;
+  StateView state;
+  std::int32_t rows;         // of this tile, without padding
+  std::int32_t padded_rows;  // of this tile
+  float* q;                  // rows form: [rows][key_dim]; tile form: panels
+  float* scores;
+  float* decay;
+  std::int32_t* begin;
+  std::int32_t* end;
+  float* keys;  // tile form: [kTileTokens][key_dim]
+  float* values;
+
+  std::int32_t position(std::int32_t i) const {
+    return queries.positions[static_cast<std::size_t>(item.first_position + i)];
+  }
+  // Queries with the factor that makes scores base 2 (or what `cap` expects).
+  float query_factor() const {
+    return layer.soft_cap > 0.0f ? layer.logit_scale * 2.0f * kLog2e / layer.soft_cap
+                                 : layer.logit_scale * kLog2e;
+  }
+
+  void load_queries();
+  void run_rows(const Segment& segment, IndexRange part);
+  void run_tiles(const Segment& segment, IndexRange part);
+  void run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens, bool ranges);
+};
+
+void Runner::load_queries() {
+  const float factor = query_factor();
+  const bool rows_form = plan.rows_form();
+  const std::int32_t dim = plan.key_dim;
+  std::fill_n(q, static_cast<std::size_t>(padded_rows) * static_cast<std::size_t>(dim), 0.0f);
+  for (std::int32_t r = 0; r < rows; ++r) {
+    const float* from = queries.rows.row(item.first_position + r / plan.group,
+                                         item.head * plan.group + r % plan.group);
+    float* to = rows_form ? q + r * dim : q + r / kPanelRows * kPanelRows * dim + r % kPanelRows;
+    const std::int32_t step = rows_form ? 1 : kPanelRows;
+    for (std::int32_t i = 0; i < layer.key_dim; ++i) to[i * step] = factor * from[i];
+  }
+}
+
+// A run of at most kRunTokens tokens in rows form.
+void Runner::run_rows(const Segment& segment, IndexRange part) {
+  const std::int32_t n = part.size();
+  const RowsView k = segment.keys.head(item.head).from(part.begin);
+  const RowsView v = segment.values.head(item.head).from(part.begin);
+  kernels.score_rows(q, rows, plan.key_dim, k, n, scores, kRunStride);
+  for (std::int32_t r = 0; r < rows; ++r) {
+    float* s = scores + static_cast<std::ptrdiff_t>(r) * kRunStride;
+    IndexRange seen = segment.positions.visible(position(r / plan.group), layer.window);
+    seen = {std::clamp(seen.begin - part.begin, 0, n), std::clamp(seen.end - part.begin, 0, n)};
+    if (seen.empty()) {
+      std::fill_n(s, n, 0.0f);
+      continue;
+    }
+    // What the row does not see gets weight 0; the range softens in place, and padding it with
+    // zeros may write past its end, so the tail is cleared afterwards.
+    if (layer.soft_cap > 0.0f) kernels.cap(s + seen.begin, seen.size(), layer.soft_cap);
+    const float old = state.max[r];
+    const float added = kernels.soften_row(s + seen.begin, seen.size(), &state.max[r]);
+    std::fill_n(s, seen.begin, 0.0f);
+    std::fill(s + seen.end, s + n, 0.0f);
+    if (old == state.max[r]) {
+      state.sum[r] += added;
+      continue;
+    }
+    const float factor = std::exp2(old - state.max[r]);
+    state.sum[r] = state.sum[r] * factor + added;
+    float* out = state.out + static_cast<std::ptrdiff_t>(r) * plan.value_dim;
+    for (std::int32_t i = 0; i < plan.value_dim; ++i) out[i] *= factor;
+  }
+  kernels.weigh_rows(scores, kRunStride, rows, v, plan.value_dim, n, state.out);
+}
+
+void Runner::run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens, bool ranges) {
+  kernels.widen(k, plan.key_dim, tokens, keys);
+  kernels.score_tile(q, padded_rows, plan.key_dim, keys, tokens, scores);
+  if (layer.soft_cap > 0.0f) kernels.cap(scores, tokens * padded_rows, layer.soft_cap);
+  kernels.soften_tile(scores, padded_rows, tokens, ranges ? begin : nullptr, end, state.max,
+                      state.sum, decay);
+  kernels.widen(v, plan.value_dim, tokens, values);
+  kernels.weigh_tile(scores, padded_rows, values, plan.value_dim, tokens, decay, state.out);
+}
+
+void Runner::run_tiles(const Segment& segment, IndexRange part) {
+  const RowsView k = segment.keys.head(item.head);
+  const RowsView v = segment.values.head(item.head);
+  for (std::int32_t t = part.begin; t < part.end; t += kTileTokens) {
+    const std::int32_t n = std::min(kTileTokens, part.end - t);
+    bool ranges = false;
+    bool any = false;
+    std::fill_n(begin, padded_rows, 0);
+    std::fill_n(end, padded_rows, 0);  // padding sees nothing
+    for (std::int32_t i = 0; i < item.positions; ++i) {
+      const IndexRange seen = segment.positions.visible(position(i), layer.window);
+      const std::int32_t from = std::clamp(seen.begin - t, 0, n);
+      const std::int32_t to = std::clamp(seen.end - t, 0, n);
+      any |= from < to;
+      ranges |= from > 0 || to < n;
+      std::fill_n(begin + i * plan.group, plan.group, from);
+      std::fill_n(end + i * plan.group, plan.group, to);
+    }
+    if (any) run_tile(k.from(t), v.from(t), n, ranges);
+  }
+}
+
+}  // namespace
+
+AttentionItem item_at(const AttentionPlan& plan, std::int32_t index) noexcept {
+  AttentionItem item;
+  const std::int32_t chunks = std::max(plan.chunks, 1);
+  item.chunk = index % chunks;
+  item.head = index / chunks % plan.heads;
+  item.tile = plan.tiles - 1 - index / chunks / plan.heads;
+  item.first_position = item.tile * plan.tile_positions;
+  item.positions = std::min(plan.tile_positions, plan.positions - item.first_position);
+  return item;
+}
+
+void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
+              const SegmentList& list, const Queries& queries, const AttentionItem& item,
+              const StateView& state, float* work) noexcept {
+  const std::int32_t rows = item.positions * plan.group;
+  const std::int32_t padded_rows =
+      plan.rows_form() ? rows : (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
+  Runner run{.plan = plan,
+             .kernels = kernels,
+             .layer = layer,
+             .queries = queries,
+             .item = item,
+             .state = state,
+             .rows = rows,
+             .padded_rows = padded_rows,
+             .q = work,
+             .scores = nullptr,
+             .decay = nullptr,
+             .begin = nullptr,
+             .end = nullptr,
+             .keys = nullptr,
+             .values = nullptr};
+  const auto r = static_cast<std::size_t>(plan.padded_rows);
+  run.decay = run.q + r * static_cast<std::size_t>(plan.key_dim);
+  run.begin = reinterpret_cast<std::int32_t*>(run.decay + r);
+  run.end = run.begin + r;
+  run.scores = run.decay + 3 * r;
+  run.keys = run.scores + r * static_cast<std::size_t>(kTileTokens);
+  run.values = run.keys + static_cast<std::ptrdiff_t>(kTileTokens) * plan.key_dim;
+  std::fill_n(state.max, padded_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(state.sum, padded_rows, 0.0f);
+  std::fill_n(state.out, static_cast<std::ptrdiff_t>(padded_rows) * plan.value_dim, 0.0f);
+  run.load_queries();
+
+  const std::int32_t from = (plan.first_chunk + item.chunk) * plan.chunk_tokens;
+  const IndexRange chunk{std::max(plan.tokens.begin, from),
+                         std::min(plan.tokens.end, from + plan.chunk_tokens)};
+  std::int32_t start = 0;  // index of the segment's first token
+  for (const Segment& segment : list.segments()) {
+    if (start >= chunk.end) break;
+    const IndexRange part{std::max(0, chunk.begin - start),
+                          std::min(segment.tokens(), chunk.end - start)};
+    start += segment.tokens();
+    if (part.empty()) continue;
+    // What the tile's first query no longer sees, and what its last does not see yet, is left out.
+    const IndexRange seen{segment.positions.visible(run.position(0), layer.window).begin,
+                          segment.positions.visible(run.position(item.positions - 1), 0).end};
+    const IndexRange needed{std::max(part.begin, seen.begin), std::min(part.end, seen.end)};
+    if (plan.rows_form()) {
+      for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
+        run.run_rows(segment, {t, std::min(needed.end, t + kRunTokens)});
+      }
+    } else {
+      run.run_tiles(segment, needed);
+    }
+  }
+}
+
+}  // namespace kvspan

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// One item of an attend call: a KV head, a tile of query positions, a chunk of tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/kernels.h"
+#include "attention/plan.h"
+
+namespace kvspan {
+
+// Where an item keeps its softmax: max[r], sum[r] and the weighted sum of values out[r][value_dim],
+// r over the rows of the tile (query position major, then query head of the group).
+struct StateView {
+  float* max = nullptr;
+  float* sum = nullptr;
+  float* out = nullptr;
+
+  StateView() = default;
+  StateView(const AttentionPlan& plan, float* floats)
+      : max(floats), sum(floats + plan.padded_rows), out(floats + 2 * plan.padded_rows) {}
+};
+
+struct AttentionItem {
+  std::int32_t head = 0;
+  std::int32_t tile = 0;
+  std::int32_t chunk = 0;
+  std::int32_t first_position = 0;  // index of the tile's first query
+  std::int32_t positions = 0;       // queries in the tile
+};
+
+// Items in the order in which a team takes them: the tiles with most tokens (the last) first.
+AttentionItem item_at(const AttentionPlan& plan, std::int32_t index) noexcept;
+
+// Runs the item; leaves its state in `state`, whose memory may lie in `work` (plan.work_floats()
+// minus plan.state_floats() floats) or elsewhere.
+void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
+              const SegmentList& list, const Queries& queries, const AttentionItem& item,
+              const StateView& state, float* work) noexcept;
+
+}  // namespace kvspan

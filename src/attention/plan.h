@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call of attend is cut into items: KV head x tile of query positions x chunk of tokens.
+// The cut depends on shapes alone, never on the number of threads, and partial results merge in the
+// order of the chunks; so results are bit-identical for any team.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "attention/kernels.h"
+#include "cache/segment_list.h"
+#include "kvspan/cache.h"
+
+namespace kvspan {
+
+// Up to this many query rows of one KV head, an item works in rows form (attention/kernels.h).
+inline constexpr std::int32_t kMaxRowsForm = 8;
+// Query rows that a tile aims at: keys and values widened once serve all of them.
+inline constexpr std::int32_t kTileRows = 96;
+// Tokens whose scores an item holds at a time, in rows form and in tile form.
+inline constexpr std::int32_t kRunTokens = 256;
+inline constexpr std::int32_t kTileTokens = 64;
+// A row of a run's scores: softening any range within it may pad beyond its end.
+inline constexpr std::int32_t kRunStride = kRunTokens + kScoreMultiple;
+// A chunk has this many tokens, doubled until there are no more than kMaxItems items (few rows) or
+// kMaxTileItems (many): this bounds the memory for partial results.
+inline constexpr std::int32_t kChunkTokens = 512;
+inline constexpr std::int32_t kMaxItems = 256;
+inline constexpr std::int32_t kMaxTileItems = 64;
+
+struct AttentionPlan {
+  std::int32_t heads = 0;           // KV heads
+  std::int32_t group = 0;           // query heads that share one
+  std::int32_t positions = 0;       // query positions of the call
+  std::int32_t tile_positions = 0;  // of one tile
+  std::int32_t tiles = 0;
+  std::int32_t rows = 0;         // query rows of a full tile: tile_positions * group
+  std::int32_t padded_rows = 0;  // in tile form a multiple of kPanelRows
+  std::int32_t key_dim = 0;      // padded
+  std::int32_t value_dim = 0;    // padded
+  IndexRange tokens;             // token indices that any query of the call sees
+  std::int32_t chunk_tokens = 0;
+  std::int32_t first_chunk = 0;  // chunk c covers [c, c + 1) * chunk_tokens
+  std::int32_t chunks = 0;       // 0 when nothing is seen
+
+  bool rows_form() const noexcept { return rows <= kMaxRowsForm; }
+  std::int32_t items() const noexcept { return heads * tiles * (chunks > 0 ? chunks : 1); }
+  // Floats of one item's state: max[padded_rows], sum[padded_rows], out[padded_rows][value_dim].
+  std::size_t state_floats() const noexcept;
+  // Floats for what an item needs while it runs, its state included.
+  std::size_t work_floats() const noexcept;
+  // Floats for partial states; 0 when each tile is a single chunk.
+  std::size_t partial_floats() const noexcept;
+};
+
+AttentionPlan plan_attention(const LayerShape& layer, const SegmentList& list,
+                             std::span<const std::int32_t> query_positions);
+
+}  // namespace kvspan

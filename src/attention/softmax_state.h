@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The running state of a blockwise softmax: the highest score seen and the sum of weights relative
+// to it. With the weighted sum of values beside it, parts merge into the softmax over all their
+// tokens; a part without tokens (max = -inf, sum = 0) changes nothing. Scores are in base 2.
+// Source: Milakov, Gimelshein, 2018 (online softmax); Dao et al., 2022.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+namespace kvspan {
+
+struct SoftmaxState {
+  float max = -std::numeric_limits<float>::infinity();
+  float sum = 0.0f;
+
+  // Natural logarithm of the sum of e^logit; -inf without tokens.
+  float log_sum_exp() const noexcept {
+    return sum == 0.0f ? -std::numeric_limits<float>::infinity()
+                       : static_cast<float>(0.6931471805599453 *
+                                            (static_cast<double>(max) + std::log2(double{sum})));
+  }
+};
+
+// What merging does to the weighted sums: merged = kept * own + added * other.
+struct MergeFactors {
+  float kept = 1.0f;
+  float added = 0.0f;
+};
+
+inline MergeFactors merge_into(SoftmaxState& own, const SoftmaxState& other) noexcept {
+  if (other.sum == 0.0f) return {1.0f, 0.0f};
+  if (own.sum == 0.0f) {
+    own = other;
+    return {0.0f, 1.0f};
+  }
+  const float max = own.max > other.max ? own.max : other.max;
+  const MergeFactors factors{std::exp2(own.max - max), std::exp2(other.max - max)};
+  own.sum = own.sum * factors.kept + other.sum * factors.added;
+  own.max = max;
+  return factors;
+}
+
+}  // namespace kvspan

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/segment.h"
+
+#include <cstring>
+
+#include "cache/narrow.h"
+#include "cache/sole_owner.h"
+
+namespace kvspan {
+
+RowSide::RowSide(std::int32_t heads, std::int32_t dim, std::int32_t capacity, Element element,
+                 const std::shared_ptr<Ledger>& ledger)
+    : dim_(dim), stride_(padded_dim(dim)), capacity_(capacity), element_(element) {
+  rows_ = std::make_shared<Buffer>(offset_bytes(heads, 0), MemoryKind::kFullRank, ledger);
+}
+
+std::size_t RowSide::offset_bytes(std::int32_t head, std::int32_t token) const noexcept {
+  const auto row = static_cast<std::size_t>(head) * static_cast<std::size_t>(capacity_) +
+                   static_cast<std::size_t>(token);
+  return row * static_cast<std::size_t>(stride_) * bytes_of(element_);
+}
+
+RowsView RowSide::head(std::int32_t head) const noexcept {
+  return {rows_->data() + offset_bytes(head, 0), stride_, element_};
+}
+
+void RowSide::write(std::int32_t head, std::int32_t token, const float* row) noexcept {
+  std::byte* to = rows_->data() + offset_bytes(head, token);
+  if (element_ == Element::kF32) {
+    std::memcpy(to, row, static_cast<std::size_t>(dim_) * sizeof(float));
+  } else {
+    narrow_to_half(row, static_cast<std::size_t>(dim_), reinterpret_cast<Half*>(to));
+  }
+}
+
+void RowSide::prepare(const std::shared_ptr<Ledger>& ledger) {
+  make_sole_owner(rows_, ledger);
+}
+
+}  // namespace kvspan

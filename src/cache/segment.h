@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A segment: the tokens of a group of KV heads that share one representation. It holds their
+// positions and two sides, keys and values. A side without a code is full rank: rows in f16 or f32,
+// per head contiguous, so that a kernel reads one head of a segment as one stream.
+// Copying a segment shares its memory; writing through prepare() un-shares it first.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/memory.h"
+#include "cache/positions.h"
+
+namespace kvspan {
+
+enum class Element : std::uint8_t { kF16, kF32 };
+constexpr std::size_t bytes_of(Element element) noexcept {
+  return element == Element::kF16 ? 2 : 4;
+}
+
+// Rows are padded with zeros to a multiple of this many elements, so that kernels need no tails
+// along the dimension. Head dimensions in use are multiples of 8; for those it costs nothing.
+inline constexpr std::int32_t kRowMultiple = 8;
+constexpr std::int32_t padded_dim(std::int32_t dim) noexcept {
+  return (dim + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+}
+
+// One head's full-rank rows as kernels read them: row t starts at element t * stride and is
+// followed by zeros up to stride.
+struct RowsView {
+  const std::byte* data = nullptr;
+  std::int32_t stride = 0;  // elements, a multiple of kRowMultiple
+  Element element = Element::kF16;
+
+  RowsView from(std::int32_t token) const noexcept {
+    return {data + static_cast<std::size_t>(token) * static_cast<std::size_t>(stride) *
+                       bytes_of(element),
+            stride, element};
+  }
+};
+
+// Full-rank rows of all heads of one side: [heads][capacity][stride].
+class RowSide {
+ public:
+  RowSide() = default;
+  RowSide(std::int32_t heads, std::int32_t dim, std::int32_t capacity, Element element,
+          const std::shared_ptr<Ledger>& ledger);
+
+  RowsView head(std::int32_t head) const noexcept;
+  // Writes `dim` numbers as row `token` of `head`, rounding to nearest even. Call prepare() first.
+  void write(std::int32_t head, std::int32_t token, const float* row) noexcept;
+  void prepare(const std::shared_ptr<Ledger>& ledger);
+  std::size_t bytes() const noexcept { return rows_ ? rows_->bytes() : 0; }
+
+ private:
+  std::size_t offset_bytes(std::int32_t head, std::int32_t token) const noexcept;
+
+  std::shared_ptr<Buffer> rows_;
+  std::int32_t dim_ = 0;
+  std::int32_t stride_ = 0;
+  std::int32_t capacity_ = 0;
+  Element element_ = Element::kF16;
+};
+
+struct Segment {
+  std::int32_t capacity = 0;  // tokens
+  Positions positions;
+  RowSide keys;
+  RowSide values;
+
+  std::int32_t tokens() const noexcept { return positions.size(); }
+  std::int32_t room() const noexcept { return capacity - tokens(); }
+  // Un-shares what a writer is about to change.
+  void prepare(const std::shared_ptr<Ledger>& ledger) {
+    keys.prepare(ledger);
+    values.prepare(ledger);
+  }
+};
+
+}  // namespace kvspan

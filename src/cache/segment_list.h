@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache of one group of KV heads: a list of segments, oldest token first. Attention runs one
+// blockwise softmax over the list.
+//
+// Full-rank rows live in segments of fixed capacity, grown on demand: 32, 32, 64, 128, then 256
+// tokens each. A short text so allocates little, and where a segment ends depends on how many
+// tokens came before and not on how they were appended. 256 tokens of one head with 64 dimensions
+// in f16 are 32 KiB: long enough to stream, short enough that the unused tail stays small.
+//
+// Copying the list (a fork) shares the segments' memory; whoever writes first copies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "cache/segment.h"
+#include "kvspan/tensor_view.h"
+
+namespace kvspan {
+
+// The KV heads that share segments, and how full-rank rows are stored.
+struct GroupShape {
+  std::int32_t heads = 0;
+  std::int32_t key_dim = 0;
+  std::int32_t value_dim = 0;
+  Element element = Element::kF16;
+};
+
+class SegmentList {
+ public:
+  static constexpr std::int32_t kFirstCapacity = 32;
+  static constexpr std::int32_t kCapacity = 256;
+
+  SegmentList(const GroupShape& shape, std::shared_ptr<Ledger> ledger);
+
+  const GroupShape& shape() const noexcept { return shape_; }
+  std::span<const Segment> segments() const noexcept { return segments_; }
+  std::int32_t tokens() const noexcept { return tokens_; }
+  // One beyond the last position held; 0 when empty.
+  std::int32_t next_position() const noexcept;
+
+  // Makes room for full-rank rows at `positions` (increasing, beyond every position held); their
+  // contents are undefined until written. One thread, nobody reading. Throws std::bad_alloc, and
+  // then holds what it held.
+  void extend(std::span<const std::int32_t> positions);
+  // Writes one head of the rows that `extend` made room for: row i of `keys` and `values`, each
+  // [n, heads, dim], goes to token index first + i, for i in [begin, end). Calls for different
+  // (rows, head) may run in parallel.
+  void write(std::int32_t first, const TensorView<const float, 3>& keys,
+             const TensorView<const float, 3>& values, std::int32_t head, std::int32_t begin,
+             std::int32_t end) noexcept;
+
+  // Forgets positions >= position and returns the memory of segments left empty.
+  void truncate(std::int32_t position);
+  void clear() noexcept;
+
+  // Bytes of every buffer reachable from here, those shared with forks included.
+  std::size_t full_rank_bytes() const noexcept;
+  std::size_t position_bytes() const noexcept;
+
+ private:
+  void forget_after(std::int32_t tokens);
+
+  GroupShape shape_;
+  std::shared_ptr<Ledger> ledger_;
+  std::vector<Segment> segments_;
+  std::int32_t tokens_ = 0;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading whole files, and writing files that are either complete or not there.
+// A write goes to a temporary file in the same folder, which is flushed to the disk and then takes
+// the final name in one rename: readers see the old file or the new one, whatever happens between.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvspan/result.h"
+
+namespace kvspan {
+
+// A file being written. Without commit() the temporary file is removed and `path` stays as it was.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(std::string path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  Status write(std::span<const std::byte> bytes);
+  // Makes the file durable and visible under its name. To be called once, as the last call.
+  Status commit();
+
+ private:
+  AtomicFile(std::string path, std::string temporary, int descriptor);
+  std::string path_, temporary_;
+  int descriptor_;  // -1: nothing to clean up
+};
+
+Status write_file(const std::string& path, std::span<const std::byte> bytes);
+Status write_file(const std::string& path, std::string_view text);
+
+// The whole file. Fails with kNotFound, or with kIo naming path and reason; kOutOfBudget beyond
+// `limit_bytes`, before anything is read.
+Result<std::vector<std::byte>> read_file(const std::string& path,
+                                         std::size_t limit_bytes = std::size_t{1} << 32);
+
+}  // namespace kvspan
