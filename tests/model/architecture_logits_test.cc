@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every architecture against Hugging Face transformers: tiny random models whose logits were computed
-// there in f32 (scripts/make_fixtures.py).
+// Every architecture against Hugging Face transformers: tiny random models whose logits were
+// computed there in f32 (scripts/make_fixtures.py).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -119,7 +119,8 @@ TEST_P(ArchitectureLogits, RopeNumbersTurnRawKeysIntoKeys) {
     double worst = 0.0, scale = 0.0;
     for (std::size_t row = 0; row < raw.size() / d; ++row) {
       const double position = static_cast<double>(row / static_cast<std::size_t>(shape.kv_heads));
-      for (std::size_t i = 0; i < d; ++i) scale = std::max(scale, std::abs(double{raw[row * d + i]}));
+      for (std::size_t i = 0; i < d; ++i)
+        scale = std::max(scale, std::abs(double{raw[row * d + i]}));
       for (std::size_t i = 0; i < rotated / 2; ++i) {
         const bool halves = rope.pairs == Rope::Pairs::kHalves;
         const std::size_t a = row * d + (halves ? i : 2 * i);
@@ -140,7 +141,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ArchitectureLogits, ::testing::ValuesIn(fixtu
                          [](const auto& fixture) {
                            std::string name = fixture.param;
                            std::replace_if(
-                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); },
+                               '_');
                            return name;
                          });
 
