@@ -58,7 +58,7 @@ TEST(Bench, AFailureInAWorkerIsTheCallersError) {
   EXPECT_NE(rows.error().message.find("no_such_method"), std::string::npos) << rows.error().message;
 }
 
-TEST(Verify, TheEngineAgreesWithLlamaCpp) {
+TEST(Verify, TheEngineAgreesWithLlamaCppAndABrokenOneDoesNot) {
   auto engine = Engine::load(kModel, {2, 64});
   ASSERT_TRUE(engine) << engine.error().message;
   PeerOptions options;
@@ -69,15 +69,47 @@ TEST(Verify, TheEngineAgreesWithLlamaCpp) {
   options.flash_attention = false;
   auto peer = PeerLlama::load(kModel, options);
   ASSERT_TRUE(peer) << peer.error().message;
+  const auto reference = peer_logits(std::move(*peer), options);
+  std::vector<std::unique_ptr<LogitSource>> subjects;
+  subjects.push_back(engine_logits(**engine, "full:store=f32").value());
   const auto tokens = some_tokens(300);
-  const auto result =
-      verify_against_peer(**engine, **peer, tokens,
-                          {.recipe = "full:store=f32", .compared = 200, .decoded = 20}, nullptr);
-  ASSERT_TRUE(result) << result.error().message;
-  EXPECT_GE(result->compared, 200u);
-  EXPECT_LE(result->kl_mean, 1e-6);
-  EXPECT_LE(result->kl_decoded, 1e-6);
-  EXPECT_EQ(result->top1, 1.0);
+  const VerifyOptions verify{.compared = 200, .decoded = 20, .block = 64};
+  const auto rows = verify_logits(*reference, subjects, tokens, verify, nullptr);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_GE(rows->front().compared, 200u);
+  EXPECT_LE(rows->front().kl_mean, 1e-6);
+  EXPECT_LE(rows->front().kl_decoded, 1e-6);
+  EXPECT_EQ(rows->front().top1, 1.0);
+
+  // The same tokens, two of them swapped: every figure must notice.
+  auto swapped = tokens;
+  std::swap(swapped[100], swapped[140]);
+  auto second = PeerLlama::load(kModel, options);
+  ASSERT_TRUE(second);
+  class Swapped final : public LogitSource {
+   public:
+    Swapped(std::unique_ptr<LogitSource> inner, std::vector<Token> tokens)
+        : inner_(std::move(inner)), tokens_(std::move(tokens)) {}
+    std::string name() const override { return "swapped"; }
+    Status read(std::span<const Token> part) override {
+      at_ += part.size();
+      return inner_->read(std::span(tokens_).subspan(at_ - part.size(), part.size()));
+    }
+    std::span<const float> logits(std::int32_t i) const override { return inner_->logits(i); }
+
+   private:
+    std::unique_ptr<LogitSource> inner_;
+    std::vector<Token> tokens_;
+    std::size_t at_ = 0;
+  };
+  const auto again = peer_logits(std::move(*second), options);
+  subjects.clear();
+  subjects.push_back(
+      std::make_unique<Swapped>(engine_logits(**engine, "full:store=f32").value(), swapped));
+  const auto broken = verify_logits(*again, subjects, tokens, verify, nullptr);
+  ASSERT_TRUE(broken) << broken.error().message;
+  EXPECT_GE(broken->front().kl_mean, 1e-3);
+  EXPECT_LT(broken->front().top1, 1.0);
 }
 
 }  // namespace
