@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # What ./run and ./test share: missing packages, ggml and libllama, configuring and building.
 # Sourced by bash with the variable `tree` set to the source folder. Everything built by kvspan itself goes to
 # build/ in the tree; every step is quiet and logged, and on failure shows the end of its log.
 # A step that has nothing to do costs milliseconds, so nothing needs to remember what was done.
+
+: "${tree:?the source folder}"
 
 say() { printf '%s\n' "kvspan: $*" >&2; }
 fail() { say "$*"; exit 2; }
@@ -14,6 +17,7 @@ g++ c++
 cmake cmake
 ninja-build ninja
 python3 python3
+xz-utils xz
 libfmt-dev <fmt/format.h>
 libcli11-dev <CLI/CLI.hpp>
 nlohmann-json3-dev <nlohmann/json.hpp>

@@ -73,6 +73,10 @@ TEST_F(Models, ResolvesPathsAndNamesAndSaysWhatToDo) {
   EXPECT_EQ(unknown.code, ErrorCode::kNotFound);
   EXPECT_NE(unknown.message.find("smollm2, gemma3"), std::string::npos) << unknown.message;
 
+  const auto bundled = resolve_model("stories260k");
+  ASSERT_TRUE(bundled) << bundled.error().message;
+  EXPECT_EQ(*bundled, *pull_model("stories260k", {.again = true}));
+
   pretend(list_models()->front());
   const auto pulled = resolve_model("smollm2");
   ASSERT_TRUE(pulled) << pulled.error().message;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A KV cache written as plainly as attention can be: f32 rows in vectors, double-precision softmax, one
-// thread doing all the work. Tests hold the engine against it, so that a fault of the graph and a fault
-// of the real caches cannot hide each other.
+// A KV cache written as plainly as attention can be: f32 rows in vectors, double-precision softmax,
+// one thread doing all the work. Tests hold the engine against it, so that a fault of the graph and
+// a fault of the real caches cannot hide each other.
 #pragma once
 
 #include <algorithm>
@@ -86,7 +86,8 @@ class ExactCache final : public KvCache {
     std::vector<float> keys, keys_raw, values;
   };
 
-  static void copy_row(const TensorView<const float, 3>& from, std::size_t i, std::vector<float>& to) {
+  static void copy_row(const TensorView<const float, 3>& from, std::size_t i,
+                       std::vector<float>& to) {
     for (std::size_t head = 0; head < from.shape[1]; ++head) {
       const float* row = from.row(i, head);
       to.insert(to.end(), row, row + from.shape[2]);

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan bench: speed and memory by context depth, beside llama.cpp where asked.
+#include "eval/bench.h"
+
+#include <algorithm>
+
+#include "base/cpu_level.h"
+#include "base/fail.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/format.h"
+#include "cli/json_output.h"
+#include "cli/measured_text.h"
+#include "cli/model_path.h"
+#include "cli/progress_bar.h"
+#include "cli/table.h"
+
+namespace kvspan::cli {
+namespace {
+
+// Interquartile range over median from which single figures should not be trusted.
+constexpr double kNoisy = 0.15;
+
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<std::string> recipes{"full"};
+  std::vector<std::int64_t> depths{16, 2048, 8100};
+  std::string peer;
+  std::vector<std::string> peer_kv{"f16"};
+  std::string file;
+  std::string json;
+  std::int64_t repeats = 24;
+};
+
+Status check(const BenchFlags& flags, std::int32_t context) {
+  for (std::size_t i = 0; i < flags.depths.size(); ++i) {
+    const std::int64_t depth = flags.depths[i];
+    if (depth < 1 || depth >= context) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "--depth {}: allowed are 1 to {} (the model's context)", depth, context - 1);
+    }
+    if (i > 0 && depth <= flags.depths[i - 1]) {
+      return fail(ErrorCode::kInvalidArgument, "--depth {} after {}: depths must increase", depth,
+                  flags.depths[i - 1]);
+    }
+  }
+  return {};
+}
+
+// The ratio of a row to llama.cpp's f16 row of the same depth; 0 without one.
+struct Ratios {
+  double decode = 0.0, prefill = 0.0;
+};
+Ratios against_peer(const std::vector<BenchRow>& rows, const BenchRow& row) {
+  for (const BenchRow& other : rows) {
+    if (other.depth == row.depth && other.subject.engine == "llama.cpp" &&
+        other.subject.recipe == "f16") {
+      return {row.decode_tok_s / other.decode_tok_s, row.prefill_tok_s / other.prefill_tok_s};
+    }
+  }
+  return {};
+}
+
+Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row) {
+  Json json{{"engine", row.subject.engine},
+            {"recipe", row.subject.recipe},
+            {"depth", row.depth},
+            {"decode_tok_s", row.decode_tok_s},
+            {"decode_spread", row.decode_spread},
+            {"prefill_tok_s", row.prefill_tok_s},
+            {"kv_bytes", row.kv_bytes},
+            {"kv_bytes_full", row.kv_bytes_full},
+            {"kv_ratio", ratio_or_null(static_cast<double>(row.kv_bytes_full),
+                                       static_cast<double>(row.kv_bytes))},
+            {"peak_rss_bytes", row.peak_rss_bytes}};
+  if (row.attn_ms > 0.0) json["attn_ms"] = row.attn_ms;
+  const Ratios ratios = against_peer(rows, row);
+  if (ratios.decode > 0.0) {
+    json["decode_vs_llama_f16"] = ratios.decode;
+    json["prefill_vs_llama_f16"] = ratios.prefill;
+  }
+  return json;
+}
+
+std::string table_of(const std::vector<BenchRow>& rows) {
+  using enum Table::Align;
+  Table table({{"depth", kRight},
+               {"engine"},
+               {"recipe"},
+               {"decode tok/s", kRight},
+               {"spread", kRight},
+               {"vs f16", kRight},
+               {"attention ms", kRight},
+               {"prefill tok/s", kRight},
+               {"vs f16", kRight},
+               {"KV", kRight},
+               {"peak memory", kRight}});
+  const auto ratio = [](double x) {
+    return x > 0.0 ? fmt::format("{:.2f}x", x) : std::string("-");
+  };
+  for (const BenchRow& row : rows) {
+    const Ratios ratios = against_peer(rows, row);
+    table.add_row({std::to_string(row.depth), row.subject.engine, row.subject.recipe,
+                   fmt::format("{:.1f}", row.decode_tok_s),
+                   fmt::format("{:.0f} %", 100.0 * row.decode_spread), ratio(ratios.decode),
+                   row.attn_ms > 0.0 ? fmt::format("{:.2f}", row.attn_ms) : "-",
+                   fmt::format("{:.1f}", row.prefill_tok_s), ratio(ratios.prefill),
+                   format_bytes(row.kv_bytes), format_bytes(row.peak_rss_bytes)});
+  }
+  return table.text();
+}
+
+Result<int> bench(const BenchFlags& flags) {
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  BenchOptions options;
+  KVSPAN_TRY(options.model_path, find_model_path(flags.model.model));
+  {
+    // Only to know the model; it must be gone before the benchmark's processes start.
+    KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
+    KVSPAN_CHECK_OK(check(flags, engine->info().context));
+    for (const std::string& recipe : flags.recipes) {
+      KVSPAN_TRY(const auto cache, make_cache(engine->cache_shape(), recipe));
+      options.subjects.push_back({"kvspan", cache->recipe()});
+    }
+  }
+  if (!flags.peer.empty()) {
+    for (const std::string& type : flags.peer_kv) options.subjects.push_back({"llama.cpp", type});
+  }
+  options.depths.assign(flags.depths.begin(), flags.depths.end());
+  options.threads = static_cast<int>(flags.model.threads);
+  options.repeats = static_cast<int>(flags.repeats);
+  const auto needed = static_cast<std::size_t>(options.depths.back()) + 1;
+  options.context = static_cast<std::int32_t>((needed + 255) / 256 * 256);
+  KVSPAN_TRY(options.tokens, measured_tokens(options.model_path, flags.file, needed));
+
+  std::unique_ptr<ProgressBar> bar;
+  auto rows = run_bench(options, [&](std::size_t done, std::size_t total, std::string_view) {
+    if (!bar) bar = std::make_unique<ProgressBar>("measuring", "steps", total);
+    bar->update(done);
+  });
+  bar.reset();
+  if (!rows) return std::move(rows).error();
+
+  Json json{{"model", options.model_path},
+            {"threads", options.threads},
+            {"cpu_level", std::string(name_of(cpu_level()))},
+            {"repeats", options.repeats},
+            {"rows", Json::array()}};
+  bool noisy = false;
+  for (const BenchRow& row : *rows) {
+    json["rows"].push_back(to_json(*rows, row));
+    noisy |= row.decode_spread > kNoisy;
+  }
+  json["noisy"] = noisy;
+  KVSPAN_CHECK_OK(write_json(json, flags.json));
+  if (flags.json != "-") fmt::print("{}", table_of(*rows));
+  if (noisy) {
+    fmt::print(stderr,
+               "kvspan: the machine is noisy (spread over {:.0f} %): compare ratios, not figures\n",
+               100.0 * kNoisy);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Action setup_bench(CLI::App& app) {
+  auto flags = std::make_shared<BenchFlags>();
+  add_model_flag(app, flags->model);
+  add_machine_flags(app, flags->model);
+  app.add_option("--cache", flags->recipes, "Recipes to measure")->type_name("RECIPE");
+  app.add_option("--depth", flags->depths, "Context depths, increasing")->delimiter(',');
+  add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
+  app.add_option("--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0")
+      ->delimiter(',');
+  add_measured_text_flag(app, flags->file);
+  add_integer(app, "--repeats", flags->repeats, "Timed decodes at each depth", 1, 100000);
+  add_json_flag(app, flags->json);
+  app.footer(
+      "Examples:\n"
+      "  kvspan bench -m smollm2 --depth 16,2048,8100 --cache full --peer llama.cpp\n"
+      "  kvspan bench -m smollm2 --depth 512 --cache full --cache full:store=f32 --json -\n"
+      "  kvspan bench -m smollm2 --depth 4096 --peer llama.cpp --peer-kv f16,q8_0,q4_0\n"
+      "Engines run in processes of their own and take turns; a decode's time is the median.");
+  return [flags] { return bench(*flags); };
+}
+
+}  // namespace kvspan::cli
