@@ -48,8 +48,8 @@ Result<Answer> answer_prompt(Session& session, std::span<const Token> prompt, Sa
   const Stopwatch reading;
   {
     ProgressBar bar("reading", "tokens", unread.size());
-    const Status status = session.engine->prefill(cache, unread,
-                                                  [&](std::size_t done) { bar.update(done); });
+    const Status status =
+        session.engine->prefill(cache, unread, [&](std::size_t done) { bar.update(done); });
     if (!status && status.error().code != ErrorCode::kCancelled) return status.error();
     if (!status) answer.generation.reason = StopReason::kCancelled;
   }
@@ -59,8 +59,8 @@ Result<Answer> answer_prompt(Session& session, std::span<const Token> prompt, Sa
   if (answer.generation.reason != StopReason::kCancelled) {
     const std::int32_t before = cache.tokens();
     const Stopwatch decoding;
-    KVSPAN_TRY(answer.generation, generate(*session.engine, *session.tokenizer, cache, sampler,
-                                           options, stream));
+    KVSPAN_TRY(answer.generation,
+               generate(*session.engine, *session.tokenizer, cache, sampler, options, stream));
     answer.decode_seconds = decoding.seconds();
     answer.decoded_tokens = static_cast<std::size_t>(cache.tokens() - before);
   }
@@ -78,6 +78,7 @@ Json to_json(const Answer& a) {
   json["kv_bytes_shared"] = a.kv_bytes_shared;
   json["cache_tokens"] = a.cache_tokens;
   json["prompt_tokens"] = a.prompt_tokens;
+  json["read_tokens"] = a.read_tokens;
   json["tokens"] = a.generation.tokens.size();
   json["token_ids"] = a.generation.tokens;
   json["prefill_s"] = a.read_seconds;
@@ -90,11 +91,14 @@ Json to_json(const Answer& a) {
 }
 
 std::string stats_line(const Answer& a) {
+  const std::string reused =
+      a.read_tokens == a.prompt_tokens ? "" : fmt::format(" ({} read)", a.read_tokens);
   return fmt::format(
-      "{} + {} tokens | prefill {} tok/s | decode {} tok/s | KV {}, f16 / KV = {} | {} | {}",
-      a.prompt_tokens, a.generation.tokens.size(), format_rate(a.read_tokens, a.read_seconds),
-      format_rate(a.decoded_tokens, a.decode_seconds), format_bytes(a.kv_bytes),
-      format_ratio(a.kv_bytes_full, a.kv_bytes), a.recipe, name_of(a.generation.reason));
+      "{}{} + {} tokens | prefill {} tok/s | decode {} tok/s | KV {}, f16 / KV = {} | {} | {}",
+      a.prompt_tokens, reused, a.generation.tokens.size(),
+      format_rate(a.read_tokens, a.read_seconds), format_rate(a.decoded_tokens, a.decode_seconds),
+      format_bytes(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes), a.recipe,
+      name_of(a.generation.reason));
 }
 
 void print_stats(const Answer& answer) {

@@ -15,8 +15,8 @@ namespace kvspan::cli {
 
 struct Answer {
   Generation generation;
-  std::string recipe;            // canonical
-  std::size_t kv_bytes = 0;      // held by the cache, without what a model's sequences share
+  std::string recipe;             // canonical
+  std::size_t kv_bytes = 0;       // held by the cache, without what a model's sequences share
   std::size_t kv_bytes_full = 0;  // the same tokens in f16
   std::size_t kv_bytes_shared = 0;
   std::int32_t cache_tokens = 0;
@@ -41,6 +41,7 @@ void measure_cache(const Session& session, Answer& answer);
 Json to_json(const Answer& answer);
 // "24 + 80 tokens | prefill 152.1 tok/s | decode 48.2 tok/s | KV 2.3 MiB, f16 / KV = 1.00x | ..."
 std::string stats_line(const Answer& answer);
+// A prompt that was partly in the cache shows as "24 (7 read) + 80 tokens".
 // stats_line on standard error, dimmed on a terminal.
 void print_stats(const Answer& answer);
 

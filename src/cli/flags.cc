@@ -78,22 +78,27 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
 }
 
 void add_model_flag(CLI::App& app, ModelFlags& flags) {
-  app.add_option("-m,--model", flags.model, "Name of a model (see kvspan pull) or path of a GGUF file")
+  app.add_option("-m,--model", flags.model,
+                 "Name of a model (see kvspan pull) or path of a GGUF file")
       ->type_name("MODEL")
       ->required();
 }
 
-void add_engine_flags(CLI::App& app, ModelFlags& flags) {
+void add_thread_flags(CLI::App& app, ModelFlags& flags) {
   flags.threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 512);
   add_integer(app, "-t,--threads", flags.threads, "Threads", 1, 512);
+  std::vector<std::string> levels;
+  for (const CpuLevel level : available_cpu_levels()) levels.emplace_back(name_of(level));
+  add_choice(app, "--cpu-level", flags.cpu_level, "Use kernels of a lower instruction set", levels);
+}
+
+void add_engine_flags(CLI::App& app, ModelFlags& flags) {
   add_integer(app, "-c,--ctx-size", flags.context, "Most tokens in the cache", 0,
               std::numeric_limits<std::int32_t>::max(), "0: the model's context");
   app.add_option("--cache", flags.recipe, "Recipe of the KV cache")
       ->type_name("RECIPE")
       ->capture_default_str();
-  std::vector<std::string> levels;
-  for (const CpuLevel level : available_cpu_levels()) levels.emplace_back(name_of(level));
-  add_choice(app, "--cpu-level", flags.cpu_level, "Use kernels of a lower instruction set", levels);
+  add_thread_flags(app, flags);
 }
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
@@ -105,9 +110,10 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
               "-1: another one each time");
   add_real(app, "--temp,--temperature", flags.temperature, "Temperature", 0.0, 100.0,
            "0: always the most likely token");
-  add_integer(app, "--top-k", flags.top_k, "Draw from the k most likely tokens", 0, kMost, "0: all");
-  add_real(app, "--top-p", flags.top_p, "Draw from the most likely tokens that sum to p", 0.001, 1.0,
-           "1: all");
+  add_integer(app, "--top-k", flags.top_k, "Draw from the k most likely tokens", 0, kMost,
+              "0: all");
+  add_real(app, "--top-p", flags.top_p, "Draw from the most likely tokens that sum to p", 0.001,
+           1.0, "1: all");
   add_real(app, "--min-p", flags.min_p, "Leave out tokens below p times the most likely", 0.0, 1.0,
            "0: none");
   add_real(app, "--repeat-penalty", flags.repeat_penalty, "Penalty of tokens that repeat", 0.01,

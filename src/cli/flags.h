@@ -30,12 +30,14 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
 struct ModelFlags {
   std::string model;  // name or path, as typed
   std::string recipe = "full";
-  std::string cpu_level;      // empty: the best there is
-  std::int64_t threads = 1;   // default: as many as the machine runs at once
-  std::int64_t context = 0;   // 0: the model's
+  std::string cpu_level;     // empty: the best there is
+  std::int64_t threads = 1;  // default: as many as the machine runs at once
+  std::int64_t context = 0;  // 0: the model's
 };
 void add_model_flag(CLI::App& app, ModelFlags& flags);
-// -t, -c, --cache, --cpu-level
+// -t, --cpu-level
+void add_thread_flags(CLI::App& app, ModelFlags& flags);
+// -t, --cpu-level, -c, --cache
 void add_engine_flags(CLI::App& app, ModelFlags& flags);
 
 struct SamplingFlags {

@@ -33,9 +33,13 @@ std::string format_duration(double seconds) {
 }
 
 std::string format_count(std::uint64_t count) {
-  std::string digits = fmt::format("{}", count);
-  for (std::size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
-  return digits;
+  const std::string digits = fmt::format("{}", count);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string format_rate(std::size_t tokens, double seconds) {
@@ -48,7 +52,7 @@ std::string format_ratio(std::uint64_t full, std::uint64_t held) {
   return fmt::format("{:.2f}x", static_cast<double>(full) / static_cast<double>(held));
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "'";
   while (!text.empty()) {
     const std::size_t valid = std::min(find_invalid_utf8(text), text.size());

@@ -21,6 +21,6 @@ std::string format_rate(std::size_t tokens, double seconds);
 std::string format_ratio(std::uint64_t full, std::uint64_t held);
 // In single quotes, on one line: control characters and bytes that are not UTF-8 become \n, \t or
 // \xNN, quote and backslash are escaped.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 }  // namespace kvspan::cli

@@ -46,9 +46,9 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
                          did_you_mean(rest.front(), flag_names(app)));
     }
     const std::string hint = did_you_mean(rest.front(), command_names());
-    return fmt::format("no command is called '{}'{}", rest.front(),
-                       hint.empty() ? fmt::format("; there are: {}", fmt::join(command_names(), ", "))
-                                    : hint);
+    return fmt::format(
+        "no command is called '{}'{}", rest.front(),
+        hint.empty() ? fmt::format("; there are: {}", fmt::join(command_names(), ", ")) : hint);
   }
   const CLI::App& command = *parsed.front();
   const std::string see = fmt::format(" (see kvspan {} --help)", command.get_name());
@@ -110,10 +110,11 @@ int run_program(int argc, const char* const* argv) {
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     actions.push_back(command.setup(*sub));
   }
-  app.footer("Examples:\n"
-             "  kvspan pull smollm2\n"
-             "  kvspan run -m smollm2 -p \"Why is the sky blue?\"\n"
-             "  kvspan chat --help");
+  app.footer(
+      "Examples:\n"
+      "  kvspan pull smollm2\n"
+      "  kvspan run -m smollm2 -p \"Why is the sky blue?\"\n"
+      "  kvspan chat --help\n");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

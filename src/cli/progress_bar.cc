@@ -12,8 +12,8 @@ namespace kvspan::cli {
 namespace {
 
 constexpr double kSilentSeconds = 2.0;
-constexpr double kLineSeconds = 5.0;       // between plain lines
-constexpr std::size_t kLongTask = 1024;    // shown from the start on a terminal
+constexpr double kLineSeconds = 5.0;     // between plain lines
+constexpr std::size_t kLongTask = 1024;  // shown from the start on a terminal
 constexpr std::size_t kMaxBarColumns = 40;
 
 double steady_seconds() {
@@ -82,8 +82,7 @@ void ProgressBar::update(std::size_t done) {
 
 void ProgressBar::draw(std::size_t done, double elapsed) {
   // The last column stays free: writing there makes some terminals wrap.
-  const std::string line =
-      progress_line(label_, unit_, done, total_, elapsed, terminal_.width - 1);
+  const std::string line = progress_line(label_, unit_, done, total_, elapsed, terminal_.width - 1);
   fmt::print(out_, "\r{}\033[K", line);
   std::fflush(out_);
   drawn_ = true;

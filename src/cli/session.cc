@@ -4,7 +4,7 @@
 #include "base/cpu_level.h"
 #include "base/fail.h"
 #include "cli/interrupt.h"
-#include "io/models.h"
+#include "cli/model_path.h"
 
 namespace kvspan::cli {
 
@@ -13,7 +13,7 @@ Result<Session> open_session(const ModelFlags& flags) {
     KVSPAN_TRY(const CpuLevel level, parse_cpu_level(flags.cpu_level));
     KVSPAN_CHECK_OK(force_cpu_level(level));
   }
-  KVSPAN_TRY(const std::string path, resolve_model(flags.model));
+  KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   Session session;
   KVSPAN_TRY(session.engine, Engine::load(path, {.threads = static_cast<int>(flags.threads)}));
   session.context = session.engine->info().context;

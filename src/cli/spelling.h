@@ -10,8 +10,8 @@
 
 namespace kvspan::cli {
 
-// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (optimal string
-// alignment).
+// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (optimal
+// string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // The candidate nearest to `word`, if it is near enough to be meant: at most a third of the longer

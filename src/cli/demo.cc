@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan demo: a long text, a question about it, one answer for each cache.
+#include <array>
+#include <cstdio>
+
+#include "base/fail.h"
+#include "cli/answer.h"
+#include "cli/command.h"
+#include "cli/demo_text.h"
+#include "cli/flags.h"
+#include "cli/format.h"
+#include "cli/interrupt.h"
+#include "cli/prompt.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+
+namespace kvspan::cli {
+namespace {
+
+// The caches compared, one row each; the first is what the others are held against.
+constexpr std::array kDemoRecipes{"full"};
+
+struct DemoFlags {
+  ModelFlags model;
+  std::string json;
+  std::int64_t max_tokens = 64;
+};
+
+Result<Answer> answer_with(Session& session, const char* recipe, std::span<const Token> tokens,
+                           const DemoFlags& flags, bool text_wanted) {
+  KVSPAN_TRY(session.cache, make_cache(session.engine->cache_shape(), recipe));
+  KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, session.tokenizer->size()));
+  GenerateOptions options;
+  options.max_tokens = static_cast<std::int32_t>(flags.max_tokens);
+  options.context = session.context;
+  if (text_wanted) {
+    fmt::print("{}: ", styled(session.cache->recipe(), Style::kBold, describe_terminal(1)));
+    std::fflush(stdout);
+  }
+  auto answer = answer_prompt(session, tokens, *sampler, options, [&](std::string_view piece) {
+    if (!text_wanted) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  });
+  if (answer && text_wanted) fmt::print("\n");
+  return answer;
+}
+
+std::string table_of(const std::vector<Answer>& answers) {
+  using Align = Table::Align;
+  Table table({{"recipe"},
+               {"KV bytes", Align::kRight},
+               {"f16 / KV", Align::kRight},
+               {"prefill tok/s", Align::kRight},
+               {"decode tok/s", Align::kRight},
+               {"answer"}});
+  for (const Answer& a : answers) {
+    table.add_row({a.recipe, format_count(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes),
+                   format_rate(a.read_tokens, a.read_seconds),
+                   format_rate(a.decoded_tokens, a.decode_seconds), a.generation.text});
+  }
+  const Terminal terminal = describe_terminal(1);
+  return table.text(terminal.is_terminal ? static_cast<std::size_t>(terminal.width) : 0);
+}
+
+Result<int> demo(const DemoFlags& flags) {
+  catch_interrupts(Interrupts::kOnce);
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_TRY(const DemoText demo_text, load_demo_text());
+  KVSPAN_TRY(Session session, open_session(flags.model));
+  KVSPAN_TRY(const std::vector<Token> tokens,
+             encode_question(*session.tokenizer, demo_text.text + "\n\n" + demo_text.question, "",
+                             /*raw=*/false));
+  KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
+  const bool text_wanted = flags.json != "-";
+  if (text_wanted) {
+    fmt::print("A text of {} tokens, and a question about it:\n{}\n\n", format_count(tokens.size()),
+               styled(demo_text.question, Style::kBold, describe_terminal(1)));
+  }
+  std::vector<Answer> answers;
+  Json rows = Json::array();
+  bool cancelled = false;
+  for (const char* recipe : kDemoRecipes) {
+    KVSPAN_TRY(Answer answer, answer_with(session, recipe, tokens, flags, text_wanted));
+    cancelled = answer.generation.reason == StopReason::kCancelled;
+    rows.push_back(to_json(answer));
+    answers.push_back(std::move(answer));
+    if (cancelled) break;
+  }
+  if (text_wanted) fmt::print("\n{}", table_of(answers));
+  KVSPAN_CHECK_OK(write_json({{"question", demo_text.question}, {"rows", rows}}, flags.json));
+  return cancelled ? kInterruptedExit : 0;
+}
+
+}  // namespace
+
+Action setup_demo(CLI::App& app) {
+  auto flags = std::make_shared<DemoFlags>();
+  flags->model.model = "smollm2";
+  app.add_option("-m,--model", flags->model.model, "Name of a model or path of a GGUF file")
+      ->type_name("MODEL")
+      ->capture_default_str();
+  add_thread_flags(app, flags->model);
+  add_integer(app, "-n,--predict,--n-predict", flags->max_tokens, "Most tokens of an answer", 1,
+              4096);
+  add_json_flag(app, flags->json);
+  app.footer(
+      "Examples:\n"
+      "  kvspan demo\n"
+      "  kvspan demo -t 4 --json demo.json\n");
+  return [flags] { return demo(*flags); };
+}
+
+}  // namespace kvspan::cli

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/demo_text.h"
+
+#include <string_view>
+
+#include "base/fail.h"
+#include "cli/data_folder.h"
+#include "io/atomic_file.h"
+
+namespace kvspan::cli {
+namespace {
+
+Result<std::string> read_part(const std::string& folder, const char* name) {
+  KVSPAN_TRY(const auto bytes, read_file(folder + "/demo/" + name));
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  while (text.ends_with('\n')) text.pop_back();
+  if (text.empty()) {
+    return fail(ErrorCode::kCorruptData, "'{}/demo/{}' is empty", folder, name);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<DemoText> load_demo_text() {
+  KVSPAN_TRY(const std::string folder, data_folder());
+  DemoText demo;
+  KVSPAN_TRY(demo.text, read_part(folder, "text.txt"));
+  KVSPAN_TRY(demo.question, read_part(folder, "question.txt"));
+  return demo;
+}
+
+}  // namespace kvspan::cli

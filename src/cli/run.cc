@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan run: one prompt, one answer.
+#include <cstdio>
+
+#include "base/fail.h"
+#include "cli/answer.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/prompt.h"
+#include "cli/text_input.h"
+
+namespace kvspan::cli {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  TextFlags prompt;
+  std::string system;
+  std::string json;
+  bool raw = false;
+};
+
+Result<int> run(const RunFlags& flags) {
+  catch_interrupts(Interrupts::kOnce);
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
+  KVSPAN_TRY(const std::string text, read_text(flags.prompt, LastNewline::kDrop));
+  KVSPAN_TRY(Session session, open_session(flags.model));
+  KVSPAN_TRY(const std::vector<Token> tokens,
+             encode_question(*session.tokenizer, text, flags.system, flags.raw));
+  KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
+  KVSPAN_TRY(const auto sampler,
+             Sampler::make(flags.sampling.sampler(), session.tokenizer->size()));
+
+  GenerateOptions options;
+  options.max_tokens = flags.sampling.token_limit();
+  options.context = session.context;
+  options.stop = flags.sampling.stop;
+  const bool text_wanted = flags.json != "-";
+  KVSPAN_TRY(const Answer answer,
+             answer_prompt(session, tokens, *sampler, options, [&](std::string_view piece) {
+               if (!text_wanted) return;
+               std::fwrite(piece.data(), 1, piece.size(), stdout);
+               std::fflush(stdout);
+             }));
+  if (text_wanted && !answer.generation.text.ends_with('\n')) std::fputc('\n', stdout);
+  KVSPAN_CHECK_OK(write_json(to_json(answer), flags.json));
+  print_stats(answer);
+  return answer.generation.reason == StopReason::kCancelled ? kInterruptedExit : 0;
+}
+
+}  // namespace
+
+Action setup_run(CLI::App& app) {
+  auto flags = std::make_shared<RunFlags>();
+  add_model_flag(app, flags->model);
+  add_text_flags(app, flags->prompt, "-p,--prompt");
+  app.add_option("--system,--system-prompt", flags->system, "System message")->type_name("TEXT");
+  app.add_flag("--raw", flags->raw, "Continue the text as it is, without the chat template");
+  add_engine_flags(app, flags->model);
+  add_sampling_flags(app, flags->sampling);
+  add_json_flag(app, flags->json);
+  app.footer(
+      "Examples:\n"
+      "  kvspan run -m smollm2 -p \"Why is the sky blue?\" --temp 0\n"
+      "  kvspan run -m smollm2 -f report.txt --system \"Summarise the text.\" -n 200\n"
+      "  echo \"Once upon a time\" | kvspan run -m stories260k --raw --json numbers.json\n");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace kvspan::cli
