@@ -135,8 +135,8 @@ TEST_P(ArchitectureLogits, RopeNumbersTurnRawKeysIntoKeys) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ArchitectureLogits, ::testing::ValuesIn(fixture_names()),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& test) {
+                           std::string name = test.param;
                            std::replace_if(
                                name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
                            return name;
