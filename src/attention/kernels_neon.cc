@@ -65,13 +65,12 @@ template <int R, int N, class T>
     for (int t = 0; t < N; ++t) sums[r][t] = vdupq_n_f32(0.0f);
   }
   for (std::int32_t i = 0; i < dim; i += 8) {
-    Pair k[N];
-    for (int t = 0; t < N; ++t) k[t] = load8(keys + t * stride + i);
-    for (int r = 0; r < R; ++r) {
-      const float32x4_t low = vld1q_f32(queries + r * dim + i);
-      const float32x4_t high = vld1q_f32(queries + r * dim + i + 4);
-      for (int t = 0; t < N; ++t) sums[r][t] = vfmaq_f32(sums[r][t], k[t].low, low);
-      for (int t = 0; t < N; ++t) sums[r][t] = vfmaq_f32(sums[r][t], k[t].high, high);
+    Pair q[R];
+    for (int r = 0; r < R; ++r) q[r] = load8(queries + r * dim + i);
+    for (int t = 0; t < N; ++t) {
+      const Pair k = load8(keys + t * stride + i);
+      for (int r = 0; r < R; ++r) sums[r][t] = vfmaq_f32(sums[r][t], k.low, q[r].low);
+      for (int r = 0; r < R; ++r) sums[r][t] = vfmaq_f32(sums[r][t], k.high, q[r].high);
     }
   }
   for (int r = 0; r < R; ++r) {

@@ -2,6 +2,7 @@
 #include "model/attention_node.h"
 
 #include <array>
+#include <chrono>
 
 #include "base/expect.h"
 
@@ -46,6 +47,8 @@ void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
   AttentionRun& run = *node.run;
   // Every thread sees the same state here: it changes only before the barrier below.
   if (run.error) return;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   Team team(run.team, ith, nth);
   std::optional<Error> error;
   for (const SequenceRows& rows : run.sequences) {
@@ -56,7 +59,9 @@ void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
     }
   }
   team.barrier();
-  if (error && team.leader()) run.error = std::move(error);
+  if (!team.leader()) return;
+  if (error) run.error = std::move(error);
+  run.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace

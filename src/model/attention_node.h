@@ -6,7 +6,6 @@
 #include <ggml.h>
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,6 +29,7 @@ struct AttentionRun {
   TeamState team;
   // The first failure; later layers then leave the caches alone.
   std::optional<Error> error;
+  double seconds = 0.0;  // spent in the nodes so far
 };
 
 // Per-layer argument of the node; lives as long as the graph.

@@ -112,6 +112,7 @@ std::vector<std::int32_t> Engine::Impl::fill_run(std::span<const BatchPart> batc
   run.sequences.clear();
   run.positions.clear();
   run.error.reset();
+  run.seconds = 0.0;
   std::vector<std::int32_t> outputs;
   for (const BatchPart& part : batch) {
     const auto begin = static_cast<std::int32_t>(run.positions.size());
@@ -215,6 +216,10 @@ Status Engine::prefill(KvCache& cache, std::span<const Token> tokens,
 
 void Engine::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
   impl_->cancel = flag;
+}
+
+double Engine::attention_seconds() const noexcept {
+  return impl_->run.seconds;
 }
 
 std::size_t Engine::workspace_bytes() const noexcept {

@@ -80,6 +80,9 @@ class Engine {
   // null.
   void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
 
+  // Time the last decode spent in attention, cache writes included.
+  double attention_seconds() const noexcept;
+
   // Bytes of the buffers for activations and logits, besides weights and caches.
   std::size_t workspace_bytes() const noexcept;
 

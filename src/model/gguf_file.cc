@@ -81,7 +81,7 @@ Status GgufFile::map(const std::string& path) {
     return fail(ErrorCode::kCorruptData, "'{}' is not a GGUF file (it does not start with 'GGUF')",
                 path);
   }
-  mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0);
+  mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
   const int map_errno = errno;
   ::close(fd);
   if (mapping_ == MAP_FAILED) {

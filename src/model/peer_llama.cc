@@ -16,7 +16,10 @@ namespace kvspan {
 namespace {
 
 constexpr std::array<std::pair<std::string_view, ggml_type>, 4> kKvTypes{
-    {{"f32", GGML_TYPE_F32}, {"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}}};
+    {{"f32", GGML_TYPE_F32},
+     {"f16", GGML_TYPE_F16},
+     {"q8_0", GGML_TYPE_Q8_0},
+     {"q4_0", GGML_TYPE_Q4_0}}};
 
 Result<ggml_type> parse_kv_type(const std::string& name) {
   for (const auto& [text, type] : kKvTypes) {
@@ -112,8 +115,9 @@ Status PeerLlama::decode(std::span<const Token> tokens, BatchPart::Logits logits
 std::span<const float> PeerLlama::logits(std::int32_t row) const noexcept {
   KVSPAN_EXPECT(row >= 0 && row < static_cast<std::int32_t>(impl_->logit_rows.size()),
                 "a row of the last decode");
-  return {llama_get_logits_ith(impl_->context.get(), impl_->logit_rows[static_cast<std::size_t>(row)]),
-          static_cast<std::size_t>(impl_->vocabulary)};
+  return {
+      llama_get_logits_ith(impl_->context.get(), impl_->logit_rows[static_cast<std::size_t>(row)]),
+      static_cast<std::size_t>(impl_->vocabulary)};
 }
 
 Status PeerLlama::truncate(std::int32_t n) {

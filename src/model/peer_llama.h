@@ -22,7 +22,8 @@ struct PeerOptions {
 
 class PeerLlama {
  public:
-  static Result<std::unique_ptr<PeerLlama>> load(const std::string& path, const PeerOptions& options);
+  static Result<std::unique_ptr<PeerLlama>> load(const std::string& path,
+                                                 const PeerOptions& options);
   ~PeerLlama();
 
   std::int32_t tokens() const noexcept;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled for the machine at hand (-march=native), so that the yardstick is the widest FMA it has.
+#include "bench/machine.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <ctime>
+#include <map>
+#include <vector>
+
+#include "base/thread_pool.h"
+
+namespace kvspan::bench {
+namespace {
+
+template <class Pass>
+double least_seconds(int passes, Pass pass) {
+  double least = 1e300;
+  for (int i = 0; i < passes; ++i) {
+    const double start = busy_seconds();
+    pass();
+    least = std::min(least, busy_seconds() - start);
+  }
+  return least;
+}
+
+}  // namespace
+
+double busy_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+double memory_bytes_per_second(int threads) {
+  static std::map<int, double> measured;
+  if (const auto found = measured.find(threads); found != measured.end()) return found->second;
+  constexpr std::size_t kWords = std::size_t{256} << 17;  // 256 MiB
+  const std::vector<std::uint64_t> words(kWords, 1);
+  ThreadPool pool(threads);
+  std::atomic<std::uint64_t> total{0};
+  const double time = least_seconds(15, [&] {
+    pool.run([&](Team& team) {
+      const std::size_t share = kWords / static_cast<std::size_t>(threads);
+      const std::uint64_t* from = words.data() + share * static_cast<std::size_t>(team.index());
+      std::array<std::uint64_t, 32> sums{};
+      for (std::size_t i = 0; i + 32 <= share; i += 32) {
+        for (std::size_t j = 0; j < 32; ++j) sums[j] += from[i + j];
+      }
+      for (const std::uint64_t sum : sums) total += sum;
+    });
+  });
+  return measured[threads] = total == 0 ? 0.0 : static_cast<double>(kWords * 8) * threads / time;
+}
+
+double fma_flops_per_second() {
+  // As many independent chains as keep every FMA pipe busy without spilling.
+  static const double measured = [] {
+#if defined(__AVX512F__)
+    constexpr int kWidth = 16, kChains = 24;
+#elif defined(__AVX__)
+    constexpr int kWidth = 8, kChains = 12;
+#else
+    constexpr int kWidth = 4, kChains = 24;
+#endif
+    typedef float Vector __attribute__((vector_size(kWidth * 4)));
+    constexpr int kRounds = 2'000'000;
+    float sink = 0.0f;
+    const double time = least_seconds(15, [&] {
+      Vector sums[kChains], a{}, b{};
+      for (int j = 0; j < kWidth; ++j) {
+        a[j] = 0.999f;
+        b[j] = 0.001f;
+      }
+      for (auto& sum : sums) sum = b;
+      asm volatile("" : "+m"(a), "+m"(b));
+      const Vector factor = a, addend = b;
+      for (int i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 24
+        for (auto& sum : sums) sum = sum * factor + addend;
+      }
+      for (const auto& sum : sums) sink += sum[0];
+    });
+    asm volatile("" : : "m"(sink));
+    return 2.0 * kWidth * kChains * kRounds / time;
+  }();
+  return measured;
+}
+
+}  // namespace kvspan::bench

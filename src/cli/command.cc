@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command.h"
+
+#include <array>
+
+namespace kvspan::cli {
+namespace {
+
+constexpr std::array kCommands{
+    Command{"run", "Answer one prompt", setup_run},
+    Command{"chat", "Talk with a model", setup_chat},
+    Command{"demo", "Ask about a long text and compare caches", setup_demo},
+    Command{"tokenize", "Show the tokens of a text", setup_tokenize},
+    Command{"info", "Describe a model", setup_info},
+    Command{"pull", "Fetch a model by name, or list those there are", setup_pull},
+    Command{"import", "Convert a Hugging Face folder to GGUF", setup_import},
+    Command{"completion", "Print a completion script for a shell", setup_completion},
+};
+
+}  // namespace
+
+std::span<const Command> all_commands() noexcept {
+  return kCommands;
+}
+
+}  // namespace kvspan::cli

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "base/cpu_level.h"
+
+namespace kvspan::cli {
+namespace {
+
+// The whole text as a number in the range.
+template <class T>
+bool is_within(const std::string& text, T low, T high) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  // Written so that NaN is refused.
+  return error == std::errc() && stopped == end && value >= low && value <= high;
+}
+
+std::string range_text(auto low, auto high, const std::string& note, const char* kind) {
+  std::string text = high == std::numeric_limits<decltype(high)>::max()
+                         ? fmt::format("{} from {} up", kind, low)
+                         : fmt::format("{} from {} to {}", kind, low, high);
+  return note.empty() ? text : text + "; " + note;
+}
+
+template <class T>
+CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
+                        const std::string& description, T low, T high, const std::string& note,
+                        const char* kind) {
+  const std::string allowed = range_text(low, high, note, kind);
+  return app
+      .add_option(names, target, note.empty() ? description : description + " (" + note + ")")
+      ->check(
+          [low, high, allowed](const std::string& text) {
+            return is_within<T>(text, low, high)
+                       ? std::string()
+                       : fmt::format("'{}' is not allowed; allowed: {}", text, allowed);
+          },
+          "")
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& target,
+                         const std::string& description, std::int64_t low, std::int64_t high,
+                         const std::string& note) {
+  return add_number(app, names, target, description, low, high, note, "a whole number");
+}
+
+CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,
+                      const std::string& description, double low, double high,
+                      const std::string& note) {
+  return add_number(app, names, target, description, low, high, note, "a number");
+}
+
+CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& target,
+                        const std::string& description, const std::vector<std::string>& words) {
+  return app.add_option(names, target, description)
+      ->check(
+          [words](const std::string& text) {
+            return std::find(words.begin(), words.end(), text) != words.end()
+                       ? std::string()
+                       : fmt::format("'{}' is not allowed; allowed: {}", text,
+                                     fmt::join(words, ", "));
+          },
+          "")
+      ->type_name(fmt::format("{}", fmt::join(words, "|")));
+}
+
+void add_model_flag(CLI::App& app, ModelFlags& flags) {
+  app.add_option("-m,--model", flags.model, "Name of a model (see kvspan pull) or path of a GGUF file")
+      ->type_name("MODEL")
+      ->required();
+}
+
+void add_engine_flags(CLI::App& app, ModelFlags& flags) {
+  flags.threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 512);
+  add_integer(app, "-t,--threads", flags.threads, "Threads", 1, 512);
+  add_integer(app, "-c,--ctx-size", flags.context, "Most tokens in the cache", 0,
+              std::numeric_limits<std::int32_t>::max(), "0: the model's context");
+  app.add_option("--cache", flags.recipe, "Recipe of the KV cache")
+      ->type_name("RECIPE")
+      ->capture_default_str();
+  std::vector<std::string> levels;
+  for (const CpuLevel level : available_cpu_levels()) levels.emplace_back(name_of(level));
+  add_choice(app, "--cpu-level", flags.cpu_level, "Use kernels of a lower instruction set", levels);
+}
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  add_integer(app, "-n,--predict,--n-predict", flags.max_tokens, "Most tokens of an answer", -1,
+              kMost, "-1: until the context is full");
+  add_integer(app, "-s,--seed", flags.seed, "Seed of the random draw", -1,
+              std::numeric_limits<std::uint32_t>::max() - std::int64_t{1},
+              "-1: another one each time");
+  add_real(app, "--temp,--temperature", flags.temperature, "Temperature", 0.0, 100.0,
+           "0: always the most likely token");
+  add_integer(app, "--top-k", flags.top_k, "Draw from the k most likely tokens", 0, kMost, "0: all");
+  add_real(app, "--top-p", flags.top_p, "Draw from the most likely tokens that sum to p", 0.001, 1.0,
+           "1: all");
+  add_real(app, "--min-p", flags.min_p, "Leave out tokens below p times the most likely", 0.0, 1.0,
+           "0: none");
+  add_real(app, "--repeat-penalty", flags.repeat_penalty, "Penalty of tokens that repeat", 0.01,
+           100.0, "1: none");
+  add_integer(app, "--repeat-last-n", flags.repeat_last_n, "Tokens looked back on for repetitions",
+              1, kMost);
+  app.add_option("--stop", flags.stop, "End the answer before this text (may be given repeatedly)")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+}
+
+SamplerOptions SamplingFlags::sampler() const {
+  SamplerOptions options;
+  options.temperature = static_cast<float>(temperature);
+  options.top_k = static_cast<std::int32_t>(top_k);
+  options.top_p = static_cast<float>(top_p);
+  options.min_p = static_cast<float>(min_p);
+  options.repeat_penalty = static_cast<float>(repeat_penalty);
+  options.repeat_window = static_cast<std::int32_t>(repeat_last_n);
+  options.seed = seed < 0 ? std::random_device()() : static_cast<std::uint32_t>(seed);
+  return options;
+}
+
+std::int32_t SamplingFlags::token_limit() const {
+  return max_tokens < 0 ? std::numeric_limits<std::int32_t>::max()
+                        : static_cast<std::int32_t>(max_tokens);
+}
+
+void add_json_flag(CLI::App& app, std::string& target) {
+  app.add_option("--json", target, "Write all numbers as JSON (-: to standard output)")
+      ->type_name("FILE");
+}
+
+}  // namespace kvspan::cli

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags that several subcommands share, named as llama.cpp names them, and the checks that turn a
+// bad value into a line with the flag, the value and what is allowed.
+//
+// A flag's type name says what its value is, for --help and for completion scripts alike:
+// FILE, DIR, MODEL, words joined by '|', anything else is free text.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvspan/result.h"
+#include "model/generate.h"
+
+namespace kvspan::cli {
+
+// A number from `low` to `high`; `note` follows the range in --help and errors ("0: greedy").
+CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& target,
+                         const std::string& description, std::int64_t low, std::int64_t high,
+                         const std::string& note = "");
+CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,
+                      const std::string& description, double low, double high,
+                      const std::string& note = "");
+// One of `words`.
+CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& target,
+                        const std::string& description, const std::vector<std::string>& words);
+
+struct ModelFlags {
+  std::string model;  // name or path, as typed
+  std::string recipe = "full";
+  std::string cpu_level;      // empty: the best there is
+  std::int64_t threads = 1;   // default: as many as the machine runs at once
+  std::int64_t context = 0;   // 0: the model's
+};
+void add_model_flag(CLI::App& app, ModelFlags& flags);
+// -t, -c, --cache, --cpu-level
+void add_engine_flags(CLI::App& app, ModelFlags& flags);
+
+struct SamplingFlags {
+  std::int64_t max_tokens = 512;
+  std::int64_t seed = 0;
+  double temperature = 0.8;
+  std::int64_t top_k = 40;
+  double top_p = 0.95;
+  double min_p = 0.05;
+  double repeat_penalty = 1.0;
+  std::int64_t repeat_last_n = 64;
+  std::vector<std::string> stop;
+
+  SamplerOptions sampler() const;  // seed -1 becomes a seed from the system
+  std::int32_t token_limit() const;
+};
+void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
+
+void add_json_flag(CLI::App& app, std::string& target);
+
+}  // namespace kvspan::cli

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/json_output.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/fail.h"
+#include "io/atomic_file.h"
+
+namespace kvspan::cli {
+
+Status check_json_target(const std::string& target) {
+  if (target.empty() || target == "-") return {};
+  const std::filesystem::path path(target);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return fail(ErrorCode::kInvalidArgument, "--json: '{}' is a folder", target);
+  }
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return fail(ErrorCode::kNotFound, "--json: there is no folder '{}'", folder.string());
+  }
+  return {};
+}
+
+Status write_json(const Json& json, const std::string& target) {
+  if (target.empty()) return {};
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (target != "-") return write_file(target, text);
+  std::fwrite(text.data(), 1, text.size(), stdout);  // the program checks stdout when it ends
+  return {};
+}
+
+Json ratio_or_null(double numerator, double denominator) {
+  if (numerator <= 0.0 || denominator <= 0.0) return nullptr;
+  return numerator / denominator;
+}
+
+}  // namespace kvspan::cli

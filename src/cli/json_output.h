@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where --json goes: "-" is standard output, anything else a file that appears complete or not at
+// all.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kvspan/result.h"
+
+namespace kvspan::cli {
+
+// Keys keep the order they were written in.
+using Json = nlohmann::ordered_json;
+
+// Before long work: whether the folder of `target` is there. Empty and "-" are always fine.
+Status check_json_target(const std::string& target);
+
+// Bytes that are not UTF-8 become U+FFFD. Nothing happens for an empty target.
+Status write_json(const Json& json, const std::string& target);
+
+// A ratio of measurements; null when nothing was measured.
+Json ratio_or_null(double numerator, double denominator);
+
+}  // namespace kvspan::cli

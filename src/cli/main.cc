@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program kvspan.
+#include <exception>
+#include <new>
+
+#include "cli/program.h"
+
+int main(int argc, char** argv) {
+  try {
+    return kvspan::cli::run_program(argc, argv);
+  } catch (const std::bad_alloc&) {
+    kvspan::cli::print_error("out of memory");
+  } catch (const std::exception& failure) {
+    kvspan::cli::print_error(std::string("unexpected failure: ") + failure.what());
+  }
+  return 1;
+}

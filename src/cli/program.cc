@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/program.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/spelling.h"
+#include "cli/terminal.h"
+#include "cli/version.h"
+
+namespace kvspan::cli {
+namespace {
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const Command& command : all_commands()) names.emplace_back(command.name);
+  return names;
+}
+
+std::vector<std::string> flag_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// What CLI11 could not parse, as one line.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const auto parsed = app.get_subcommands();
+  if (parsed.empty()) {
+    const std::vector<std::string> rest = app.remaining();
+    if (rest.empty()) {
+      return fmt::format("no command given; there are: {} (see kvspan --help)",
+                         fmt::join(command_names(), ", "));
+    }
+    if (rest.front().starts_with('-')) {
+      return fmt::format("unknown flag '{}'{} (see kvspan --help)", rest.front(),
+                         did_you_mean(rest.front(), flag_names(app)));
+    }
+    const std::string hint = did_you_mean(rest.front(), command_names());
+    return fmt::format("no command is called '{}'{}", rest.front(),
+                       hint.empty() ? fmt::format("; there are: {}", fmt::join(command_names(), ", "))
+                                    : hint);
+  }
+  const CLI::App& command = *parsed.front();
+  const std::string see = fmt::format(" (see kvspan {} --help)", command.get_name());
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> rest = app.remaining(true);
+    const std::string first = rest.empty() ? "" : rest.front();
+    if (!first.starts_with('-')) return fmt::format("'{}' is not expected here{}", first, see);
+    const std::string name = first.substr(0, first.find('='));
+    return fmt::format("{} has no flag '{}'{}{}", command.get_name(), name,
+                       did_you_mean(name, flag_names(command)), see);
+  }
+  return error.what() + see;
+}
+
+Result<int> run_chosen(const CLI::App& app, const std::vector<Action>& actions) {
+  const CLI::App* chosen = app.get_subcommands().front();
+  const auto commands = all_commands();
+  const auto found = std::find_if(commands.begin(), commands.end(),
+                                  [&](const Command& c) { return c.name == chosen->get_name(); });
+  return actions[static_cast<std::size_t>(found - commands.begin())]();
+}
+
+// Results that could not be written were not given.
+int finish(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  return code == 0 ? 1 : code;
+}
+
+}  // namespace
+
+void print_error(std::string_view message) {
+  // Texts from elsewhere (a script, a library) may span lines.
+  std::string line(message);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  const Terminal terminal = describe_terminal(2);
+  std::fflush(stdout);
+  fmt::print(stderr, "{} {}\n", styled("kvspan:", Style::kRed, terminal), line);
+}
+
+int exit_code_of(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kCancelled:
+      return kInterruptedExit;
+    case ErrorCode::kIo:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+int run_program(int argc, const char* const* argv) {
+  CLI::App app("kvspan: run language models with their KV cache in the span of learned directions",
+               "kvspan");
+  app.require_subcommand(1, 1);
+  app.set_version_flag("--version", version_text, "Print the version and what it was built with");
+  std::vector<Action> actions;
+  for (const Command& command : all_commands()) {
+    CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
+    actions.push_back(command.setup(*sub));
+  }
+  app.footer("Examples:\n"
+             "  kvspan pull smollm2\n"
+             "  kvspan run -m smollm2 -p \"Why is the sky blue?\"\n"
+             "  kvspan chat --help");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return finish(app.exit(success));
+  } catch (const CLI::ParseError& error) {
+    print_error(explain(app, error));
+    return 2;
+  }
+  const Result<int> code = run_chosen(app, actions);
+  if (code) return finish(*code);
+  print_error(code.error().message);
+  return exit_code_of(code.error().code);
+}
+
+}  // namespace kvspan::cli

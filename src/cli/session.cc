@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/session.h"
+
+#include "base/cpu_level.h"
+#include "base/fail.h"
+#include "cli/interrupt.h"
+#include "io/models.h"
+
+namespace kvspan::cli {
+
+Result<Session> open_session(const ModelFlags& flags) {
+  if (!flags.cpu_level.empty()) {
+    KVSPAN_TRY(const CpuLevel level, parse_cpu_level(flags.cpu_level));
+    KVSPAN_CHECK_OK(force_cpu_level(level));
+  }
+  KVSPAN_TRY(const std::string path, resolve_model(flags.model));
+  Session session;
+  KVSPAN_TRY(session.engine, Engine::load(path, {.threads = static_cast<int>(flags.threads)}));
+  session.context = session.engine->info().context;
+  if (flags.context > session.context) {
+    return fail(ErrorCode::kInvalidArgument, "--ctx-size: {} exceeds the model's context of {}",
+                flags.context, session.context);
+  }
+  if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
+  KVSPAN_TRY(session.cache, make_cache(session.engine->cache_shape(), flags.recipe));
+  KVSPAN_TRY(session.tokenizer, Tokenizer::open(path));
+  session.engine->set_cancel_flag(&interrupted());
+  return session;
+}
+
+Status check_prompt_length(std::size_t tokens, const Session& session) {
+  if (tokens == 0) return fail(ErrorCode::kInvalidArgument, "the prompt has no tokens");
+  if (tokens <= static_cast<std::size_t>(session.context)) return {};
+  const std::int32_t most = session.engine->info().context;
+  return fail(ErrorCode::kOutOfBudget, "the prompt has {} tokens, the context holds {}{}", tokens,
+              session.context,
+              session.context < most ? fmt::format(" (-c takes up to {})", most) : "");
+}
+
+}  // namespace kvspan::cli

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model opened for use: engine, tokenizer, an empty cache, and the context agreed on.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cli/flags.h"
+#include "kvspan/cache.h"
+#include "model/engine.h"
+#include "model/tokenizer.h"
+
+namespace kvspan::cli {
+
+struct Session {
+  std::unique_ptr<Engine> engine;  // stops when interrupted() is set
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<KvCache> cache;
+  std::int32_t context = 0;  // most tokens in the cache
+};
+
+// Resolves the model, forces the CPU level, loads. Fails when -c exceeds the model's context.
+Result<Session> open_session(const ModelFlags& flags);
+
+// Fails, with both numbers, when a prompt exceeds the context or has no tokens.
+Status check_prompt_length(std::size_t tokens, const Session& session);
+
+}  // namespace kvspan::cli

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One engine in a process of its own, driven step by step, so that several can be timed in turns
+// without sharing memory, threads or peak-memory counts.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/engine.h"
+
+namespace kvspan {
+
+// What a worker runs: kvspan with a recipe, or llama.cpp with a KV type.
+struct BenchSubject {
+  std::string engine;  // "kvspan" or "llama.cpp"
+  std::string recipe;  // canonical recipe; for llama.cpp f16, q8_0 or q4_0
+};
+
+struct BenchWorkerOptions {
+  std::string model_path;
+  BenchSubject subject;
+  int threads = 1;
+  std::int32_t context = 0;
+  std::int32_t block = 512;
+  std::vector<Token> tokens;  // the text; a worker at depth n has read the first n
+};
+
+class BenchWorker {
+ public:
+  // Forks; call before starting threads. The model is loaded in the child, whose failure to do so
+  // is this call's error.
+  static Result<std::unique_ptr<BenchWorker>> start(const BenchWorkerOptions& options);
+  ~BenchWorker();  // ends the child
+  BenchWorker(const BenchWorker&) = delete;
+  BenchWorker& operator=(const BenchWorker&) = delete;
+
+  struct Reply {
+    double seconds = 0.0;            // of the step
+    double attention_seconds = 0.0;  // within it; 0 for llama.cpp, which does not tell
+    std::uint64_t kv_bytes = 0;
+    std::uint64_t kv_bytes_full = 0;
+    std::uint64_t peak_rss_bytes = 0;
+  };
+  // Reads the next `count` tokens of the text.
+  Result<Reply> prefill(std::int32_t count);
+  // Decodes one more token, then forgets it again.
+  Result<Reply> decode_once();
+
+ private:
+  BenchWorker(pid_t child, int to_child, int from_child)
+      : child_(child), to_child_(to_child), from_child_(from_child) {}
+  Result<Reply> ask(std::int32_t command);
+  Result<Reply> receive();
+
+  pid_t child_;
+  int to_child_;
+  int from_child_;
+};
+
+}  // namespace kvspan
