@@ -66,23 +66,23 @@ double fma_flops_per_second() {
 #endif
     typedef float Vector __attribute__((vector_size(kWidth * 4)));
     constexpr int kRounds = 2'000'000;
-    float sink = 0.0f;
     const double time = least_seconds(15, [&] {
-      Vector sums[kChains], a{}, b{};
-      for (int j = 0; j < kWidth; ++j) {
-        a[j] = 0.999f;
-        b[j] = 0.001f;
+      Vector sums[kChains], factor{}, addend{};
+      factor += 0.999f;
+      addend += 0.001f;
+#pragma GCC unroll 24
+      for (int c = 0; c < kChains; ++c) {
+        sums[c] = addend * static_cast<float>(c + 1);  // or equal chains become one
       }
-      for (auto& sum : sums) sum = b;
-      asm volatile("" : "+m"(a), "+m"(b));
-      const Vector factor = a, addend = b;
       for (int i = 0; i < kRounds; ++i) {
 #pragma GCC unroll 24
-        for (auto& sum : sums) sum = sum * factor + addend;
+        for (int c = 0; c < kChains; ++c) sums[c] = sums[c] * factor + addend;
       }
-      for (const auto& sum : sums) sink += sum[0];
+      Vector total{};
+#pragma GCC unroll 24
+      for (int c = 0; c < kChains; ++c) total += sums[c];
+      asm volatile("" : : "m"(total));
     });
-    asm volatile("" : : "m"(sink));
     return 2.0 * kWidth * kChains * kRounds / time;
   }();
   return measured;

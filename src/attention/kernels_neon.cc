@@ -39,6 +39,17 @@ struct Neon {
   static float hadd(F x) { return vaddvq_f32(x); }
 };
 
+// sum += a * b, in the register that sum is in: left to itself the compiler copies accumulators to
+// and fro, in the pipes that the multiplications need.
+[[gnu::always_inline]] inline void accumulate(float32x4_t& sum, float32x4_t a, float32x4_t b) {
+  asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(sum) : "w"(a), "w"(b));
+}
+// sum += a * b[kLane].
+template <int kLane>
+[[gnu::always_inline]] inline void accumulate_lane(float32x4_t& sum, float32x4_t a, float32x4_t b) {
+  asm("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(a), "w"(b), "i"(kLane));
+}
+
 struct Pair {
   float32x4_t low, high;
 };
@@ -50,16 +61,37 @@ struct Pair {
   return {vld1q_f32(p), vld1q_f32(p + 4)};
 }
 
+// FCVTL takes two cycles of one pipe, and only that pipe, so in the products with few rows it is
+// the bottleneck. There half of the numbers are converted by integer operations, which the other
+// pipe can do: exponent and mantissa shifted into place, the copies of the sign between them
+// cleared. This leaves out the bias: the upper four numbers arrive times kMixedScale, exactly (f32
+// holds f16's subnormals times 2^-112), and their factor is multiplied by its inverse. Infinity,
+// the only number this gets wrong, becomes 2^16.
+constexpr float kMixedScale = 0x1p-112f;
+[[gnu::always_inline]] inline Pair load8_mixed(const float16_t* p) {
+  const int16x8_t h = vld1q_s16(reinterpret_cast<const std::int16_t*>(p));
+  const int32x4_t sign_and_digits = vdupq_n_s32(static_cast<std::int32_t>(0x8fffffffu));
+  return {vcvt_f32_f16(vget_low_f16(vreinterpretq_f16_s16(h))),
+          vreinterpretq_f32_s32(vandq_s32(vshll_high_n_s16(h, 13), sign_and_digits))};
+}
+
 template <class T>
 const T* rows_of(const RowsView& rows) {
   return reinterpret_cast<const T*>(rows.data);
 }
 
-// Scores of R query rows and N tokens (N = 4 or 1).
-template <int R, int N, class T>
+// Asks for the bytes that rows [token, token + 4) will have in what is read next.
+[[gnu::always_inline]] inline void prefetch(const std::byte* next, std::ptrdiff_t token,
+                                            std::ptrdiff_t row_bytes) {
+  const std::byte* from = next + token * row_bytes;
+  for (std::ptrdiff_t i = 0; i < 4 * row_bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
+// Scores of R query rows and N tokens (N = 4 or 1), times `factor`.
+template <int R, int N, bool kMixed, class T>
 [[gnu::always_inline]] inline void score_block(const float* queries, std::int32_t dim,
-                                               const T* keys, std::ptrdiff_t stride, float* scores,
-                                               std::ptrdiff_t score_stride) {
+                                               const T* keys, std::ptrdiff_t stride, float factor,
+                                               float* scores, std::ptrdiff_t score_stride) {
   float32x4_t sums[R][N];
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < N; ++t) sums[r][t] = vdupq_n_f32(0.0f);
@@ -68,58 +100,91 @@ template <int R, int N, class T>
     Pair q[R];
     for (int r = 0; r < R; ++r) q[r] = load8(queries + r * dim + i);
     for (int t = 0; t < N; ++t) {
-      const Pair k = load8(keys + t * stride + i);
-      for (int r = 0; r < R; ++r) sums[r][t] = vfmaq_f32(sums[r][t], k.low, q[r].low);
-      for (int r = 0; r < R; ++r) sums[r][t] = vfmaq_f32(sums[r][t], k.high, q[r].high);
+      Pair k;
+      if constexpr (kMixed) {
+        k = load8_mixed(keys + t * stride + i);
+      } else {
+        k = load8(keys + t * stride + i);
+      }
+      for (int r = 0; r < R; ++r) accumulate(sums[r][t], k.low, q[r].low);
+      for (int r = 0; r < R; ++r) accumulate(sums[r][t], k.high, q[r].high);
     }
   }
   for (int r = 0; r < R; ++r) {
     if constexpr (N == 4) {
-      vst1q_f32(scores + r * score_stride,
-                vpaddq_f32(vpaddq_f32(sums[r][0], sums[r][1]), vpaddq_f32(sums[r][2], sums[r][3])));
+      const float32x4_t sum =
+          vpaddq_f32(vpaddq_f32(sums[r][0], sums[r][1]), vpaddq_f32(sums[r][2], sums[r][3]));
+      vst1q_f32(scores + r * score_stride, vmulq_n_f32(sum, factor));
     } else {
-      for (int t = 0; t < N; ++t) scores[r * score_stride + t] = vaddvq_f32(sums[r][t]);
+      scores[r * score_stride] = vaddvq_f32(sums[r][0]) * factor;
     }
   }
 }
 
-template <int R, class T>
-void score_rows_of(const float* queries, std::int32_t dim, const T* keys, std::ptrdiff_t stride,
-                   std::int32_t tokens, float* scores, std::ptrdiff_t score_stride) {
+template <int R, bool kMixed, class T>
+void score_run(const float* queries, std::int32_t dim, const T* keys, std::ptrdiff_t stride,
+               std::int32_t tokens, float factor, const std::byte* next, float* scores,
+               std::ptrdiff_t score_stride) {
   std::int32_t t = 0;
   for (; t + 4 <= tokens; t += 4) {
-    score_block<R, 4>(queries, dim, keys + t * stride, stride, scores + t, score_stride);
+    const T* row = keys + t * stride;
+    if (next != nullptr) prefetch(next, t, stride * std::ptrdiff_t{sizeof(T)});
+    score_block<R, 4, kMixed>(queries, dim, row, stride, factor, scores + t, score_stride);
   }
   for (; t < tokens; ++t) {
-    score_block<R, 1>(queries, dim, keys + t * stride, stride, scores + t, score_stride);
+    score_block<R, 1, kMixed>(queries, dim, keys + t * stride, stride, factor, scores + t,
+                              score_stride);
+  }
+}
+
+// Up to four query rows over all tokens. For mixed conversion a copy of the queries takes the
+// scales: 2^-16 and 2^96 rather than 1 and 2^112, so that no query below 2^31 overflows.
+template <int R, class T>
+void score_group(const float* queries, std::int32_t dim, const RowsView& keys, std::int32_t tokens,
+                 const std::byte* next, float* scores, std::ptrdiff_t score_stride) {
+  constexpr std::int32_t kMaxMixedDim = 512;
+  if (std::is_same_v<T, float> || dim > kMaxMixedDim) {
+    score_run<R, false>(queries, dim, rows_of<T>(keys), keys.stride, tokens, 1.0f, next, scores,
+                        score_stride);
+  } else if constexpr (std::is_same_v<T, float16_t>) {
+    float scaled[R * kMaxMixedDim];
+    for (std::int32_t i = 0; i < R * dim; i += 8) {
+      const Pair q = load8(queries + i);
+      vst1q_f32(scaled + i, vmulq_n_f32(q.low, 0x1p-16f));
+      vst1q_f32(scaled + i + 4, vmulq_n_f32(q.high, 0x1p-16f / kMixedScale));
+    }
+    score_run<R, true>(scaled, dim, rows_of<T>(keys), keys.stride, tokens, 0x1p16f, next, scores,
+                       score_stride);
   }
 }
 
 // Tokens after which the next group of query rows takes its turn: their keys stay in the L1 cache.
-constexpr std::int32_t kScoreRun = 64;
+constexpr std::int32_t kRun = 64;
 
 template <class T>
 void score_rows_typed(const float* queries, std::int32_t rows, std::int32_t dim,
-                      const RowsView& keys, std::int32_t tokens, float* scores,
-                      std::int32_t score_stride) {
-  for (std::int32_t t = 0; t < tokens; t += kScoreRun) {
-    const std::int32_t n = std::min(kScoreRun, tokens - t);
-    const T* from = rows_of<T>(keys) + static_cast<std::ptrdiff_t>(t) * keys.stride;
+                      const RowsView& keys, std::int32_t tokens, const std::byte* next,
+                      float* scores, std::int32_t score_stride) {
+  const std::int32_t run = rows <= 4 ? tokens : kRun;
+  for (std::int32_t t = 0; t < tokens; t += run) {
+    const std::int32_t n = std::min(run, tokens - t);
+    const RowsView from = keys.from(t);
     for (std::int32_t r = 0; r < rows; r += 4) {
+      const std::byte* ahead = next == nullptr || r > 0 ? nullptr : next + (from.data - keys.data);
       const float* q = queries + r * dim;
       float* s = scores + static_cast<std::ptrdiff_t>(r) * score_stride + t;
       switch (std::min(4, rows - r)) {
         case 1:
-          score_rows_of<1>(q, dim, from, keys.stride, n, s, score_stride);
+          score_group<1, T>(q, dim, from, n, ahead, s, score_stride);
           break;
         case 2:
-          score_rows_of<2>(q, dim, from, keys.stride, n, s, score_stride);
+          score_group<2, T>(q, dim, from, n, ahead, s, score_stride);
           break;
         case 3:
-          score_rows_of<3>(q, dim, from, keys.stride, n, s, score_stride);
+          score_group<3, T>(q, dim, from, n, ahead, s, score_stride);
           break;
         default:
-          score_rows_of<4>(q, dim, from, keys.stride, n, s, score_stride);
+          score_group<4, T>(q, dim, from, n, ahead, s, score_stride);
           break;
       }
     }
@@ -127,11 +192,35 @@ void score_rows_typed(const float* queries, std::int32_t rows, std::int32_t dim,
 }
 
 void score_rows(const float* queries, std::int32_t rows, std::int32_t dim, const RowsView& keys,
-                std::int32_t tokens, float* scores, std::int32_t score_stride) noexcept {
+                std::int32_t tokens, const std::byte* next, float* scores,
+                std::int32_t score_stride) noexcept {
   if (keys.element == Element::kF16) {
-    score_rows_typed<float16_t>(queries, rows, dim, keys, tokens, scores, score_stride);
+    score_rows_typed<float16_t>(queries, rows, dim, keys, tokens, next, scores, score_stride);
   } else {
-    score_rows_typed<float>(queries, rows, dim, keys, tokens, scores, score_stride);
+    score_rows_typed<float>(queries, rows, dim, keys, tokens, next, scores, score_stride);
+  }
+}
+
+// Up to this many rows there are registers for weights in both scales of mixed conversion.
+constexpr int kMaxMixedRows = 3;
+
+// Adds the products of one token, D coordinates and R rows; `low` and `high` hold the weights for
+// the lower and upper four of each eight coordinates.
+template <int R, int D, int kLane, class T>
+[[gnu::always_inline]] inline void weigh_token(float32x4_t (&sums)[R][D / 4], const T* row,
+                                               const float32x4_t* low, const float32x4_t* high) {
+  for (int i = 0; i < D / 8; ++i) {
+    Pair v;
+    if constexpr (std::is_same_v<T, float16_t> && R <= kMaxMixedRows) {
+      v = load8_mixed(row + i * 8);
+    } else {
+      v = load8(row + i * 8);
+      high = low;
+    }
+    for (int r = 0; r < R; ++r) {
+      accumulate_lane<kLane>(sums[r][2 * i], v.low, low[r]);
+      accumulate_lane<kLane>(sums[r][2 * i + 1], v.high, high[r]);
+    }
   }
 }
 
@@ -139,36 +228,32 @@ void score_rows(const float* queries, std::int32_t rows, std::int32_t dim, const
 template <int R, int D, class T>
 [[gnu::always_inline]] inline void weigh_block(const float* weights, std::ptrdiff_t weight_stride,
                                                const T* values, std::ptrdiff_t stride,
-                                               std::int32_t tokens, float* out,
-                                               std::ptrdiff_t out_stride) {
+                                               std::int32_t tokens, const std::byte* next,
+                                               float* out, std::ptrdiff_t out_stride) {
   float32x4_t sums[R][D / 4];
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < D / 4; ++i) sums[r][i] = vld1q_f32(out + r * out_stride + i * 4);
   }
-  const auto token = [&](const T* row, const float32x4_t* w, auto lane)
-      __attribute__((always_inline)) {
-    for (int i = 0; i < D / 8; ++i) {
-      const Pair v = load8(row + i * 8);
-      for (int r = 0; r < R; ++r) {
-        sums[r][2 * i] = vfmaq_laneq_f32(sums[r][2 * i], v.low, w[r], lane.value);
-        sums[r][2 * i + 1] = vfmaq_laneq_f32(sums[r][2 * i + 1], v.high, w[r], lane.value);
-      }
-    }
-  };
+  float32x4_t low[R], high[R];
   std::int32_t t = 0;
   for (; t + 4 <= tokens; t += 4) {
-    float32x4_t w[R];
-    for (int r = 0; r < R; ++r) w[r] = vld1q_f32(weights + r * weight_stride + t);
+    for (int r = 0; r < R; ++r) {
+      low[r] = vld1q_f32(weights + r * weight_stride + t);
+      high[r] = vmulq_n_f32(low[r], 1.0f / kMixedScale);
+    }
     const T* row = values + t * stride;
-    token(row, w, std::integral_constant<int, 0>{});
-    token(row + stride, w, std::integral_constant<int, 1>{});
-    token(row + 2 * stride, w, std::integral_constant<int, 2>{});
-    token(row + 3 * stride, w, std::integral_constant<int, 3>{});
+    if (next != nullptr) prefetch(next, t, stride * std::ptrdiff_t{sizeof(T)});
+    weigh_token<R, D, 0>(sums, row, low, high);
+    weigh_token<R, D, 1>(sums, row + stride, low, high);
+    weigh_token<R, D, 2>(sums, row + 2 * stride, low, high);
+    weigh_token<R, D, 3>(sums, row + 3 * stride, low, high);
   }
   for (; t < tokens; ++t) {
-    float32x4_t w[R];
-    for (int r = 0; r < R; ++r) w[r] = vdupq_n_f32(weights[r * weight_stride + t]);
-    token(values + t * stride, w, std::integral_constant<int, 0>{});
+    for (int r = 0; r < R; ++r) {
+      low[r] = vdupq_n_f32(weights[r * weight_stride + t]);
+      high[r] = vmulq_n_f32(low[r], 1.0f / kMixedScale);
+    }
+    weigh_token<R, D, 0>(sums, values + t * stride, low, high);
   }
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < D / 4; ++i) vst1q_f32(out + r * out_stride + i * 4, sums[r][i]);
@@ -176,39 +261,45 @@ template <int R, int D, class T>
 }
 
 template <int R, class T>
-void weigh_rows_of(const float* weights, std::ptrdiff_t weight_stride, const T* values,
-                   std::ptrdiff_t stride, std::int32_t dim, std::int32_t tokens, float* out) {
-  constexpr int kBlock = R <= 3 ? 32 : 16;  // 24 or 16 accumulators of the 32 registers
+void weigh_group(const float* weights, std::ptrdiff_t weight_stride, const T* values,
+                 std::ptrdiff_t stride, std::int32_t dim, std::int32_t tokens,
+                 const std::byte* next, float* out) {
+  constexpr int kBlock = R <= 2 ? 32 : 16;  // at most 16 accumulators
   std::int32_t i = 0;
   for (; i + kBlock <= dim; i += kBlock) {
-    weigh_block<R, kBlock>(weights, weight_stride, values + i, stride, tokens, out + i, dim);
+    weigh_block<R, kBlock>(weights, weight_stride, values + i, stride, tokens,
+                           i == 0 ? next : nullptr, out + i, dim);
   }
   for (; i < dim; i += 8) {
-    weigh_block<R, 8>(weights, weight_stride, values + i, stride, tokens, out + i, dim);
+    weigh_block<R, 8>(weights, weight_stride, values + i, stride, tokens, i == 0 ? next : nullptr,
+                      out + i, dim);
   }
 }
 
 template <class T>
 void weigh_rows_typed(const float* weights, std::ptrdiff_t weight_stride, std::int32_t rows,
-                      const RowsView& values, std::int32_t dim, std::int32_t tokens, float* out) {
-  for (std::int32_t t = 0; t < tokens; t += kScoreRun) {
-    const std::int32_t n = std::min(kScoreRun, tokens - t);
-    const T* from = rows_of<T>(values) + static_cast<std::ptrdiff_t>(t) * values.stride;
+                      const RowsView& values, std::int32_t dim, std::int32_t tokens,
+                      const std::byte* next, float* out) {
+  for (std::int32_t t = 0; t < tokens; t += kRun) {
+    const std::int32_t n = std::min(kRun, tokens - t);
+    const T* from = rows_of<T>(values.from(t));
     for (std::int32_t r = 0; r < rows; r += 4) {
+      const std::byte* ahead =
+          next == nullptr || r > 0 ? nullptr : next + (values.from(t).data - values.data);
       const float* w = weights + r * weight_stride + t;
       float* to = out + r * dim;
       switch (std::min(4, rows - r)) {
         case 1:
-          weigh_rows_of<1>(w, weight_stride, from, values.stride, dim, n, to);
+          weigh_group<1>(w, weight_stride, from, values.stride, dim, n, ahead, to);
           break;
         case 2:
-          weigh_rows_of<2>(w, weight_stride, from, values.stride, dim, n, to);
+          weigh_group<2>(w, weight_stride, from, values.stride, dim, n, ahead, to);
           break;
         case 3:
-          weigh_rows_of<3>(w, weight_stride, from, values.stride, dim, n, to);
+          weigh_group<3>(w, weight_stride, from, values.stride, dim, n, ahead, to);
           break;
         default:
-          weigh_rows_of<4>(w, weight_stride, from, values.stride, dim, n, to);
+          weigh_group<4>(w, weight_stride, from, values.stride, dim, n, ahead, to);
           break;
       }
     }
@@ -217,11 +308,11 @@ void weigh_rows_typed(const float* weights, std::ptrdiff_t weight_stride, std::i
 
 void weigh_rows(const float* weights, std::int32_t weight_stride, std::int32_t rows,
                 const RowsView& values, std::int32_t dim, std::int32_t tokens,
-                float* out) noexcept {
+                const std::byte* next, float* out) noexcept {
   if (values.element == Element::kF16) {
-    weigh_rows_typed<float16_t>(weights, weight_stride, rows, values, dim, tokens, out);
+    weigh_rows_typed<float16_t>(weights, weight_stride, rows, values, dim, tokens, next, out);
   } else {
-    weigh_rows_typed<float>(weights, weight_stride, rows, values, dim, tokens, out);
+    weigh_rows_typed<float>(weights, weight_stride, rows, values, dim, tokens, next, out);
   }
 }
 
@@ -253,8 +344,8 @@ void widen(const RowsView& rows, std::int32_t dim, std::int32_t tokens, float* t
       const float32x4_t q0 = vld1q_f32(panel + (i + lane.value) * kPanelRows);
       const float32x4_t q1 = vld1q_f32(panel + (i + lane.value) * kPanelRows + 4);
       for (int t = 0; t < 8; ++t) {
-        sums[t][0] = vfmaq_laneq_f32(sums[t][0], q0, k[t], lane.value);
-        sums[t][1] = vfmaq_laneq_f32(sums[t][1], q1, k[t], lane.value);
+        accumulate_lane<decltype(lane)::value>(sums[t][0], q0, k[t]);
+        accumulate_lane<decltype(lane)::value>(sums[t][1], q1, k[t]);
       }
     };
     step(std::integral_constant<int, 0>{});
@@ -298,8 +389,8 @@ void score_tile(const float* panels, std::int32_t rows, std::int32_t dim, const 
     const auto row = [&](auto r) __attribute__((always_inline)) {
       constexpr int kRow = decltype(r)::value;
       const float32x4_t w = kRow < 4 ? w0 : w1;
-      sums[kRow][0] = vfmaq_laneq_f32(sums[kRow][0], v0, w, kRow % 4);
-      sums[kRow][1] = vfmaq_laneq_f32(sums[kRow][1], v1, w, kRow % 4);
+      accumulate_lane<kRow % 4>(sums[kRow][0], v0, w);
+      accumulate_lane<kRow % 4>(sums[kRow][1], v1, w);
     };
     row(std::integral_constant<int, 0>{});
     row(std::integral_constant<int, 1>{});
