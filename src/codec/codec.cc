@@ -75,10 +75,18 @@ void Codec::load_slab(const std::byte* tile_scales, std::size_t at, std::size_t 
     load_scales(tile_scales, first, last - first + 1, slab.scale.data(), slab.offset.data());
     return;
   }
+  if (first == last) {
+    float scale = 0, offset = 0;
+    load_scales(tile_scales, first, 1, &scale, &offset);
+    std::fill_n(slab.scale.begin(), (n + step - 1) / step, scale);
+    std::fill_n(slab.offset.begin(), (n + step - 1) / step, offset);
+    return;
+  }
   std::array<float, kSlab> scale, offset;
   load_scales(tile_scales, first, last - first + 1, scale.data(), offset.data());
-  for (std::size_t i = 0; i * step < n; ++i) {
-    const std::size_t group = (at + i * step) / width - first;
+  std::size_t group = 0, next = (first + 1) * width - at;  // where the following group starts
+  for (std::size_t i = 0, c = 0; c < n; ++i, c += step) {
+    if (c == next) ++group, next += width;
     slab.scale[i] = scale[group];
     slab.offset[i] = offset[group];
   }
