@@ -96,6 +96,7 @@ void Codec::read_scales(std::span<const std::byte> scales, std::size_t tile, std
                         std::span<float> offset) const noexcept {
   KVSPAN_EXPECT(is_integer(spec_.kind), "only integer kinds have scales");
   KVSPAN_EXPECT(scales.size() >= (tile + 1) * tile_scale_bytes_, "tile within the scales");
+  KVSPAN_EXPECT(aligned_for(spec_, nullptr, scales.data()), "memory aligned to its numbers");
   KVSPAN_EXPECT(scale.size() == groups_ && offset.size() == groups_, "one of each per group");
   load_scales(scales.data() + tile * tile_scale_bytes_, 0, groups_, scale.data(), offset.data());
 }
@@ -106,6 +107,7 @@ void Codec::decode(std::span<const std::byte> payload, std::span<const std::byte
   KVSPAN_EXPECT(out.shape[1] == cols_, "rows of the codec's width");
   if (count == 0) return;
   KVSPAN_EXPECT(payload.size() >= (first_row + count) * row_bytes_, "rows within the payload");
+  KVSPAN_EXPECT(aligned_for(spec_, payload.data(), scales.data()), "memory aligned to its numbers");
   const std::byte* in = payload.data() + first_row * row_bytes_;
   if (!is_integer(spec_.kind)) {
     for (std::size_t r = 0; r < count; ++r, in += row_bytes_) {
