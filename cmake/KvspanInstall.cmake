@@ -37,6 +37,12 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/kvspanConfigVersion
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvspanConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/kvspanConfigVersion.cmake DESTINATION ${kvspan_package_dir})
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-if(EXISTS ${CMAKE_SOURCE_DIR}/data/models)
-  install(DIRECTORY ${CMAKE_SOURCE_DIR}/data/models DESTINATION ${CMAKE_INSTALL_DATADIR}/kvspan)
+if(KVSPAN_ENGINE)  # what the program reads: small models, texts, the converters of `kvspan import`
+  foreach(folder IN ITEMS models text demo)
+    if(EXISTS ${CMAKE_SOURCE_DIR}/data/${folder})
+      install(DIRECTORY ${CMAKE_SOURCE_DIR}/data/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/kvspan)
+    endif()
+  endforeach()
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/scripts DESTINATION ${CMAKE_INSTALL_DATADIR}/kvspan
+    FILES_MATCHING PATTERN "convert_*.py" PATTERN "import_*.py" PATTERN "__pycache__" EXCLUDE)
 endif()

@@ -29,9 +29,10 @@ from import_folder import (BYTES_PER_WEIGHT, OUT_TYPES, Refusal, architecture_of
                            read_config)
 
 HERE = Path(__file__).resolve().parent
-# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the gguf package is the archive's own,
-# found by path, so only what it imports is listed.
-REQUIREMENTS = ("torch>=2.6", "transformers==4.57.6", "numpy", "safetensors", "sentencepiece", "protobuf", "pyyaml",
+# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0
+# package for Arm has no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what it imports is
+# listed.
+REQUIREMENTS = ("torch==2.8.0", "transformers==4.57.6", "numpy", "safetensors", "sentencepiece", "protobuf", "pyyaml",
                 "tqdm", "requests")
 
 

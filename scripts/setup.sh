@@ -21,6 +21,7 @@ xz-utils xz
 libfmt-dev <fmt/format.h>
 libcli11-dev <CLI/CLI.hpp>
 nlohmann-json3-dev <nlohmann/json.hpp>
+libedit-dev <histedit.h>
 libeigen3-dev <eigen3/Eigen/Core>
 libgtest-dev <gtest/gtest.h>
 libbenchmark-dev <benchmark/benchmark.h>

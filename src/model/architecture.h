@@ -24,12 +24,12 @@ class Architecture {
 struct ArchitectureInfo {
   std::string_view name;  // general.architecture
   std::string_view models;
-  Result<std::unique_ptr<Architecture>> (*load)(const GgufFile& file);
+  Result<std::unique_ptr<Architecture>> (*load)(GgufFile& file);
 };
 
 std::span<const ArchitectureInfo> all_architectures() noexcept;
 
 // Fails, listing the supported ones, for any other architecture.
-Result<std::unique_ptr<Architecture>> load_architecture(const GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_architecture(GgufFile& file);
 
 }  // namespace kvspan

@@ -56,8 +56,8 @@ Status write_f32_model(const std::string& from, const std::string& to) {
     auto& numbers = data[static_cast<std::size_t>(i)];
     numbers = floats_of(tensor);
     if (numbers.empty()) {
-      return fail(ErrorCode::kUnsupported, "'{}': tensor '{}' of type {} cannot be read as f32", from,
-                  name, ggml_type_name(tensor->type));
+      return fail(ErrorCode::kUnsupported, "'{}': tensor '{}' of type {} cannot be read as f32",
+                  from, name, ggml_type_name(tensor->type));
     }
     ggml_tensor* copy =
         ggml_new_tensor(tensors.get(), GGML_TYPE_F32, ggml_n_dims(tensor), tensor->ne);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of a GGUF model with every weight as f32. Same numbers, no 8-bit activations: with quantized
-// weights ggml rounds activations to 8 bits, so that the slightest difference between two engines grows,
-// layer by layer, to that rounding's size. With f32 weights two correct engines agree to f32 rounding.
+// A copy of a GGUF model with every weight as f32. Same numbers, no 8-bit activations: with
+// quantized weights ggml rounds activations to 8 bits, so that the slightest difference between two
+// engines grows, layer by layer, to that rounding's size. With f32 weights two correct engines
+// agree to f32 rounding.
 #pragma once
 
 #include <string>

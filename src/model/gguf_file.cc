@@ -226,4 +226,11 @@ Result<ggml_tensor*> GgufFile::require_tensor(const std::string& name, std::int6
   return tensor;
 }
 
+Result<ggml_tensor*> GgufFile::require_matrix(const std::string& name, std::int64_t ne0,
+                                              std::int64_t ne1) {
+  KVSPAN_TRY(ggml_tensor * mapped, require_tensor(name, ne0, ne1));
+  ggml_tensor* copy = repacker_.repack(mapped);
+  return copy != nullptr ? copy : mapped;
+}
+
 }  // namespace kvspan

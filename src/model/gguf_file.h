@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kvspan/result.h"
+#include "model/repack.h"
 
 namespace kvspan {
 
@@ -47,6 +48,9 @@ class GgufFile {
   // Fails, naming tensor and shapes, when absent or of another shape ([ne0, ne1]; 0 = any).
   Result<ggml_tensor*> require_tensor(const std::string& name, std::int64_t ne0,
                                       std::int64_t ne1 = 1) const;
+  // As require_tensor, for a matrix that is only multiplied with: in the layout that is fastest on
+  // this processor (model/repack.h), for the life of the file.
+  Result<ggml_tensor*> require_matrix(const std::string& name, std::int64_t ne0, std::int64_t ne1);
   std::size_t tensor_bytes() const noexcept { return tensor_bytes_; }
 
  private:
@@ -61,6 +65,7 @@ class GgufFile {
   gguf_context* gguf_ = nullptr;
   ggml_context* tensors_ = nullptr;
   ggml_backend_buffer* buffer_ = nullptr;
+  Repacker repacker_;
 };
 
 }  // namespace kvspan

@@ -8,12 +8,12 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_llama(const GgufFile& file);
-Result<std::unique_ptr<Architecture>> load_gemma3(const GgufFile& file);
-Result<std::unique_ptr<Architecture>> load_qwen2(const GgufFile& file);
-Result<std::unique_ptr<Architecture>> load_qwen3(const GgufFile& file);
-Result<std::unique_ptr<Architecture>> load_gpt2(const GgufFile& file);
-Result<std::unique_ptr<Architecture>> load_gptneox(const GgufFile& file);
-Result<std::unique_ptr<Architecture>> load_gptneo(const GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_llama(GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_gemma3(GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_qwen2(GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_qwen3(GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_gpt2(GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_gptneox(GgufFile& file);
+Result<std::unique_ptr<Architecture>> load_gptneo(GgufFile& file);
 
 }  // namespace kvspan

@@ -29,10 +29,10 @@ std::string layer_name(int layer, const char* name) {
   return fmt::format("blk.{}.{}", layer, name);
 }
 
-Result<Linear> load_linear(const GgufFile& file, const std::string& name, std::int32_t in,
+Result<Linear> load_linear(GgufFile& file, const std::string& name, std::int32_t in,
                            std::int32_t out, Bias bias) {
   Linear linear;
-  KVSPAN_TRY(linear.weight, file.require_tensor(name + ".weight", in, out));
+  KVSPAN_TRY(linear.weight, file.require_matrix(name + ".weight", in, out));
   const bool present = file.find_tensor(name + ".bias") != nullptr;
   if (bias == Bias::kRequired || (bias == Bias::kOptional && present)) {
     KVSPAN_TRY(linear.bias, file.require_tensor(name + ".bias", out));
@@ -40,14 +40,14 @@ Result<Linear> load_linear(const GgufFile& file, const std::string& name, std::i
   return linear;
 }
 
-Result<Norm> load_rms_norm(const GgufFile& file, const std::string& name, std::int32_t size,
+Result<Norm> load_rms_norm(GgufFile& file, const std::string& name, std::int32_t size,
                            float epsilon) {
   Norm norm{nullptr, nullptr, epsilon, true};
   KVSPAN_TRY(norm.weight, file.require_tensor(name + ".weight", size));
   return norm;
 }
 
-Result<Norm> load_layer_norm(const GgufFile& file, const std::string& name, std::int32_t size,
+Result<Norm> load_layer_norm(GgufFile& file, const std::string& name, std::int32_t size,
                              float epsilon) {
   Norm norm{nullptr, nullptr, epsilon, false};
   KVSPAN_TRY(norm.weight, file.require_tensor(name + ".weight", size));
@@ -55,14 +55,14 @@ Result<Norm> load_layer_norm(const GgufFile& file, const std::string& name, std:
   return norm;
 }
 
-Result<Linear> load_output(const GgufFile& file, const ModelConfig& config) {
+Result<Linear> load_output(GgufFile& file, const ModelConfig& config) {
   const bool tied = file.find_tensor("output.weight") == nullptr;
   return load_linear(file, tied ? "token_embd" : "output", config.hidden, config.vocabulary,
                      Bias::kOptional);
 }
 
-Result<SelfAttention> SelfAttention::load(const GgufFile& file, const ModelConfig& config,
-                                          int layer, const Options& options) {
+Result<SelfAttention> SelfAttention::load(GgufFile& file, const ModelConfig& config, int layer,
+                                          const Options& options) {
   SelfAttention block;
   const std::int32_t query_width = config.query_heads * config.key_dim;
   const std::int32_t key_width = config.kv_heads * config.key_dim;
@@ -113,7 +113,7 @@ ggml_tensor* SelfAttention::build(const GraphBuilder& graph, int layer, ggml_ten
   return graph.linear(attended, output);
 }
 
-Result<GatedFeedForward> GatedFeedForward::load(const GgufFile& file, const ModelConfig& config,
+Result<GatedFeedForward> GatedFeedForward::load(GgufFile& file, const ModelConfig& config,
                                                 int layer, Activation activation) {
   GatedFeedForward block;
   block.activation = activation;
@@ -135,7 +135,7 @@ ggml_tensor* GatedFeedForward::build(const GraphBuilder& graph, ggml_tensor* x) 
   return graph.linear(product, down);
 }
 
-Result<PlainFeedForward> PlainFeedForward::load(const GgufFile& file, const ModelConfig& config,
+Result<PlainFeedForward> PlainFeedForward::load(GgufFile& file, const ModelConfig& config,
                                                 int layer, Activation activation) {
   PlainFeedForward block;
   block.activation = activation;

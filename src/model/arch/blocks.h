@@ -13,14 +13,14 @@ namespace kvspan {
 enum class Bias { kNone, kOptional, kRequired };
 
 // "<name>.weight" [in, out] and "<name>.bias" [out].
-Result<Linear> load_linear(const GgufFile& file, const std::string& name, std::int32_t in,
+Result<Linear> load_linear(GgufFile& file, const std::string& name, std::int32_t in,
                            std::int32_t out, Bias bias = Bias::kNone);
-Result<Norm> load_rms_norm(const GgufFile& file, const std::string& name, std::int32_t size,
+Result<Norm> load_rms_norm(GgufFile& file, const std::string& name, std::int32_t size,
                            float epsilon);
-Result<Norm> load_layer_norm(const GgufFile& file, const std::string& name, std::int32_t size,
+Result<Norm> load_layer_norm(GgufFile& file, const std::string& name, std::int32_t size,
                              float epsilon);
 // The output matrix, or the token embedding where the two are tied.
-Result<Linear> load_output(const GgufFile& file, const ModelConfig& config);
+Result<Linear> load_output(GgufFile& file, const ModelConfig& config);
 
 // "blk.<layer>.<name>"
 std::string layer_name(int layer, const char* name);
@@ -40,7 +40,7 @@ struct SelfAttention {
   LayerShape shape;
 
   // `shape.window` and `rope` are the config's; callers change them where a layer differs.
-  static Result<SelfAttention> load(const GgufFile& file, const ModelConfig& config, int layer,
+  static Result<SelfAttention> load(GgufFile& file, const ModelConfig& config, int layer,
                                     const Options& options);
   // Normed input [hidden, n] -> what is added to the residual [hidden, n].
   ggml_tensor* build(const GraphBuilder& graph, int layer, ggml_tensor* x) const;
@@ -52,7 +52,7 @@ struct GatedFeedForward {
   Linear gate, up, down;
   Activation activation = Activation::kSilu;
 
-  static Result<GatedFeedForward> load(const GgufFile& file, const ModelConfig& config, int layer,
+  static Result<GatedFeedForward> load(GgufFile& file, const ModelConfig& config, int layer,
                                        Activation activation);
   ggml_tensor* build(const GraphBuilder& graph, ggml_tensor* x) const;
 };
@@ -63,7 +63,7 @@ struct PlainFeedForward {
   Linear up, down;
   Activation activation = Activation::kGeluTanh;
 
-  static Result<PlainFeedForward> load(const GgufFile& file, const ModelConfig& config, int layer,
+  static Result<PlainFeedForward> load(GgufFile& file, const ModelConfig& config, int layer,
                                        Activation activation);
   ggml_tensor* build(const GraphBuilder& graph, ggml_tensor* x) const;
 };

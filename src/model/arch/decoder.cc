@@ -51,7 +51,7 @@ ggml_tensor* Decoder::build(const GraphBuilder& graph) const {
 }
 
 Result<std::unique_ptr<Decoder>> Decoder::load(
-    const GgufFile& file, ModelConfig config, bool rms,
+    GgufFile& file, ModelConfig config, bool rms,
     const std::function<Result<DecoderLayer>(int layer)>& load_layer) {
   auto decoder = std::make_unique<Decoder>();
   KVSPAN_TRY(decoder->embedding,
@@ -68,7 +68,7 @@ Result<std::unique_ptr<Decoder>> Decoder::load(
   return decoder;
 }
 
-Result<DecoderLayer> load_gated_layer(const GgufFile& file, const ModelConfig& config, int layer,
+Result<DecoderLayer> load_gated_layer(GgufFile& file, const ModelConfig& config, int layer,
                                       const SelfAttention::Options& options) {
   DecoderLayer out;
   const auto norm = [&](const char* name) {
@@ -82,7 +82,7 @@ Result<DecoderLayer> load_gated_layer(const GgufFile& file, const ModelConfig& c
   return out;
 }
 
-Result<DecoderLayer> load_plain_layer(const GgufFile& file, const ModelConfig& config, int layer,
+Result<DecoderLayer> load_plain_layer(GgufFile& file, const ModelConfig& config, int layer,
                                       const SelfAttention::Options& options,
                                       PlainFeedForward::Activation activation) {
   DecoderLayer out;

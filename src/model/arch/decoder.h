@@ -40,7 +40,7 @@ class Decoder final : public Architecture {
 
   // Reads embedding and output, then each layer with `load_layer`; norms are `rms` or LayerNorm.
   static Result<std::unique_ptr<Decoder>> load(
-      const GgufFile& file, ModelConfig config, bool rms,
+      GgufFile& file, ModelConfig config, bool rms,
       const std::function<Result<DecoderLayer>(int layer)>& load_layer);
 
  private:
@@ -49,10 +49,10 @@ class Decoder final : public Architecture {
 };
 
 // A layer of RMSNorm, attention and a SiLU-gated feed-forward: llama, qwen2, qwen3.
-Result<DecoderLayer> load_gated_layer(const GgufFile& file, const ModelConfig& config, int layer,
+Result<DecoderLayer> load_gated_layer(GgufFile& file, const ModelConfig& config, int layer,
                                       const SelfAttention::Options& options);
 // A layer of LayerNorm, attention and a plain feed-forward: gpt2, gptneo, gptneox.
-Result<DecoderLayer> load_plain_layer(const GgufFile& file, const ModelConfig& config, int layer,
+Result<DecoderLayer> load_plain_layer(GgufFile& file, const ModelConfig& config, int layer,
                                       const SelfAttention::Options& options,
                                       PlainFeedForward::Activation activation);
 

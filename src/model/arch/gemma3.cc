@@ -14,7 +14,7 @@ namespace {
 constexpr std::int32_t kGlobalLayerPeriod = 6;
 constexpr float kSlidingRopeBase = 10000.0f;
 
-Result<DecoderLayer> load_layer(const GgufFile& file, const ModelConfig& config, int i) {
+Result<DecoderLayer> load_layer(GgufFile& file, const ModelConfig& config, int i) {
   DecoderLayer layer;
   const auto norm = [&](const char* name) {
     return load_rms_norm(file, layer_name(i, name), config.hidden, config.norm_epsilon);
@@ -33,7 +33,7 @@ Result<DecoderLayer> load_layer(const GgufFile& file, const ModelConfig& config,
 
 }  // namespace
 
-Result<std::unique_ptr<Architecture>> load_gemma3(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_gemma3(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kHalves));
   KVSPAN_TRY(const auto slides, read_sliding_layers(file, config, kGlobalLayerPeriod));
   RopeConfig sliding_rope = config.rope;

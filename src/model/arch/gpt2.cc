@@ -7,7 +7,7 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_gpt2(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_gpt2(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kNeighbours));
   config.rope = RopeConfig{};
   const SelfAttention::Options options{Bias::kRequired, Bias::kRequired, false};

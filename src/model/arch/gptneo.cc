@@ -7,7 +7,7 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_gptneo(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_gptneo(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kNeighbours));
   config.rope = RopeConfig{};
   KVSPAN_TRY(const auto slides, read_sliding_layers(file, config, /*default_period=*/0));

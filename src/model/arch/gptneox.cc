@@ -7,7 +7,7 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_gptneox(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_gptneox(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kHalves));
   const SelfAttention::Options options{Bias::kOptional, Bias::kOptional, false};
   KVSPAN_TRY(auto decoder, Decoder::load(file, config, /*rms=*/false, [&](int i) {

@@ -7,7 +7,7 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_llama(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_llama(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kNeighbours));
   if (file.find_tensor("blk.0.ffn_gate_inp.weight") != nullptr) {
     return fail(ErrorCode::kUnsupported, "'{}' is a mixture of experts; only dense models run",

@@ -6,7 +6,7 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_qwen2(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_qwen2(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kHalves));
   SelfAttention::Options options;
   options.qkv_bias = Bias::kRequired;

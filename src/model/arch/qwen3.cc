@@ -7,7 +7,7 @@
 
 namespace kvspan {
 
-Result<std::unique_ptr<Architecture>> load_qwen3(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_qwen3(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kHalves));
   SelfAttention::Options options;
   options.qk_norm = true;

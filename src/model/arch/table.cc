@@ -23,7 +23,7 @@ std::span<const ArchitectureInfo> all_architectures() noexcept {
   return kArchitectures;
 }
 
-Result<std::unique_ptr<Architecture>> load_architecture(const GgufFile& file) {
+Result<std::unique_ptr<Architecture>> load_architecture(GgufFile& file) {
   KVSPAN_TRY(const std::string name, file.require_string("general.architecture"));
   std::string supported;
   for (const ArchitectureInfo& info : kArchitectures) {
