@@ -11,7 +11,8 @@ The file is written under a temporary name beside OUT and renamed when complete,
 Progress goes to standard error, as lines that begin with "import:". Exit code 0, or 2 after one line that begins with
 "error:" (1 only for a defect of this script, with a traceback; 130 when interrupted).
 
-Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] DIR OUT.gguf
+Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] [--machine] DIR OUT.gguf
+With --machine, as for `kvspan import`, that last line goes to standard output without its "error:".
 """
 import argparse
 import fcntl
@@ -179,6 +180,7 @@ def main(argv: list[str]) -> int:
     ap.add_argument("--archive", type=Path, required=True, help="llama.cpp source folder of the pinned archive")
     ap.add_argument("--outtype", default="auto", choices=OUT_TYPES)
     ap.add_argument("--force", action="store_true", help="replace an existing file")
+    ap.add_argument("--machine", action="store_true", help="the reason of a failure goes to standard output, bare")
     ap.add_argument("folder", type=Path)
     ap.add_argument("out", type=Path)
     args = ap.parse_args(argv)
@@ -186,11 +188,11 @@ def main(argv: list[str]) -> int:
         run(args)
         return 0
     except Refusal as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+        reason, code = str(e), 2
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+        reason, code = "interrupted", 130
+    print(reason if args.machine else f"error: {reason}", file=sys.stdout if args.machine else sys.stderr)
+    return code
 
 
 if __name__ == "__main__":
