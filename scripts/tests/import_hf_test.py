@@ -3,10 +3,11 @@
 """Tests scripts/import_hf.py end to end, without a test framework: exits 0 when all holds.
 
 Needs an environment with torch 2.8.0, transformers 4.57.6, numpy, safetensors, sentencepiece and tokenizers, named
-by KVSPAN_IMPORT_VENV (making one takes a download of hundreds of MB, which a test should not do), and the llama.cpp folder of the
-pinned archive, named by KVSPAN_LLAMA_CPP. Both are required: nothing is skipped.
+by KVSPAN_IMPORT_VENV (making one takes a download of hundreds of MB, which a test should not do), and the llama.cpp
+folder of the pinned archive, named by KVSPAN_LLAMA_CPP. Both are required: nothing is skipped.
 
-    python3 -m venv V && V/bin/pip install torch==2.8.0 transformers==4.57.6 safetensors sentencepiece pyyaml tqdm requests
+    python3 -m venv V
+    V/bin/pip install torch==2.8.0 transformers==4.57.6 safetensors sentencepiece pyyaml tqdm requests
     KVSPAN_IMPORT_VENV=V KVSPAN_LLAMA_CPP=.../vendor/llama.cpp python3 scripts/tests/import_hf_test.py
 """
 import json
