@@ -112,6 +112,7 @@ std::string table_of(const std::vector<BenchRow>& rows) {
 
 Result<int> bench(const BenchFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   BenchOptions options;
   KVSPAN_TRY(options.model_path, find_model_path(flags.model.model));
   {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/cpu_level.h"
+#include "base/fail.h"
 
 namespace kvspan::cli {
 namespace {
@@ -80,9 +81,8 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
 
 void add_model_flag(CLI::App& app, ModelFlags& flags) {
   app.add_option("-m,--model", flags.model,
-                 "Name of a model (see kvspan pull) or path of a GGUF file")
-      ->type_name("MODEL")
-      ->required();
+                 "Name of a model (see kvspan pull) or path of a GGUF file; default smollm2")
+      ->type_name("MODEL");
 }
 
 void add_thread_flags(CLI::App& app, ModelFlags& flags) {
@@ -91,6 +91,12 @@ void add_thread_flags(CLI::App& app, ModelFlags& flags) {
   std::vector<std::string> levels;
   for (const CpuLevel level : available_cpu_levels()) levels.emplace_back(name_of(level));
   add_choice(app, "--cpu-level", flags.cpu_level, "Use kernels of a lower instruction set", levels);
+}
+
+Status apply_cpu_level(const ModelFlags& flags) {
+  if (flags.cpu_level.empty()) return {};
+  KVSPAN_TRY(const CpuLevel level, parse_cpu_level(flags.cpu_level));
+  return force_cpu_level(level);
 }
 
 void add_engine_flags(CLI::App& app, ModelFlags& flags) {

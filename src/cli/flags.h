@@ -32,7 +32,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
                         const std::string& description, const std::vector<std::string>& words);
 
 struct ModelFlags {
-  std::string model;  // name or path, as typed
+  std::string model = "smollm2";  // name or path, as typed
   std::string recipe = "full";
   std::string cpu_level;     // empty: the best there is
   std::int64_t threads = 1;  // default: as many as the machine runs at once
@@ -41,6 +41,8 @@ struct ModelFlags {
 void add_model_flag(CLI::App& app, ModelFlags& flags);
 // -t, --cpu-level
 void add_thread_flags(CLI::App& app, ModelFlags& flags);
+// Makes --cpu-level the level of kernels chosen from now on.
+Status apply_cpu_level(const ModelFlags& flags);
 // -t, --cpu-level, -c, --cache
 void add_engine_flags(CLI::App& app, ModelFlags& flags);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/session.h"
 
-#include "base/cpu_level.h"
 #include "base/fail.h"
 #include "cli/interrupt.h"
 #include "cli/model_path.h"
@@ -9,10 +8,7 @@
 namespace kvspan::cli {
 
 Result<Session> open_session(const ModelFlags& flags) {
-  if (!flags.cpu_level.empty()) {
-    KVSPAN_TRY(const CpuLevel level, parse_cpu_level(flags.cpu_level));
-    KVSPAN_CHECK_OK(force_cpu_level(level));
-  }
+  KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   Session session;
   KVSPAN_TRY(session.engine, Engine::load(path, {.threads = static_cast<int>(flags.threads)}));

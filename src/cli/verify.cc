@@ -72,6 +72,7 @@ Result<std::vector<Verification>> compare(const VerifyFlags& flags, const std::s
 
 Result<int> verify(const VerifyFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_TRY(std::string path, find_model_path(flags.model.model));
   KVSPAN_TRY(auto tokens,
