@@ -182,7 +182,7 @@ void score_rows(benchmark::State& state) {
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   const RowsView view{reinterpret_cast<const std::byte*>(k.data()), dim, Element::kF16};
   for (auto _ : state) {
-    kernels.score_rows(q.data(), rows, dim, view, 64, s.data(), 64);
+    kernels.score_rows(q.data(), rows, dim, view, 64, nullptr, s.data(), 64);
     benchmark::ClobberMemory();
   }
   set_product_counters(state, 2.0 * rows * 64 * dim);
@@ -196,7 +196,7 @@ void weigh_rows(benchmark::State& state) {
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   const RowsView view{reinterpret_cast<const std::byte*>(v.data()), dim, Element::kF16};
   for (auto _ : state) {
-    kernels.weigh_rows(w.data(), 64, rows, view, dim, 64, out.data());
+    kernels.weigh_rows(w.data(), 64, rows, view, dim, 64, nullptr, out.data());
     benchmark::ClobberMemory();
   }
   set_product_counters(state, 2.0 * rows * 64 * dim);

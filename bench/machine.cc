@@ -54,35 +54,61 @@ double memory_bytes_per_second(int threads) {
   return measured[threads] = total == 0 ? 0.0 : static_cast<double>(kWords * 8) * threads / time;
 }
 
-double fma_flops_per_second() {
-  // As many independent chains as keep every FMA pipe busy without spilling.
-  static const double measured = [] {
+namespace {
+
 #if defined(__AVX512F__)
-    constexpr int kWidth = 16, kChains = 24;
+constexpr int kWidth = 16, kChains = 24;
 #elif defined(__AVX__)
-    constexpr int kWidth = 8, kChains = 12;
+constexpr int kWidth = 8, kChains = 12;
 #else
-    constexpr int kWidth = 4, kChains = 24;
+constexpr int kWidth = 4, kChains = 24;
 #endif
-    typedef float Vector __attribute__((vector_size(kWidth * 4)));
-    constexpr int kRounds = 2'000'000;
-    float sink = 0.0f;
-    const double time = least_seconds(15, [&] {
-      Vector sums[kChains], a{}, b{};
-      for (int j = 0; j < kWidth; ++j) {
-        a[j] = 0.999f;
-        b[j] = 0.001f;
-      }
-      for (auto& sum : sums) sum = b;
-      asm volatile("" : "+m"(a), "+m"(b));
-      const Vector factor = a, addend = b;
-      for (int i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 24
-        for (auto& sum : sums) sum = sum * factor + addend;
-      }
-      for (const auto& sum : sums) sink += sum[0];
+typedef float Vector __attribute__((vector_size(kWidth * 4)));
+
+// Independent chains of FMAs, one register each (an array would stay in memory).
+template <int N>
+struct Chains {
+  Vector value;
+  Chains<N - 1> others;
+  [[gnu::always_inline]] void start(const Vector& x) {
+    value = x * static_cast<float>(N);  // equal chains would become one
+    others.start(x);
+  }
+  [[gnu::always_inline]] void step(const Vector& factor, const Vector& addend) {
+#if defined(__aarch64__)
+    // FMLA adds to its target; of value * factor + addend the compiler would make two instructions.
+    asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(value) : "w"(factor), "w"(addend));
+#else
+    value = value * factor + addend;
+#endif
+    others.step(factor, addend);
+  }
+  [[gnu::always_inline]] Vector sum() const {
+    return value + others.sum();
+  }
+};
+template <>
+struct Chains<0> {
+  void start(const Vector&) {}
+  void step(const Vector&, const Vector&) {}
+  Vector sum() const { return Vector{}; }
+};
+
+}  // namespace
+
+double fma_flops_per_second() {
+  static const double measured = [] {
+    constexpr int kRounds = 1'000'000;
+    const double time = least_seconds(15, [] {
+      Vector factor{}, addend{};
+      factor += 0.999f;
+      addend += 0.001f;
+      Chains<kChains> chains;
+      chains.start(addend);
+      for (int i = 0; i < kRounds; ++i) chains.step(factor, addend);
+      const Vector total = chains.sum();
+      asm volatile("" : : "m"(total));
     });
-    asm volatile("" : : "m"(sink));
     return 2.0 * kWidth * kChains * kRounds / time;
   }();
   return measured;

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a Hugging Face model folder to GGUF: the work behind `kvspan import`.
 
-Runs with any Python 3.10 or later and the standard library. The converter's own needs (torch, transformers, ...) live in a
-virtual environment made once under ${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a
+Runs with any Python 3.10 or later and the standard library. What the converter needs (torch, transformers, ...) lives
+in a virtual environment made once under ${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a
 ready-made environment instead, which is then used as it is. KVSPAN_PIP_ARGS is added to the pip command (for
 instance to choose where a CPU-only torch comes from; on x86 Linux the usual torch brings CUDA libraries along).
 
@@ -11,7 +11,8 @@ The file is written under a temporary name beside OUT and renamed when complete,
 Progress goes to standard error, as lines that begin with "import:". Exit code 0, or 2 after one line that begins with
 "error:" (1 only for a defect of this script, with a traceback; 130 when interrupted).
 
-Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] DIR OUT.gguf
+Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] [--machine] DIR OUT.gguf
+With --machine, as for `kvspan import`, that last line goes to standard output without its "error:".
 """
 import argparse
 import fcntl
@@ -28,9 +29,9 @@ from import_folder import (BYTES_PER_WEIGHT, OUT_TYPES, Refusal, architecture_of
                            read_config)
 
 HERE = Path(__file__).resolve().parent
-# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0
-# package for Arm has no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what it imports is
-# listed.
+# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0 package for Arm has
+# no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what
+# it imports is listed.
 REQUIREMENTS = ("torch==2.8.0", "transformers==4.57.6", "numpy", "safetensors", "sentencepiece", "protobuf", "pyyaml",
                 "tqdm", "requests")
 
@@ -119,7 +120,8 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
     m = re.search(r"No module named '([^']+)'", text)
     if m:
         return f"the converter's environment lacks the Python package {m[1]} (log: {log})"
-    last = next((t for t in reversed(tail) if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", t)), tail[-1] if tail else "")
+    errors = [t for t in tail if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", t)]
+    last = (errors or tail or [""])[-1]
     return f"{folder}: the converter failed: {last[:200]} (log: {log})"
 
 
@@ -179,6 +181,7 @@ def main(argv: list[str]) -> int:
     ap.add_argument("--archive", type=Path, required=True, help="llama.cpp source folder of the pinned archive")
     ap.add_argument("--outtype", default="auto", choices=OUT_TYPES)
     ap.add_argument("--force", action="store_true", help="replace an existing file")
+    ap.add_argument("--machine", action="store_true", help="the reason of a failure goes to standard output, bare")
     ap.add_argument("folder", type=Path)
     ap.add_argument("out", type=Path)
     args = ap.parse_args(argv)
@@ -186,11 +189,11 @@ def main(argv: list[str]) -> int:
         run(args)
         return 0
     except Refusal as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+        reason, code = str(e), 2
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+        reason, code = "interrupted", 130
+    print(reason if args.machine else f"error: {reason}", file=sys.stdout if args.machine else sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ struct Runner {
   }
 
   void load_queries();
-  void run_rows(const Segment& segment, IndexRange part);
+  void run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys);
   void run_tiles(const Segment& segment, IndexRange part);
   void run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens, bool ranges);
 };
@@ -59,11 +59,11 @@ void Runner::load_queries() {
 }
 
 // A run of at most kRunTokens tokens in rows form.
-void Runner::run_rows(const Segment& segment, IndexRange part) {
+void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys) {
   const std::int32_t n = part.size();
   const RowsView k = segment.keys.head(item.head).from(part.begin);
   const RowsView v = segment.values.head(item.head).from(part.begin);
-  kernels.score_rows(q, rows, plan.key_dim, k, n, scores, kRunStride);
+  kernels.score_rows(q, rows, plan.key_dim, k, n, v.data, scores, kRunStride);
   for (std::int32_t r = 0; r < rows; ++r) {
     float* s = scores + static_cast<std::ptrdiff_t>(r) * kRunStride;
     IndexRange seen = segment.positions.visible(position(r / plan.group), layer.window);
@@ -88,7 +88,7 @@ void Runner::run_rows(const Segment& segment, IndexRange part) {
     float* out = state.out + static_cast<std::ptrdiff_t>(r) * plan.value_dim;
     for (std::int32_t i = 0; i < plan.value_dim; ++i) out[i] *= factor;
   }
-  kernels.weigh_rows(scores, kRunStride, rows, v, plan.value_dim, n, state.out);
+  kernels.weigh_rows(scores, kRunStride, rows, v, plan.value_dim, n, next_keys, state.out);
 }
 
 void Runner::run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens, bool ranges) {
@@ -185,7 +185,12 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
     const IndexRange needed{std::max(part.begin, seen.begin), std::min(part.end, seen.end)};
     if (plan.rows_form()) {
       for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
-        run.run_rows(segment, {t, std::min(needed.end, t + kRunTokens)});
+        const std::int32_t end = std::min(needed.end, t + kRunTokens);
+        const RowsView keys = segment.keys.head(item.head);
+        const std::byte* next = end < needed.end    ? keys.from(end).data
+                                : start < chunk.end ? (&segment + 1)->keys.head(item.head).data
+                                                    : nullptr;
+        run.run_rows(segment, {t, end}, next);
       }
     } else {
       run.run_tiles(segment, needed);

@@ -30,14 +30,19 @@ inline constexpr std::int32_t kTokenMultiple = 8;
 inline constexpr std::int32_t kScoreMultiple = 16;
 
 struct AttentionKernels {
-  // scores[r * score_stride + t] = dot(queries[r * dim ...], keys row t), r < rows, t < tokens.
+  // In rows form, `next` is where rows of the same number and size lie that will be read after
+  // these (null if none): memory is asked for them on the way.
+
+  // scores[r * score_stride + t] = dot(queries[r * dim ...], keys row t), r < rows, t < tokens;
+  // numbers of the queries are below 2^31.
   void (*score_rows)(const float* queries, std::int32_t rows, std::int32_t dim,
-                     const RowsView& keys, std::int32_t tokens, float* scores,
-                     std::int32_t score_stride) noexcept;
-  // out[r * dim + i] += sum over t < tokens of weights[r * weight_stride + t] * values[t][i].
+                     const RowsView& keys, std::int32_t tokens, const std::byte* next,
+                     float* scores, std::int32_t score_stride) noexcept;
+  // out[r * dim + i] += sum over t < tokens of weights[r * weight_stride + t] * values[t][i];
+  // weights are at most 1.
   void (*weigh_rows)(const float* weights, std::int32_t weight_stride, std::int32_t rows,
                      const RowsView& values, std::int32_t dim, std::int32_t tokens,
-                     float* out) noexcept;
+                     const std::byte* next, float* out) noexcept;
   // Turns scores[0 .. tokens) into weights 2^(score - m), m = max(max, every score), and writes
   // zeros up to the next multiple of kScoreMultiple. Returns their sum and sets *max = m. If m is
   // -inf all weights are 0.

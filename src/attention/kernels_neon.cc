@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention kernels for Armv8.2 NEON. Products are blocked so that each converted vector of keys or
-// values meets every query row of the block while it is in a register; at least 8 independent
-// accumulators hide the latency of the two FMA pipes (4 cycles each on Neoverse N1).
-#include <arm_neon.h>
-
-#include <algorithm>
+// Attention kernels for Armv8.2 NEON: tile form, and the table. Blocks of 8 x 8 sums take 16 of the
+// 32 registers; one operand is read as lanes, the other as vectors, so neither needs transposing.
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
-#include "attention/kernels.h"
+#include "attention/neon.h"
 #include "attention/softmax_simd.h"
 
 namespace kvspan::detail {
@@ -39,192 +37,6 @@ struct Neon {
   static float hadd(F x) { return vaddvq_f32(x); }
 };
 
-struct Pair {
-  float32x4_t low, high;
-};
-[[gnu::always_inline]] inline Pair load8(const float16_t* p) {
-  const float16x8_t h = vld1q_f16(p);
-  return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
-}
-[[gnu::always_inline]] inline Pair load8(const float* p) {
-  return {vld1q_f32(p), vld1q_f32(p + 4)};
-}
-
-template <class T>
-const T* rows_of(const RowsView& rows) {
-  return reinterpret_cast<const T*>(rows.data);
-}
-
-// Scores of R query rows and N tokens (N = 4 or 1).
-template <int R, int N, class T>
-[[gnu::always_inline]] inline void score_block(const float* queries, std::int32_t dim,
-                                               const T* keys, std::ptrdiff_t stride, float* scores,
-                                               std::ptrdiff_t score_stride) {
-  float32x4_t sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < N; ++t) sums[r][t] = vdupq_n_f32(0.0f);
-  }
-  for (std::int32_t i = 0; i < dim; i += 8) {
-    Pair q[R];
-    for (int r = 0; r < R; ++r) q[r] = load8(queries + r * dim + i);
-    for (int t = 0; t < N; ++t) {
-      const Pair k = load8(keys + t * stride + i);
-      for (int r = 0; r < R; ++r) sums[r][t] = vfmaq_f32(sums[r][t], k.low, q[r].low);
-      for (int r = 0; r < R; ++r) sums[r][t] = vfmaq_f32(sums[r][t], k.high, q[r].high);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    if constexpr (N == 4) {
-      vst1q_f32(scores + r * score_stride,
-                vpaddq_f32(vpaddq_f32(sums[r][0], sums[r][1]), vpaddq_f32(sums[r][2], sums[r][3])));
-    } else {
-      for (int t = 0; t < N; ++t) scores[r * score_stride + t] = vaddvq_f32(sums[r][t]);
-    }
-  }
-}
-
-template <int R, class T>
-void score_rows_of(const float* queries, std::int32_t dim, const T* keys, std::ptrdiff_t stride,
-                   std::int32_t tokens, float* scores, std::ptrdiff_t score_stride) {
-  std::int32_t t = 0;
-  for (; t + 4 <= tokens; t += 4) {
-    score_block<R, 4>(queries, dim, keys + t * stride, stride, scores + t, score_stride);
-  }
-  for (; t < tokens; ++t) {
-    score_block<R, 1>(queries, dim, keys + t * stride, stride, scores + t, score_stride);
-  }
-}
-
-// Tokens after which the next group of query rows takes its turn: their keys stay in the L1 cache.
-constexpr std::int32_t kScoreRun = 64;
-
-template <class T>
-void score_rows_typed(const float* queries, std::int32_t rows, std::int32_t dim,
-                      const RowsView& keys, std::int32_t tokens, float* scores,
-                      std::int32_t score_stride) {
-  for (std::int32_t t = 0; t < tokens; t += kScoreRun) {
-    const std::int32_t n = std::min(kScoreRun, tokens - t);
-    const T* from = rows_of<T>(keys) + static_cast<std::ptrdiff_t>(t) * keys.stride;
-    for (std::int32_t r = 0; r < rows; r += 4) {
-      const float* q = queries + r * dim;
-      float* s = scores + static_cast<std::ptrdiff_t>(r) * score_stride + t;
-      switch (std::min(4, rows - r)) {
-        case 1:
-          score_rows_of<1>(q, dim, from, keys.stride, n, s, score_stride);
-          break;
-        case 2:
-          score_rows_of<2>(q, dim, from, keys.stride, n, s, score_stride);
-          break;
-        case 3:
-          score_rows_of<3>(q, dim, from, keys.stride, n, s, score_stride);
-          break;
-        default:
-          score_rows_of<4>(q, dim, from, keys.stride, n, s, score_stride);
-          break;
-      }
-    }
-  }
-}
-
-void score_rows(const float* queries, std::int32_t rows, std::int32_t dim, const RowsView& keys,
-                std::int32_t tokens, float* scores, std::int32_t score_stride) noexcept {
-  if (keys.element == Element::kF16) {
-    score_rows_typed<float16_t>(queries, rows, dim, keys, tokens, scores, score_stride);
-  } else {
-    score_rows_typed<float>(queries, rows, dim, keys, tokens, scores, score_stride);
-  }
-}
-
-// Adds the weighted sum of D values' coordinates (a multiple of 8) for R rows.
-template <int R, int D, class T>
-[[gnu::always_inline]] inline void weigh_block(const float* weights, std::ptrdiff_t weight_stride,
-                                               const T* values, std::ptrdiff_t stride,
-                                               std::int32_t tokens, float* out,
-                                               std::ptrdiff_t out_stride) {
-  float32x4_t sums[R][D / 4];
-  for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < D / 4; ++i) sums[r][i] = vld1q_f32(out + r * out_stride + i * 4);
-  }
-  const auto token = [&](const T* row, const float32x4_t* w, auto lane)
-      __attribute__((always_inline)) {
-    for (int i = 0; i < D / 8; ++i) {
-      const Pair v = load8(row + i * 8);
-      for (int r = 0; r < R; ++r) {
-        sums[r][2 * i] = vfmaq_laneq_f32(sums[r][2 * i], v.low, w[r], lane.value);
-        sums[r][2 * i + 1] = vfmaq_laneq_f32(sums[r][2 * i + 1], v.high, w[r], lane.value);
-      }
-    }
-  };
-  std::int32_t t = 0;
-  for (; t + 4 <= tokens; t += 4) {
-    float32x4_t w[R];
-    for (int r = 0; r < R; ++r) w[r] = vld1q_f32(weights + r * weight_stride + t);
-    const T* row = values + t * stride;
-    token(row, w, std::integral_constant<int, 0>{});
-    token(row + stride, w, std::integral_constant<int, 1>{});
-    token(row + 2 * stride, w, std::integral_constant<int, 2>{});
-    token(row + 3 * stride, w, std::integral_constant<int, 3>{});
-  }
-  for (; t < tokens; ++t) {
-    float32x4_t w[R];
-    for (int r = 0; r < R; ++r) w[r] = vdupq_n_f32(weights[r * weight_stride + t]);
-    token(values + t * stride, w, std::integral_constant<int, 0>{});
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < D / 4; ++i) vst1q_f32(out + r * out_stride + i * 4, sums[r][i]);
-  }
-}
-
-template <int R, class T>
-void weigh_rows_of(const float* weights, std::ptrdiff_t weight_stride, const T* values,
-                   std::ptrdiff_t stride, std::int32_t dim, std::int32_t tokens, float* out) {
-  constexpr int kBlock = R <= 3 ? 32 : 16;  // 24 or 16 accumulators of the 32 registers
-  std::int32_t i = 0;
-  for (; i + kBlock <= dim; i += kBlock) {
-    weigh_block<R, kBlock>(weights, weight_stride, values + i, stride, tokens, out + i, dim);
-  }
-  for (; i < dim; i += 8) {
-    weigh_block<R, 8>(weights, weight_stride, values + i, stride, tokens, out + i, dim);
-  }
-}
-
-template <class T>
-void weigh_rows_typed(const float* weights, std::ptrdiff_t weight_stride, std::int32_t rows,
-                      const RowsView& values, std::int32_t dim, std::int32_t tokens, float* out) {
-  for (std::int32_t t = 0; t < tokens; t += kScoreRun) {
-    const std::int32_t n = std::min(kScoreRun, tokens - t);
-    const T* from = rows_of<T>(values) + static_cast<std::ptrdiff_t>(t) * values.stride;
-    for (std::int32_t r = 0; r < rows; r += 4) {
-      const float* w = weights + r * weight_stride + t;
-      float* to = out + r * dim;
-      switch (std::min(4, rows - r)) {
-        case 1:
-          weigh_rows_of<1>(w, weight_stride, from, values.stride, dim, n, to);
-          break;
-        case 2:
-          weigh_rows_of<2>(w, weight_stride, from, values.stride, dim, n, to);
-          break;
-        case 3:
-          weigh_rows_of<3>(w, weight_stride, from, values.stride, dim, n, to);
-          break;
-        default:
-          weigh_rows_of<4>(w, weight_stride, from, values.stride, dim, n, to);
-          break;
-      }
-    }
-  }
-}
-
-void weigh_rows(const float* weights, std::int32_t weight_stride, std::int32_t rows,
-                const RowsView& values, std::int32_t dim, std::int32_t tokens,
-                float* out) noexcept {
-  if (values.element == Element::kF16) {
-    weigh_rows_typed<float16_t>(weights, weight_stride, rows, values, dim, tokens, out);
-  } else {
-    weigh_rows_typed<float>(weights, weight_stride, rows, values, dim, tokens, out);
-  }
-}
-
 void widen(const RowsView& rows, std::int32_t dim, std::int32_t tokens, float* to) noexcept {
   for (std::int32_t t = 0; t < tokens; ++t, to += dim) {
     const RowsView row = rows.from(t);
@@ -253,8 +65,8 @@ void widen(const RowsView& rows, std::int32_t dim, std::int32_t tokens, float* t
       const float32x4_t q0 = vld1q_f32(panel + (i + lane.value) * kPanelRows);
       const float32x4_t q1 = vld1q_f32(panel + (i + lane.value) * kPanelRows + 4);
       for (int t = 0; t < 8; ++t) {
-        sums[t][0] = vfmaq_laneq_f32(sums[t][0], q0, k[t], lane.value);
-        sums[t][1] = vfmaq_laneq_f32(sums[t][1], q1, k[t], lane.value);
+        accumulate_lane<decltype(lane)::value>(sums[t][0], q0, k[t]);
+        accumulate_lane<decltype(lane)::value>(sums[t][1], q1, k[t]);
       }
     };
     step(std::integral_constant<int, 0>{});
@@ -298,8 +110,8 @@ void score_tile(const float* panels, std::int32_t rows, std::int32_t dim, const 
     const auto row = [&](auto r) __attribute__((always_inline)) {
       constexpr int kRow = decltype(r)::value;
       const float32x4_t w = kRow < 4 ? w0 : w1;
-      sums[kRow][0] = vfmaq_laneq_f32(sums[kRow][0], v0, w, kRow % 4);
-      sums[kRow][1] = vfmaq_laneq_f32(sums[kRow][1], v1, w, kRow % 4);
+      accumulate_lane<kRow % 4>(sums[kRow][0], v0, w);
+      accumulate_lane<kRow % 4>(sums[kRow][1], v1, w);
     };
     row(std::integral_constant<int, 0>{});
     row(std::integral_constant<int, 1>{});
@@ -328,8 +140,9 @@ void weigh_tile(const float* weights, std::int32_t rows, const float* values, st
 
 }  // namespace
 
-const AttentionKernels kAttentionKernelsNeon{score_rows, weigh_rows,     soften_row_simd<Neon>,
-                                             widen,      score_tile,     soften_tile_simd<Neon>,
-                                             weigh_tile, cap_simd<Neon>, exp2_row_simd<Neon>};
+const AttentionKernels kAttentionKernelsNeon{
+    score_rows_neon, weigh_rows_neon, soften_row_simd<Neon>,
+    widen,           score_tile,      soften_tile_simd<Neon>,
+    weigh_tile,      cap_simd<Neon>,  exp2_row_simd<Neon>};
 
 }  // namespace kvspan::detail

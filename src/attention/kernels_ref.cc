@@ -26,7 +26,8 @@ float weight(float score, float max) {
 }
 
 void score_rows(const float* queries, std::int32_t rows, std::int32_t dim, const RowsView& keys,
-                std::int32_t tokens, float* scores, std::int32_t score_stride) noexcept {
+                std::int32_t tokens, const std::byte*, float* scores,
+                std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < rows; ++r) {
     for (std::int32_t t = 0; t < tokens; ++t) {
       float sum = 0.0f;
@@ -37,7 +38,7 @@ void score_rows(const float* queries, std::int32_t rows, std::int32_t dim, const
 }
 
 void weigh_rows(const float* weights, std::int32_t weight_stride, std::int32_t rows,
-                const RowsView& values, std::int32_t dim, std::int32_t tokens,
+                const RowsView& values, std::int32_t dim, std::int32_t tokens, const std::byte*,
                 float* out) noexcept {
   for (std::int32_t r = 0; r < rows; ++r) {
     for (std::int32_t t = 0; t < tokens; ++t) {

@@ -167,7 +167,7 @@ Result<int> bench(const BenchFlags& flags) {
 Action setup_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   add_model_flag(app, flags->model);
-  add_machine_flags(app, flags->model);
+  add_thread_flags(app, flags->model);
   app.add_option("--cache", flags->recipes, "Recipes to measure")->type_name("RECIPE");
   app.add_option("--depth", flags->depths, "Context depths, increasing")->delimiter(',');
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});

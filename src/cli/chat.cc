@@ -2,6 +2,7 @@
 // kvspan chat: several turns; the cache keeps the conversation.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "base/fail.h"

@@ -2,8 +2,13 @@
 // Completion scripts, generated from the program's own subcommands and flags.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace kvspan::cli {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan demo: a long text, a question about it, one answer for each cache.
+#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
 

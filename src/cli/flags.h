@@ -6,13 +6,17 @@
 // FILE, DIR, MODEL, words joined by '|', anything else is free text.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "kvspan/result.h"
 #include "model/generate.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace kvspan::cli {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan import: a Hugging Face folder becomes a GGUF file, through scripts/import_hf.py.
 // KVSPAN_LLAMA_SOURCE is this file's compile definition, set by CMakeLists.txt beside it.
+#include <CLI/CLI.hpp>
 #include <filesystem>
 
 #include "base/fail.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan info: what a model is, and what its KV cache costs.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "base/fail.h"

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan pull: models by name.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
 #include "base/fail.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -17,6 +20,12 @@ struct PullFlags {
   std::string json;
   bool force = false;
 };
+
+std::vector<std::string> names_of(const std::vector<ModelFile>& models) {
+  std::vector<std::string> names;
+  for (const ModelFile& model : models) names.push_back(model.name);
+  return names;
+}
 
 Status list(const PullFlags& flags, const std::vector<ModelFile>& models) {
   Table table({{"name"}, {"model"}, {"size", Table::Align::kRight}, {"licence"}, {"present"}});
@@ -44,8 +53,7 @@ Result<int> pull(const PullFlags& flags) {
     KVSPAN_CHECK_OK(list(flags, models));
     return 0;
   }
-  std::vector<std::string> names;
-  for (const ModelFile& model : models) names.push_back(model.name);
+  const std::vector<std::string> names = names_of(models);
   if (std::find(names.begin(), names.end(), flags.name) == names.end()) {
     return fail(ErrorCode::kNotFound, "no model is called '{}'{}", flags.name,
                 nearest(flags.name, names)
@@ -61,8 +69,9 @@ Result<int> pull(const PullFlags& flags) {
 
 Action setup_pull(CLI::App& app) {
   auto flags = std::make_shared<PullFlags>();
+  const auto models = list_models();
   app.add_option("name", flags->name, "Model to fetch; without a name, those there are are listed")
-      ->type_name("NAME");
+      ->type_name(models ? fmt::format("{}", fmt::join(names_of(*models), "|")) : "NAME");
   app.add_flag("--force", flags->force, "Fetch it even if it is there");
   add_json_flag(app, flags->json);
   app.footer(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan run: one prompt, one answer.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "base/fail.h"

@@ -2,11 +2,15 @@
 // Text the user hands over: on the command line, in a file, or through standard input.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 
 #include "kvspan/result.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace kvspan::cli {
 

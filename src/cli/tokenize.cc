@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan tokenize: a text as token ids.
+#include <CLI/CLI.hpp>
+
 #include "base/fail.h"
 #include "cli/command.h"
 #include "cli/flags.h"

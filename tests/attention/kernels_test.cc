@@ -61,8 +61,8 @@ TEST_P(AtLevel, ScoreRowsComputesDotProducts) {
           const Rows keys(tokens, stride, element, 1, 1);
           const std::vector<float> q = normals(std::size_t(rows * dim) + 1, 2);
           std::vector<float> s(std::size_t(rows * score_stride) + 1, kGuard);
-          kernels_.score_rows(q.data() + 1, rows, dim, keys.view, tokens, s.data() + 1,
-                              score_stride);
+          kernels_.score_rows(q.data() + 1, rows, dim, keys.view, tokens, keys.view.data,
+                              s.data() + 1, score_stride);
           for (std::int32_t r = 0; r < rows; ++r) {
             for (std::int32_t t = 0; t < score_stride; ++t) {
               const float got = s[std::size_t(1 + r * score_stride + t)];
@@ -98,7 +98,7 @@ TEST_P(AtLevel, WeighRowsAddsWeightedValues) {
           for (float& x : w) x = 1.0f / (1.0f + x * x);  // weights: in (0, 1]
           std::vector<float> out = normals(std::size_t(rows * dim) + 1, 5);
           const std::vector<float> before = out;
-          kernels_.weigh_rows(w.data() + 1, weight_stride, rows, values.view, dim, tokens,
+          kernels_.weigh_rows(w.data() + 1, weight_stride, rows, values.view, dim, tokens, nullptr,
                               out.data() + 1);
           for (std::int32_t r = 0; r < rows; ++r) {
             for (std::int32_t i = 0; i < dim; ++i) {
@@ -132,12 +132,12 @@ TEST_P(AtLevel, HalfPrecisionExtremesSurviveConversion) {
       for (const float q : {1.0f, -3.0f, 1e6f, 1e-6f}) {
         const std::vector<float> queries(16, q);
         float score = kGuard;
-        kernels_.score_rows(queries.data(), 1, 16, view, 1, &score, 1);
+        kernels_.score_rows(queries.data(), 1, 16, view, 1, nullptr, &score, 1);
         EXPECT_EQ(score, q * value) << pattern << " lane " << lane;
       }
       const float weight = 0.375f;
       std::vector<float> out(16, 0.0f), wide(16, kGuard);
-      kernels_.weigh_rows(&weight, 1, 1, view, 16, 1, out.data());
+      kernels_.weigh_rows(&weight, 1, 1, view, 16, 1, nullptr, out.data());
       EXPECT_EQ(out[std::size_t(lane)], weight * value) << pattern << " lane " << lane;
       kernels_.widen(view, 16, 1, wide.data());
       EXPECT_EQ(wide[std::size_t(lane)], value);

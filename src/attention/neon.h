@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the NEON files of attention share. Everything is inlined or in an anonymous namespace: no
+// code compiled with their flags may be linked into other files.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstddef>
+
+#include "attention/kernels.h"
+
+namespace kvspan::detail {
+
+void score_rows_neon(const float* queries, std::int32_t rows, std::int32_t dim,
+                     const RowsView& keys, std::int32_t tokens, const std::byte* next,
+                     float* scores, std::int32_t score_stride) noexcept;
+void weigh_rows_neon(const float* weights, std::int32_t weight_stride, std::int32_t rows,
+                     const RowsView& values, std::int32_t dim, std::int32_t tokens,
+                     const std::byte* next, float* out) noexcept;
+
+namespace {
+
+// sum += a * b, in the register that sum is in: left to itself the compiler copies accumulators to
+// and fro, in the pipes that the multiplications need.
+[[gnu::always_inline]] inline void accumulate(float32x4_t& sum, float32x4_t a, float32x4_t b) {
+  asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(sum) : "w"(a), "w"(b));
+}
+// sum += a * b[kLane].
+template <int kLane>
+[[gnu::always_inline]] inline void accumulate_lane(float32x4_t& sum, float32x4_t a, float32x4_t b) {
+  asm("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(a), "w"(b), "i"(kLane));
+}
+
+struct Pair {
+  float32x4_t low, high;
+};
+[[gnu::always_inline]] inline Pair load8(const float16_t* p) {
+  const float16x8_t h = vld1q_f16(p);
+  return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+[[gnu::always_inline]] inline Pair load8(const float* p) {
+  return {vld1q_f32(p), vld1q_f32(p + 4)};
+}
+
+template <class T>
+const T* rows_of(const RowsView& rows) {
+  return reinterpret_cast<const T*>(rows.data);
+}
+
+}  // namespace
+}  // namespace kvspan::detail

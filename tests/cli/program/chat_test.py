@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvspan chat, through a pipe and on a terminal."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import termios
+import time
+
+from program_support import PROGRAM, STORIES, STORY, ProgramTest, environment, model_with_template
+
+START = "Once upon a time"
+
+
+class Piped(ProgramTest):
+    def chat(self, lines, *flags, model=STORIES):
+        return self.run_program("chat", "-m", model, "--temp", "0", *flags, stdin="".join(f"{l}\n" for l in lines).encode())
+
+    def test_the_cache_keeps_the_conversation(self):
+        done = self.chat([START, " Then", "/stats"], "-n", "20")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.decode().startswith(STORY[len(" " + START):][:40]))
+        errors = done.stderr.decode()
+        self.assertRegex(errors, r"(?m)^5 \+ 20 tokens ")
+        # BOS, four words, 20 of the answer, then the new message; the answer's last token is read now.
+        read = re.search(r"(?m)^(\d+) \((\d+) read\) \+ 20 tokens ", errors)
+        self.assertIsNotNone(read, errors)
+        self.assertEqual(int(read[1]) - int(read[2]), 24)
+        self.assertRegex(errors, r"(?m)^4 messages \| full \| \d+ of 512 tokens \| KV ")
+
+    def test_a_template_does_not_hinder_it(self):
+        model = model_with_template(self.folder / "chat.gguf")
+        done = self.chat(["Hi", "Go on"], "-n", "8", "--system", "Be kind.", model=model)
+        read = re.search(r"(?m)^(\d+) \((\d+) read\) \+ 8 tokens ", done.stderr.decode())
+        self.assertIsNotNone(read, done.stderr)
+        self.assertLess(int(read[2]), int(read[1]) // 2)
+
+    def test_save_and_load_go_on_where_it_was(self):
+        first = self.chat([START, "/save talk.json", " Then"], "-n", "20")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        saved = json.loads((self.folder / "talk.json").read_text())
+        self.assertEqual([m["role"] for m in saved["messages"]], ["user", "assistant"])
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["talk.json"])  # nothing temporary stays
+        second = self.chat(["/load talk.json", " Then"], "-n", "20")
+        self.assertEqual(second.returncode, 0, second.stderr)
+        self.assertEqual(second.stdout.decode(), first.stdout.decode()[len(saved["messages"][1]["content"]) + 1:])
+
+    def test_commands(self):
+        done = self.chat(["/help", "/cache", START, "/regen", "/cache full", "/clear", "/stats", "/quit", "never"],
+                         "-n", "10")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answers = done.stdout.decode().splitlines()
+        self.assertEqual(len(answers), 2)
+        self.assertEqual(answers[0], answers[1])  # greedy: the same again
+        errors = done.stderr.decode()
+        for command in ("/help", "/stats", "/cache", "/save", "/load", "/regen", "/clear", "/quit"):
+            self.assertRegex(errors, rf"(?m)^  {command} ")
+        self.assertRegex(errors, r"(?m)^0 messages \| full \| 0 of 512 tokens ")
+
+    def test_errors_leave_the_chat_alive_and_show_in_the_exit_code(self):
+        self.write("broken.json", '{"format": "kvspan-chat"')
+        for line, says in [("/sav x", "did you mean '/save'?"), ("/save", "takes FILE"), ("/quit now", "takes nothing"),
+                           ("/load missing.json", "missing.json"), ("/load broken.json", "broken.json"),
+                           ("/regen", "no answer"), ("/cache nonsense", "nonsense"), ("/save missing/x", "missing/x"),
+                           ("the cat and the dog " * 200, "the context holds 512")]:
+            done = self.chat([line, START], "-n", "4")
+            self.assertNotEqual(done.returncode, 0, line)
+            refusals = [l for l in done.stderr.decode().splitlines() if l.startswith("kvspan: ")]
+            self.assertEqual(len(refusals), 1, line)
+            self.assertIn(says, refusals[0])
+            self.assertEqual(done.stdout.decode(), ", there was a\n", line)
+
+    def test_invalid_utf8_is_refused(self):
+        done = self.run_program("chat", "-m", STORIES, stdin=b"a\xff\n")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr.decode(), r"(?m)^kvspan: the message is not valid UTF-8 at byte 1 ")
+
+    def test_a_full_context_says_so(self):
+        done = self.chat([START], "-c", "16", "-n", "-1")
+        self.assertIn("the context of 16 tokens is full; /clear starts anew\n", done.stderr.decode())
+
+    def test_a_backslash_continues_the_message(self):
+        done = self.chat(["Once upon\\", "a time", "/save talk.json"], "-n", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads((self.folder / "talk.json").read_text())["messages"][0]["content"],
+                         "Once upon\na time")
+
+
+class OnATerminal(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.process, self.terminal, self.seen = None, None, ""
+
+    def start(self, *flags):
+        self.terminal, inner = pty.openpty()
+        self.process = subprocess.Popen([PROGRAM, "chat", "-m", STORIES, *flags], stdin=inner, stdout=inner,
+                                        stderr=inner, cwd=self.folder, start_new_session=True,
+                                        env={**environment(self.folder), "NO_COLOR": "1"},
+                                        preexec_fn=claim_terminal)
+        os.close(inner)
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.terminal)
+
+    def wait_for(self, pattern, seconds=60):
+        """Reads until what came since the last call matches."""
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.seen):
+            ready, _, _ = select.select([self.terminal], [], [], max(end - time.monotonic(), 0))
+            self.assertTrue(ready, f"no {pattern!r} in {self.seen!r}")
+            try:
+                self.seen += os.read(self.terminal, 4096).decode(errors="replace")
+            except OSError:  # the other end is closed
+                self.fail(f"ended before {pattern!r}: {self.seen!r}")
+        found, self.seen = self.seen, ""
+        return found
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def test_ctrl_c_stops_the_answer_only(self):
+        self.start("--temp", "1.5", "-n", "450", "-t", "1", "--cpu-level", "ref")
+        self.wait_for(r"> ")
+        self.type(START + "\r")
+        self.wait_for(r"time\r\n.*\w")
+        self.type("\x03")
+        self.wait_for(r"tokens \| .* \| cancelled\s+[^>]*> ")
+        self.type("/stats\r")
+        self.wait_for(r"2 messages \|[^>]*> ")
+        self.type("some text\x03")
+        self.assertNotIn("leaves", self.wait_for(r"\^C\s+[^>]*> "))
+        self.type("\x03")
+        self.wait_for(r"Ctrl-C again[^>]*> ")
+        self.type("\x03")
+        self.assertEqual(self.process.wait(timeout=60), 0)
+
+    def test_ctrl_d_leaves_and_the_history_is_kept(self):
+        self.start("--temp", "0", "-n", "3")
+        self.wait_for(r"> ")
+        self.type(START + "\r")
+        self.wait_for(r"there was\b[^>]*> ")
+        self.type("\x04")
+        self.assertEqual(self.process.wait(timeout=60), 0)
+        history = self.folder / "cache/kvspan/chat_history"
+        self.assertIn("Once", history.read_text())
+        self.assertEqual(history.stat().st_mode & 0o077, 0)
+
+        self.start("--temp", "0", "-n", "3")
+        self.wait_for(r"> ")
+        self.type("\x1b[A\r")  # arrow up
+        self.wait_for(r"Once upon a time[^>]*there was\b[^>]*> ")
+        self.type("\x04")
+        self.assertEqual(self.process.wait(timeout=60), 0)
+
+
+def claim_terminal():
+    """Makes standard input the controlling terminal of the new session."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvspan run, info, pull, --version, --help."""
+
+import json
+import re
+import signal
+import subprocess
+
+from program_support import PROGRAM, STORIES, STORY, ProgramTest, environment, model_with_template
+
+START = "Once upon a time"
+REST = STORY[len(" " + START):]
+
+
+class Run(ProgramTest):
+    def greedy(self, *more, model=STORIES, **options):
+        return self.output_of("run", "-m", model, "--temp", "0", *more, **options)
+
+    def test_greedy_text_is_the_known_one(self):
+        # 60 tokens make STORY; four of them are the prompt here.
+        self.assertEqual(self.greedy("-p", START, "-n", "56"), REST + "\n")
+
+    def test_a_bundled_model_has_a_name(self):
+        self.assertEqual(self.greedy("-p", START, "-n", "56", model="stories260k"), REST + "\n")
+
+    def test_prompt_from_file_and_standard_input_is_the_same(self):
+        path = self.write("prompt.txt", START + "\n")
+        for source in (["-f", path], ["-f", "-"], []):
+            self.assertEqual(self.greedy("-n", "56", *source, stdin=(START + "\n").encode()), REST + "\n")
+
+    def test_threads_and_cpu_level_do_not_change_the_text(self):
+        for flags in (["-t", "1"], ["-t", "3"], ["--cpu-level", "ref"]):
+            self.assertEqual(self.greedy("-p", START, "-n", "56", *flags), REST + "\n")
+
+    def test_a_stop_string_ends_the_answer_and_is_left_out(self):
+        text = self.greedy("-p", START, "--stop", "nothing", "--stop", " One day")
+        self.assertEqual(text, REST[:REST.index(" One day")] + "\n")
+
+    def test_the_same_seed_gives_the_same_text(self):
+        texts = [self.output_of("run", "-m", STORIES, "-p", START, "-n", "40", "-s", seed) for seed in "112"]
+        self.assertEqual(texts[0], texts[1])
+        self.assertNotEqual(texts[0], texts[2])
+
+    def test_context_limits_the_answer(self):
+        self.greedy("-p", START, "-c", "32", "-n", "-1", "--json", "x.json")
+        numbers = json.loads((self.folder / "x.json").read_text())
+        self.assertEqual((numbers["stop"], numbers["cache_tokens"]), ("context full", 32))
+
+    def test_json_has_all_numbers_and_the_text(self):
+        done = self.run_program("run", "-m", STORIES, "-p", START, "--temp", "0", "-n", "56", "--json", "-")
+        self.assertEqual(done.returncode, 0)
+        numbers = json.loads(done.stdout)
+        self.assertEqual(numbers["text"], REST)
+        self.assertEqual(numbers["recipe"], "full")
+        self.assertEqual(numbers["tokens"], 56)
+        self.assertEqual(numbers["prompt_tokens"], 5)
+        self.assertEqual(numbers["stop"], "length")
+        # 5 layers, 4 KV heads of 8, keys and values, two bytes each; the last token is not stored.
+        self.assertEqual(numbers["kv_bytes_full"], 60 * 5 * 4 * 8 * 2 * 2)
+        self.assertGreaterEqual(numbers["kv_bytes"], numbers["kv_bytes_full"])
+        self.assertAlmostEqual(numbers["kv_ratio"], numbers["kv_bytes_full"] / numbers["kv_bytes"])
+        self.assertGreater(numbers["prefill_tok_s"], 0)
+        self.assertGreater(numbers["decode_tok_s"], 0)
+        self.assertRegex(done.stderr.decode(), r"\A5 \+ 56 tokens \| prefill .* tok/s \| .* \| full \| length\n\Z")
+
+    def test_the_chat_template_is_used_unless_raw(self):
+        model = model_with_template(self.folder / "chat.gguf")
+        counts = {}
+        for name, flags in {"chat": [], "raw": ["--raw"], "system": ["--system", "Be kind."]}.items():
+            text = self.output_of("run", "-m", model, "-p", START, "-n", "1", "--json", "-", *flags)
+            counts[name] = json.loads(text)["prompt_tokens"]
+        self.assertEqual(counts["raw"], 5)
+        self.assertGreater(counts["chat"], counts["raw"] + 10)
+        self.assertGreater(counts["system"], counts["chat"] + 10)
+
+    def test_an_interrupted_answer_is_reported_and_exits_130(self):
+        # Starts over at every end of a story, so that it runs until interrupted.
+        process = subprocess.Popen([PROGRAM, "run", "-m", STORIES, "-p", START, "-n", "400", "--temp", "1.5",
+                                    "--cpu-level", "ref", "-t", "1", "--json", "x.json"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.folder,
+                                   env=environment(self.folder))
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertRegex(errors.decode(), r"\A5 \+ \d+ tokens .* \| cancelled\n\Z")
+        self.assertEqual(json.loads((self.folder / "x.json").read_text())["stop"], "cancelled")
+
+
+class Others(ProgramTest):
+    def test_info_counts_the_bytes_of_a_token(self):
+        numbers = json.loads(self.output_of("info", "-m", STORIES, "--json", "-"))
+        self.assertEqual(numbers["architecture"], "llama")
+        self.assertEqual((numbers["layers"], numbers["query_heads"], numbers["kv_heads"]), (5, 8, 4))
+        self.assertEqual((numbers["key_dim"], numbers["context"]), (8, 512))
+        self.assertEqual(numbers["kv_bytes_token"], 640)
+        self.assertEqual(numbers["file_bytes"], STORIES.stat().st_size)
+        self.assertRegex(self.output_of("info", "-m", STORIES), "KV in f16 +640 bytes a token, 320.0 KiB")
+
+    def test_pull_lists_models_with_licence_and_presence(self):
+        rows = {row["name"]: row for row in json.loads(self.output_of("pull", "--json", "-"))}
+        self.assertTrue(rows["stories260k"]["present"])
+        self.assertFalse(rows["smollm2"]["present"])  # the test's cache folder is empty
+        self.assertEqual(rows["smollm2"]["licence"], "Apache-2.0")
+        self.assertRegex(self.output_of("pull"), r"smollm2 .* 93\.8 MiB +Apache-2\.0 +no\n")
+        self.assertEqual(self.output_of("pull", "stories260k").strip(), rows["stories260k"]["path"])
+
+    def test_version_names_what_it_was_built_with(self):
+        self.assertRegex(self.output_of("--version"),
+                         r"\Akvspan \d+\.\d+\.\d+.*\nggml and libllama from llama-cpp-python \d.*\nCPU level \w+ ")
+
+    def test_every_command_has_help_with_examples(self):
+        commands = re.findall(r"^  (\w+) ", self.output_of("--help").split("Subcommands:")[1].split("Examples:")[0],
+                              re.MULTILINE)
+        self.assertIn("run", commands)
+        for command in commands:
+            text = self.output_of(command, "--help")
+            examples = re.findall(r"^  .*\bkvspan " + command + r"\b", text.split("Examples:")[1], re.MULTILINE)
+            self.assertGreaterEqual(len(examples), 2, command)
+
+    def test_results_that_cannot_be_written_are_a_failure(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, "--version"], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.decode(), r"\Akvspan: cannot write to standard output: [^\n]+\n\Z")
