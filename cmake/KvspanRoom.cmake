@@ -11,15 +11,24 @@ if(KVSPAN_SANITIZE)
   target_link_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE})
 endif()
 
-# kvspan_room(NAME SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...])
+# kvspan_room(NAME [COLD] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...])
+# COLD: nothing in the room runs often, and its libraries are slow to compile (JSON, flags), so it is
+# optimised little.
+set(KVSPAN_COLD_FLAGS -O1)
+if(KVSPAN_SANITIZE)
+  set(KVSPAN_COLD_FLAGS -O0)
+endif()
 function(kvspan_room NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;USES;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;USES;PRIVATE" ${ARGN})
   set(target kvspan_${NAME})
   add_library(${target} STATIC ${ARG_SOURCES})
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   target_link_libraries(${target} PUBLIC ${ARG_USES}
     PRIVATE $<BUILD_INTERFACE:kvspan_flags> ${ARG_PRIVATE})
+  if(ARG_COLD)
+    target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+  endif()
 endfunction()
 
 # kvspan_kernel(FILE flags...): the instruction set of one source file, given to no other. Files of
@@ -41,16 +50,19 @@ elseif(KVSPAN_SANITIZE)
   set(KVSPAN_TEST_PREFIX "asan.")
 endif()
 
-# kvspan_room_tests(NAME SOURCES a_test.cc ... [LINKS library ...]): the tests of one room. They count as two
+# kvspan_room_tests(NAME [COLD] SOURCES a_test.cc ... [LINKS library ...]): the tests of one room. They count as two
 # processors: teams wait for each other spinning, and two such programs on two cores would wait long.
 function(kvspan_room_tests NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;LINKS" ${ARGN})
   set(target ${NAME}_tests)
   add_executable(${target} ${ARG_SOURCES})
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
     GTest::gtest GTest::gtest_main fmt::fmt)
+  if(ARG_COLD)
+    target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+  endif()
   add_test(NAME ${KVSPAN_TEST_PREFIX}${NAME} COMMAND ${target})
   set_tests_properties(${KVSPAN_TEST_PREFIX}${NAME} PROPERTIES TIMEOUT 900 PROCESSORS 2)
 endfunction()
