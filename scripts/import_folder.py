@@ -75,7 +75,9 @@ def safetensors_weights(path: Path) -> int:
             header = json.loads(f.read(length))
             tensors = [t for name, t in header.items() if name != "__metadata__"]
             end = max((t["data_offsets"][1] for t in tensors), default=0)
-            count = sum((t["data_offsets"][1] - t["data_offsets"][0]) // DTYPE_BYTES.get(t["dtype"], 1) for t in tensors)
+            count = 0
+            for t in tensors:
+                count += (t["data_offsets"][1] - t["data_offsets"][0]) // DTYPE_BYTES.get(t["dtype"], 1)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             raise Refusal(f"{path}: damaged safetensors header") from None
     if 8 + length + end != size:
@@ -104,4 +106,4 @@ def count_weights(folder: Path) -> int:
 def check_tokenizer(folder: Path) -> None:
     have = {p for p in ("tokenizer.model", "tokenizer.json", "vocab.json", "merges.txt") if (folder / p).is_file()}
     if not have & {"tokenizer.model", "tokenizer.json"} and not have >= {"vocab.json", "merges.txt"}:
-        raise Refusal(f"{folder}: no tokenizer; tokenizer.model, tokenizer.json or vocab.json with merges.txt is expected")
+        raise Refusal(f"{folder}: no tokenizer; tokenizer.model, tokenizer.json or vocab.json with merges.txt expected")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a Hugging Face model folder to GGUF: the work behind `kvspan import`.
 
-Runs with any Python 3.10 or later and the standard library. The converter's own needs (torch, transformers, ...) live in a
-virtual environment made once under ${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a
+Runs with any Python 3.10 or later and the standard library. What the converter needs (torch, transformers, ...) lives
+in a virtual environment made once under ${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a
 ready-made environment instead, which is then used as it is. KVSPAN_PIP_ARGS is added to the pip command (for
 instance to choose where a CPU-only torch comes from; on x86 Linux the usual torch brings CUDA libraries along).
 
@@ -29,9 +29,9 @@ from import_folder import (BYTES_PER_WEIGHT, OUT_TYPES, Refusal, architecture_of
                            read_config)
 
 HERE = Path(__file__).resolve().parent
-# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0
-# package for Arm has no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what it imports is
-# listed.
+# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0 package for Arm has
+# no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what
+# it imports is listed.
 REQUIREMENTS = ("torch==2.8.0", "transformers==4.57.6", "numpy", "safetensors", "sentencepiece", "protobuf", "pyyaml",
                 "tqdm", "requests")
 
@@ -120,7 +120,8 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
     m = re.search(r"No module named '([^']+)'", text)
     if m:
         return f"the converter's environment lacks the Python package {m[1]} (log: {log})"
-    last = next((t for t in reversed(tail) if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", t)), tail[-1] if tail else "")
+    errors = [t for t in tail if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", t)]
+    last = (errors or tail or [""])[-1]
     return f"{folder}: the converter failed: {last[:200]} (log: {log})"
 
 

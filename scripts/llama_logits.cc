@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints how far llama.cpp's own logits lie from those of a fixture (data/fixtures/README.md has the
-// layout of .logits). Keys and values in f32, no flash attention, so that only arithmetic differs.
-// Usage: llama_logits MODEL.gguf MODEL.logits [FIRST_N]   compare the first N positions (default: all)
+// Prints how far llama.cpp's own logits lie from those of a fixture (data/fixtures/README.md has
+// the layout of .logits). Keys and values in f32, no flash attention, so that only arithmetic
+// differs. Usage: llama_logits MODEL.gguf MODEL.logits [FIRST_N]   compare the first N positions
+// (default: all)
 //        llama_logits --ids MODEL.gguf TEXTFILE           print the token ids of a text
 //        llama_logits --greedy MODEL.gguf N ID...         N greedy tokens after the given ids
 //        llama_logits --nll MODEL.gguf N TEXTFILE         mean NLL of the first N tokens (nats)
@@ -40,7 +41,8 @@ Fixture read_fixture(const char* path) {
   f.n_vocab = head[2];
   f.logits.resize(f.ids.size() * static_cast<std::size_t>(head[2]));
   in.read(reinterpret_cast<char*>(f.ids.data()), static_cast<std::streamsize>(f.ids.size() * 4));
-  in.read(reinterpret_cast<char*>(f.logits.data()), static_cast<std::streamsize>(f.logits.size() * 4));
+  in.read(reinterpret_cast<char*>(f.logits.data()),
+          static_cast<std::streamsize>(f.logits.size() * 4));
   return f;
 }
 
@@ -93,7 +95,9 @@ int compare(llama_model* model, const char* path, int first_n) {
   for (int t = 0; t < n; ++t) {
     const float* got = llama_get_logits_ith(ctx, t);
     for (int v = 0; v < f.n_vocab; ++v) {
-      const double want = f.logits[static_cast<std::size_t>(t) * static_cast<std::size_t>(f.n_vocab) + static_cast<std::size_t>(v)];
+      const double want =
+          f.logits[static_cast<std::size_t>(t) * static_cast<std::size_t>(f.n_vocab) +
+                   static_cast<std::size_t>(v)];
       size += want * want;
       if (std::fabs(got[v] - want) > worst) worst = std::fabs(got[v] - want), at = t;
     }
@@ -106,7 +110,11 @@ int compare(llama_model* model, const char* path, int first_n) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  llama_log_set([](ggml_log_level level, const char* s, void*) { if (level == GGML_LOG_LEVEL_ERROR) std::fputs(s, stderr); }, nullptr);
+  llama_log_set(
+      [](ggml_log_level level, const char* s, void*) {
+        if (level == GGML_LOG_LEVEL_ERROR) std::fputs(s, stderr);
+      },
+      nullptr);
   const std::string mode = argc > 1 && argv[1][0] == '-' ? argv[1] : "";
   char** a = argv + (mode.empty() ? 1 : 2);
   const int n_args = argc - (mode.empty() ? 1 : 2);

@@ -75,10 +75,18 @@ void Codec::load_slab(const std::byte* tile_scales, std::size_t at, std::size_t 
     load_scales(tile_scales, first, last - first + 1, slab.scale.data(), slab.offset.data());
     return;
   }
+  if (first == last) {
+    float scale = 0, offset = 0;
+    load_scales(tile_scales, first, 1, &scale, &offset);
+    std::fill_n(slab.scale.begin(), (n + step - 1) / step, scale);
+    std::fill_n(slab.offset.begin(), (n + step - 1) / step, offset);
+    return;
+  }
   std::array<float, kSlab> scale, offset;
   load_scales(tile_scales, first, last - first + 1, scale.data(), offset.data());
-  for (std::size_t i = 0; i * step < n; ++i) {
-    const std::size_t group = (at + i * step) / width - first;
+  std::size_t group = 0, next = (first + 1) * width - at;  // where the following group starts
+  for (std::size_t i = 0, c = 0; c < n; ++i, c += step) {
+    if (c == next) ++group, next += width;
     slab.scale[i] = scale[group];
     slab.offset[i] = offset[group];
   }
@@ -88,6 +96,7 @@ void Codec::read_scales(std::span<const std::byte> scales, std::size_t tile, std
                         std::span<float> offset) const noexcept {
   KVSPAN_EXPECT(is_integer(spec_.kind), "only integer kinds have scales");
   KVSPAN_EXPECT(scales.size() >= (tile + 1) * tile_scale_bytes_, "tile within the scales");
+  KVSPAN_EXPECT(aligned_for(spec_, nullptr, scales.data()), "memory aligned to its numbers");
   KVSPAN_EXPECT(scale.size() == groups_ && offset.size() == groups_, "one of each per group");
   load_scales(scales.data() + tile * tile_scale_bytes_, 0, groups_, scale.data(), offset.data());
 }
@@ -98,6 +107,7 @@ void Codec::decode(std::span<const std::byte> payload, std::span<const std::byte
   KVSPAN_EXPECT(out.shape[1] == cols_, "rows of the codec's width");
   if (count == 0) return;
   KVSPAN_EXPECT(payload.size() >= (first_row + count) * row_bytes_, "rows within the payload");
+  KVSPAN_EXPECT(aligned_for(spec_, payload.data(), scales.data()), "memory aligned to its numbers");
   const std::byte* in = payload.data() + first_row * row_bytes_;
   if (!is_integer(spec_.kind)) {
     for (std::size_t r = 0; r < count; ++r, in += row_bytes_) {

@@ -259,6 +259,7 @@ Status Codec::encode(TensorView<const float, 2> rows, std::span<std::byte> paylo
   KVSPAN_EXPECT(rows.shape[1] == cols_, "rows of the codec's width");
   KVSPAN_EXPECT((EncodedSize{payload.size(), scales.size()} == encoded_size(count)),
                 "memory of exactly the encoded size");
+  KVSPAN_EXPECT(aligned_for(spec_, payload.data(), scales.data()), "memory aligned to its numbers");
   KVSPAN_EXPECT(errors.l2.empty() || errors.l2.size() == count, "one error per row");
   KVSPAN_EXPECT(errors.linf.empty() || errors.linf.size() == count, "one error per row");
   if (count == 0) return {};

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "codec/codec.h"
 
@@ -22,6 +23,16 @@ struct Codec::Slab {
 // Whether one scale serves each chunk of 32.
 inline bool scales_per_chunk(const CodecSpec& spec) noexcept {
   return spec.unit_cols % kCodecChunk == 0;
+}
+
+// Payloads of 16-bit kinds and scales are read as what they are.
+inline bool aligned_for(const CodecSpec& spec, const std::byte* payload,
+                        const std::byte* scales) noexcept {
+  const std::size_t unit =
+      spec.kind == CodecKind::kF16 || spec.kind == CodecKind::kBf16 ? alignof(Half) : 1;
+  const std::size_t scale_unit = spec.scale == ScaleType::kF32 ? alignof(float) : alignof(Half);
+  return reinterpret_cast<std::uintptr_t>(payload) % unit == 0 &&
+         (!is_integer(spec.kind) || reinterpret_cast<std::uintptr_t>(scales) % scale_unit == 0);
 }
 
 template <class T>

@@ -75,14 +75,14 @@ struct Int3 {
     return vreinterpretq_u8_u32(first == 0 ? b : vshlq_n_u32(b, 4));
   }
   static Codes load(const std::uint8_t* p) {
-    const uint8x16_t low = twice(p), mask = vdupq_n_u8(3), sign = vdupq_n_u8(0xfc);
+    const uint8x16_t low = twice(p), mask = vdupq_n_u8(0xfc);
     std::uint32_t word;
     __builtin_memcpy(&word, p + 8, 4);
     const uint8x16_t signs = vreinterpretq_u8_u32(vdupq_n_u32(word));
-    const uint8x16_t a = vandq_u8(vshlq_u8(low, eighths(0, -2)), mask);
-    const uint8x16_t b = vandq_u8(vshlq_u8(low, eighths(-4, -6)), mask);
-    return {vreinterpretq_s8_u8(vorrq_u8(a, vandq_u8(vtstq_u8(signs, bits(0)), sign))),
-            vreinterpretq_s8_u8(vorrq_u8(b, vandq_u8(vtstq_u8(signs, bits(4)), sign)))};
+    const uint8x16_t a = vshlq_u8(low, eighths(0, -2)), b = vshlq_u8(low, eighths(-4, -6));
+    // The sign's copies above the low two bits, which need no mask of their own.
+    return {vreinterpretq_s8_u8(vbslq_u8(mask, vtstq_u8(signs, bits(0)), a)),
+            vreinterpretq_s8_u8(vbslq_u8(mask, vtstq_u8(signs, bits(4)), b))};
   }
   static void store(Codes c, std::uint8_t* p) {
     vst1_u8(p, two_bit_plane(c));
@@ -276,7 +276,9 @@ void f16_to_f32(const Half* x, std::size_t n, float* out) noexcept {
     vst1q_f32(out, vcvt_f32_f16(vget_low_f16(h)));
     vst1q_f32(out + 4, vcvt_high_f32_f16(h));
   }
-  kCodecKernelsRef.f16_to_f32(x, n, out);
+  for (; n > 0; --n, ++x, ++out) {  // scales of a row are few: their tail matters
+    *out = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x->bits))), 0);
+  }
 }
 
 // Round to nearest, ties to even, in integers; a NaN keeps its upper bits and stays one.

@@ -146,6 +146,18 @@ Result<PlainFeedForward> PlainFeedForward::load(GgufFile& file, const ModelConfi
   return block;
 }
 
+Result<PlainFeedForward::Activation> PlainFeedForward::read_activation(GgufFile& file,
+                                                                       const ModelConfig& config,
+                                                                       Activation usual) {
+  const std::string key = config.architecture + ".hidden_activation";
+  KVSPAN_TRY(const auto name, file.find_string(key));
+  if (!name) return usual;
+  if (*name == "gelu") return Activation::kGeluErf;
+  if (*name == "gelu_new" || *name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  return fail(ErrorCode::kUnsupported, "'{}': {} is '{}'; supported: gelu, gelu_new", file.path(),
+              key, *name);
+}
+
 ggml_tensor* PlainFeedForward::build(const GraphBuilder& graph, ggml_tensor* x) const {
   x = graph.linear(x, up);
   x = activation == Activation::kGeluErf ? ggml_gelu_erf(graph.ctx(), x)

@@ -65,6 +65,9 @@ struct PlainFeedForward {
 
   static Result<PlainFeedForward> load(GgufFile& file, const ModelConfig& config, int layer,
                                        Activation activation);
+  // "<arch>.hidden_activation" (gelu or gelu_new), which converters leave out where it is `usual`.
+  static Result<Activation> read_activation(GgufFile& file, const ModelConfig& config,
+                                            Activation usual);
   ggml_tensor* build(const GraphBuilder& graph, ggml_tensor* x) const;
 };
 

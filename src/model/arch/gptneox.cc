@@ -10,9 +10,10 @@ namespace kvspan {
 Result<std::unique_ptr<Architecture>> load_gptneox(GgufFile& file) {
   KVSPAN_TRY(ModelConfig config, read_model_config(file, Rope::Pairs::kHalves));
   const SelfAttention::Options options{Bias::kOptional, Bias::kOptional, false};
+  KVSPAN_TRY(const auto activation, PlainFeedForward::read_activation(
+                                        file, config, PlainFeedForward::Activation::kGeluErf));
   KVSPAN_TRY(auto decoder, Decoder::load(file, config, /*rms=*/false, [&](int i) {
-               return load_plain_layer(file, config, i, options,
-                                       PlainFeedForward::Activation::kGeluErf);
+               return load_plain_layer(file, config, i, options, activation);
              }));
   KVSPAN_TRY(const auto parallel, file.find_bool("gptneox.use_parallel_residual"));
   decoder->parallel_residual = parallel.value_or(true);

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/import_hf.py: what it refuses and how, and that its result is whole or absent.
+
+An interpreter that stands in for the converter's makes this independent of torch; import_end_to_end.py
+runs the real one.
+"""
+
+import contextlib
+import io
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+from fakes import TREE, FakeToolsTest
+
+sys.path.insert(0, str(TREE / "scripts"))
+import import_hf  # noqa: E402
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 8}
+
+
+def safetensors(n):
+    header = json.dumps({"__metadata__": {}, "w": {"dtype": "F32", "shape": [n], "data_offsets": [0, 4 * n]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(4 * n)
+
+
+class ImportTest(FakeToolsTest):
+    def setUp(self):
+        super().setUp()
+        self.model, self.out = self.folder / "tiny", self.folder / "tiny.gguf"
+        self.archive = self.folder / "archive"
+        self.model.mkdir()
+        self.archive.mkdir()
+        (self.archive / "convert_hf_to_gguf.py").touch()
+        self.config()
+        (self.model / "tokenizer.json").write_text("{}")
+        (self.model / "model.safetensors").write_bytes(safetensors(100))
+        self.env["KVSPAN_IMPORT_VENV"] = str(self.folder)
+        # The output is the last argument of the converter.
+        self.fake("python", 'for last; do :; done; printf "GGUF and more" >"$last"')
+
+    def config(self, **changes):
+        (self.model / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+
+    def run_import(self, *options, out=None):
+        command = [sys.executable, TREE / "scripts" / "import_hf.py", "--archive", self.archive, *options, self.model,
+                   out or self.out]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+
+    def assert_refused(self, reason, *options, out=None):
+        result = self.run_import(*options, out=out)
+        errors = [line for line in result.stderr.splitlines() if not line.startswith("import: ")]
+        self.assertEqual((result.returncode, len(errors)), (2, 1), result.stderr)
+        self.assertRegex(errors[0], f"^error: .*{reason}")
+        self.assertEqual(list(self.folder.glob(".*.part")), [])
+
+    def test_writes_the_file_and_says_so(self):
+        result = self.run_import()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.out.read_text(), "GGUF and more")
+        self.assertIn(f"import: wrote {self.out}", result.stderr)
+        self.assertEqual([p.name for p in self.folder.glob("*tiny.gguf*")], ["tiny.gguf"])
+
+    def test_gptneo_has_a_converter_of_its_own(self):
+        self.run_import("--outtype", "f16")
+        self.config(architectures=["GPTNeoForCausalLM"])
+        self.run_import("--force")
+        first, second = self.calls_of("python")
+        self.assertIn("convert_hf.py --archive", first)
+        self.assertIn("--outtype f16", first)
+        self.assertIn("convert_gptneo.py --gguf-py", second)
+
+    def test_an_existing_file_is_replaced_only_on_demand(self):
+        self.out.write_text("old")
+        self.assert_refused("tiny.gguf: exists; --force replaces it")
+        self.assertEqual(self.out.read_text(), "old")
+        self.assertEqual(self.run_import("--force").returncode, 0)
+        self.assertEqual(self.out.read_text(), "GGUF and more")
+
+    def test_a_failing_converter_leaves_the_old_file(self):
+        self.out.write_text("old")
+        self.fake("python", 'for last; do :; done; printf GG >"$last"; echo "ValueError: odd" >&2; exit 1')
+        self.assert_refused("the converter failed: ValueError: odd", "--force")
+        self.assertEqual(self.out.read_text(), "old")
+
+    def test_known_failures_of_the_converter_get_their_own_words(self):
+        for said, reason in (("OSError: [Errno 28] No space left on device", "disk full while writing"),
+                             ("NotImplementedError: BPE pre-tokenizer was not recognized - update", "tokenizer is not one"),
+                             ("ModuleNotFoundError: No module named 'torch'", "lacks the Python package torch")):
+            self.fake("python", f'echo "{said}" >&2; exit 1')
+            self.assert_refused(reason)
+        self.fake("python", 'for last; do :; done; echo no >"$last"')
+        self.assert_refused("wrote no GGUF file")
+
+    def test_with_machine_the_reason_goes_bare_to_standard_output(self):
+        self.config(architectures=["MambaForCausalLM"])
+        result = self.run_import("--machine")
+        self.assertEqual((result.returncode, result.stderr), (2, ""))
+        self.assertRegex(result.stdout, r"^[^\n]*MambaForCausalLM is not supported[^\n]*\n$")
+
+    def test_configurations_it_refuses(self):
+        self.config(architectures=["MambaForCausalLM"])
+        self.assert_refused("MambaForCausalLM is not supported; supported: .*GPTNeoForCausalLM.*Qwen3ForCausalLM")
+        self.config(architectures=None)
+        self.assert_refused("architecture none is not supported")
+        self.config(rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+        self.assert_refused("rope scaling 'dynamic' is not supported; supported: default, linear, llama3, yarn")
+        self.config(architectures=["Gemma3ForConditionalGeneration"], text_config={"rope_scaling": {"type": "su"}})
+        self.assert_refused("rope scaling 'su' is not supported")
+        self.config(architectures=["Qwen2ForCausalLM"], use_sliding_window=True)
+        self.assert_refused("use_sliding_window is not supported for Qwen2ForCausalLM")
+        self.config(architectures=["GPT2LMHeadModel"], scale_attn_by_inverse_layer_idx=True)
+        self.assert_refused("scale_attn_by_inverse_layer_idx is not supported")
+        (self.model / "config.json").write_text("{")
+        self.assert_refused("config.json: not valid JSON")
+        (self.model / "config.json").write_text("[]")
+        self.assert_refused("config.json: an object is expected")
+        (self.model / "config.json").unlink()
+        self.assert_refused("no config.json")
+        shutil.rmtree(self.model)
+        self.assert_refused("no such folder")
+
+    def test_weights_it_refuses(self):
+        weights = self.model / "model.safetensors"
+        whole = weights.read_bytes()
+        for content, reason in ((whole[:-10], "the download is incomplete"), (whole + b"x", "the download is incomplete"),
+                                (whole[:20], "truncated"), (b"", "truncated"),
+                                (struct.pack("<Q", 4) + b"nope", "damaged safetensors header"),
+                                (b"version https://git-lfs", "Git LFS pointer")):
+            weights.write_bytes(content)
+            self.assert_refused(reason)
+        weights.unlink()
+        self.assert_refused("no weights; model.*safetensors or pytorch_model.*bin is expected")
+        parts = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+        index = {"weight_map": {"a": parts[0], "b": parts[1]}}
+        (self.model / "model.safetensors.index.json").write_text(json.dumps(index))
+        (self.model / parts[0]).write_bytes(whole)
+        self.assert_refused(f"1 of 2 weight files are missing, first {parts[1]}")
+
+    def test_other_things_it_refuses(self):
+        self.assert_refused("the output must be a file in an existing folder", out=self.folder / "no" / "such.gguf")
+        self.assert_refused("the output must be a file in an existing folder", out=self.folder)
+        (self.archive / "convert_hf_to_gguf.py").unlink()
+        self.assert_refused("no convert_hf_to_gguf.py; the llama.cpp source folder is expected")
+        (self.archive / "convert_hf_to_gguf.py").touch()
+        (self.model / "tokenizer.json").unlink()
+        self.assert_refused("no tokenizer")
+        (self.model / "tokenizer.model").touch()
+        self.env["KVSPAN_IMPORT_VENV"] = "/nowhere"
+        self.assert_refused("KVSPAN_IMPORT_VENV: /nowhere/bin/python is not an interpreter")
+
+    def test_a_disk_too_small_is_foreseen(self):
+        free = shutil.disk_usage(self.folder)._replace(free=100)
+        said = io.StringIO()
+        with mock.patch.object(import_hf.shutil, "disk_usage", return_value=free), contextlib.redirect_stderr(said):
+            code = import_hf.main(["--archive", str(self.archive), str(self.model), str(self.out)])
+        self.assertEqual(code, 2)
+        self.assertIn("needed for the model", said.getvalue())
+
+    def test_a_package_that_cannot_be_installed_is_named(self):
+        del self.env["KVSPAN_IMPORT_VENV"]
+        self.env.update(XDG_CACHE_HOME=str(self.folder / "cache"), KVSPAN_PIP_ARGS="--no-index --no-cache-dir")
+        self.env.pop("PIP_FIND_LINKS", None)
+        self.assert_refused("setting up the converter failed: ERROR: No matching distribution found for torch")
+
+
+if __name__ == "__main__":
+    unittest.main()
