@@ -102,8 +102,10 @@ std::string fish_argument(const std::string& command, const CLI::Option& option)
                           : fmt::format(" -n '__fish_seen_subcommand_from {}'", command);
   for (const std::string& name : option.get_snames()) line += " -s " + name;
   for (const std::string& name : option.get_lnames()) line += " -l " + name;
-  if (kind.source != Source::kNone && option.nonpositional()) line += " -r";
-  if (kind.source == Source::kFiles || kind.source == Source::kModels) line += " -F";
+  const bool files = kind.source == Source::kFiles || kind.source == Source::kModels;
+  // -x: a value that is no file.
+  if (kind.source != Source::kNone && option.nonpositional()) line += files ? " -r" : " -x";
+  if (files) line += " -F";
   if (kind.source == Source::kFolders) line += " -a '(__fish_complete_directories)'";
   if (!kind.words.empty()) line += " -a " + shell_quoted(joined(kind.words));
   return line + " -d " + shell_quoted(option.get_description()) + "\n";

@@ -72,8 +72,10 @@ Result<std::string> read_text(const TextFlags& flags, LastNewline last_newline) 
     source = "the text";
   } else if (from_file) {
     source = fmt::format("'{}'", flags.file);
-    KVSPAN_TRY(const auto bytes, read_file(flags.file, kLimitBytes));
-    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const auto bytes = read_file(flags.file, kLimitBytes);
+    // A folder or a locked file is the user's to mend, as a missing one is.
+    if (!bytes) return fail(ErrorCode::kInvalidArgument, "{}", bytes.error().message);
+    text.assign(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   } else {
     source = "standard input";
     if (flags.file_option->count() == 0 && isatty(0) == 1) {

@@ -52,7 +52,7 @@ TEST(ProgressLine, FitsEveryWidth) {
 }
 
 TEST(ProgressLine, StandsMoreThanTheTotal) {
-  EXPECT_EQ(progress_line("x", "y", 7, 5, 1.0, 30), "x [###########] 5 of 5 y, 0 s left");
+  EXPECT_EQ(progress_line("x", "y", 7, 5, 1.0, 34), "x [###########] 5 of 5 y, 0 s left");
 }
 
 TEST(ProgressBar, ShortWorkStaysSilent) {

@@ -150,12 +150,13 @@ Result<PlainFeedForward::Activation> PlainFeedForward::read_activation(GgufFile&
                                                                        const ModelConfig& config,
                                                                        Activation usual) {
   const std::string key = config.architecture + ".hidden_activation";
-  KVSPAN_TRY(const auto name, file.find_string(key));
-  if (!name) return usual;
-  if (*name == "gelu") return Activation::kGeluErf;
-  if (*name == "gelu_new" || *name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  KVSPAN_TRY(const auto found, file.find_string(key));
+  if (!found) return usual;
+  const std::string_view name = *found;
+  if (name == "gelu") return Activation::kGeluErf;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   return fail(ErrorCode::kUnsupported, "'{}': {} is '{}'; supported: gelu, gelu_new", file.path(),
-              key, *name);
+              key, name);
 }
 
 ggml_tensor* PlainFeedForward::build(const GraphBuilder& graph, ggml_tensor* x) const {

@@ -102,13 +102,9 @@ class OnATerminal(ProgramTest):
                                         env={**environment(self.folder), "NO_COLOR": "1"},
                                         preexec_fn=claim_terminal)
         os.close(inner)
-        self.addCleanup(self.stop)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.terminal)
+        self.addCleanup(os.close, self.terminal)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
 
     def wait_for(self, pattern, seconds=60):
         """Reads until what came since the last call matches."""
@@ -135,7 +131,9 @@ class OnATerminal(ProgramTest):
         self.wait_for(r"tokens \| .* \| cancelled\s+[^>]*> ")
         self.type("/stats\r")
         self.wait_for(r"2 messages \|[^>]*> ")
-        self.type("some text\x03")
+        self.type("some text")
+        self.wait_for("some text")  # Ctrl-C throws away what was not read yet
+        self.type("\x03")
         self.assertNotIn("leaves", self.wait_for(r"\^C\s+[^>]*> "))
         self.type("\x03")
         self.wait_for(r"Ctrl-C again[^>]*> ")
