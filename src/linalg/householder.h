@@ -21,7 +21,7 @@ inline Reflector make_reflector(double* x, std::size_t first, std::size_t n) noe
   double head = x[first];
   x[first] = 0.0;
   double tail = inner_product(x, x, n);
-  if (tail < 1e-200) {  // too small to square, or 0: what cancellation leaves of dependent rows
+  if (tail < 1e-140) {  // too small to square, or 0: what cancellation leaves of dependent rows
     const Extremes range = extremes(x, n);
     const double largest = range.greatest > -range.least ? range.greatest : -range.least;
     if (largest == 0.0) {

@@ -46,7 +46,7 @@ Tridiagonal tridiagonalise(Panel& A, Panel& reflectors, std::vector<double>& tau
     tau[k] = reflector.tau;
     v[k] = w[k] = 0.0;
     kernels.update_and_multiply(A.row(0), A.stride(), k + 1, n, v, w, u, p);
-    const double shift = 0.5 * tau[k] * tau[k] * inner_product(p, u, n);
+    const double shift = 0.5 * tau[k] * (tau[k] * inner_product(p, u, n));  // tau^2 can overflow
     for (std::size_t j = k + 1; j < n; ++j) {
       v[j] = u[j];
       w[j] = tau[k] * p[j] - shift * u[j];
@@ -143,7 +143,7 @@ void symmetric_eigen_in_place(Panel& A, std::span<double> values, TensorView<dou
   }
   // The reduction squares entries and needs them in range; the sweeps take |T| near 1 for granted.
   double scale = scale_of(A);
-  const bool scaled = scale < 0x1p-300 || scale > 0x1p300;
+  const bool scaled = scale < 0x1p-200 || scale > 0x1p200;
   if (scaled) {
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = 0; j < padded(i + 1); ++j) A.row(i)[j] *= scale;

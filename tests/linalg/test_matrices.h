@@ -67,6 +67,9 @@ inline std::vector<NamedMatrix> difficult_matrices(std::size_t rows, std::size_t
     for (std::size_t j = 0; j < cols; ++j) duplicates.A(i, j) = pattern(0, j);
   }
   all.push_back(std::move(duplicates));
+  NamedMatrix ones{"all entries equal", Matrix(rows, cols)};
+  for (std::size_t i = 0; i < rows * cols; ++i) ones.A.data()[i] = 1.7320508f;
+  all.push_back(std::move(ones));
   NamedMatrix mixed{"rows of scales 1e-30 to 1e30", gaussian(rows, cols, 8)};
   for (std::size_t i = 0; i < rows; ++i) {
     const double exponent =

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Little-endian bytes in and out, with every read checked: a reader never touches a byte beyond its
+// end and says at which offset something is wrong.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/fail.h"
+#include "kvspan/result.h"
+
+namespace kvspan {
+
+static_assert(std::endian::native == std::endian::little, "the byte formats are little-endian");
+
+// CRC-64 (ECMA-182, reflected, as in xz): finds every change of up to 64 neighbouring bits.
+std::uint64_t crc64(std::span<const std::byte> bytes) noexcept;
+
+class ByteWriter {
+ public:
+  template <class T>
+  void put(T value) {
+    static_assert(std::is_arithmetic_v<T>);
+    put_all(std::span<const T>(&value, 1));
+  }
+  template <class T>
+  void put_all(std::span<const T> values) {
+    static_assert(std::is_arithmetic_v<T>);
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + values.size_bytes());
+    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+  }
+  std::vector<std::byte>& bytes() noexcept { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class ByteReader {
+ public:
+  // `what` names the format in messages; `base` is the offset of bytes[0] in the whole.
+  ByteReader(std::span<const std::byte> bytes, std::string_view what, std::size_t base = 0)
+      : bytes_(bytes), what_(what), base_(base) {}
+
+  std::size_t offset() const noexcept { return base_ + at_; }
+  std::size_t left() const noexcept { return bytes_.size() - at_; }
+  std::string_view what() const noexcept { return what_; }
+
+  template <class T>
+  Result<T> get(std::string_view field) {
+    T value;
+    KVSPAN_CHECK_OK(get_all(field, std::span<T>(&value, 1)));
+    return value;
+  }
+  template <class T>
+  Status get_all(std::string_view field, std::span<T> values) {
+    static_assert(std::is_arithmetic_v<T>);
+    if (values.size_bytes() > left()) {
+      return fail(ErrorCode::kCorruptData, "{}: {} at byte {} needs {} bytes, {} are left", what_,
+                  field, offset(), values.size_bytes(), left());
+    }
+    if (!values.empty()) std::memcpy(values.data(), bytes_.data() + at_, values.size_bytes());
+    at_ += values.size_bytes();
+    return {};
+  }
+  // Values that must all be finite and at most `limit` in magnitude.
+  template <class T>
+  Status get_finite(std::string_view field, std::span<T> values, T limit) {
+    const std::size_t start = offset();
+    KVSPAN_CHECK_OK(get_all(field, values));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] <= limit && values[i] >= -limit) continue;
+      return fail(ErrorCode::kCorruptData,
+                  "{}: {} at byte {} is {}; finite numbers up to {} are allowed", what_, field,
+                  start + i * sizeof(T), values[i], limit);
+    }
+    return {};
+  }
+  // An error unless exactly `bytes` are left: checked before anything is allocated for them.
+  Status expect_left(std::string_view field, std::size_t bytes) const {
+    if (left() == bytes) return {};
+    return fail(ErrorCode::kCorruptData, "{}: {} at byte {} should take {} bytes, {} are left",
+                what_, field, offset(), bytes, left());
+  }
+  // An error about the field that was just read.
+  Error wrong(std::string_view field, std::size_t field_bytes, const auto& value,
+              std::string_view allowed) const {
+    return fail(ErrorCode::kCorruptData, "{}: {} at byte {} is {}; allowed: {}", what_, field,
+                offset() - field_bytes, value, allowed);
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::string_view what_;
+  std::size_t base_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace kvspan

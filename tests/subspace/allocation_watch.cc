@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces operator new and delete of this test program.
+#include "tests/subspace/allocation_watch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> largest{0};
+
+void* watched(std::size_t bytes, std::size_t alignment) {
+  std::size_t seen = largest.load(std::memory_order_relaxed);
+  while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
+  }
+  const std::size_t whole =
+      (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  if (void* memory = std::aligned_alloc(alignment, whole)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return watched(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return watched(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvspan {
+
+void begin_allocation_watch() noexcept {
+  largest = 0;
+}
+std::size_t largest_allocation() noexcept {
+  return largest;
+}
+
+}  // namespace kvspan
