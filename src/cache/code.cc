@@ -65,10 +65,12 @@ Status check_finite(const TensorView<const float, 2>& matrix, const char* name) 
   return {};
 }
 
-Status check_inverse(const CodeParts& parts) {
+// |AB - I|_F.
+Result<double> check_inverse(const CodeParts& parts) {
   const TensorView<const float, 2>& a = parts.analysis;
   const std::size_t rank = a.shape[0], width = a.shape[1];
   std::vector<double> row(rank);
+  double sum = 0.0;
   for (std::size_t i = 0; i < rank; ++i) {
     std::fill(row.begin(), row.end(), 0.0);
     for (std::size_t k = 0; k < width; ++k) {
@@ -79,6 +81,7 @@ Status check_inverse(const CodeParts& parts) {
     }
     for (std::size_t j = 0; j < rank; ++j) {
       const double off = std::abs(row[j] - (i == j ? 1.0 : 0.0));
+      sum += off * off;
       if (!(off <= Code::kInverseTolerance)) {
         return fail(ErrorCode::kInvalidArgument,
                     "analysis times synthesis is off the identity by {:.3g} at row {}, column {}; "
@@ -87,7 +90,7 @@ Status check_inverse(const CodeParts& parts) {
       }
     }
   }
-  return {};
+  return std::sqrt(sum);
 }
 
 // Eight partial sums in a fixed order, which a compiler may keep in one register or two.
@@ -136,10 +139,11 @@ Result<std::shared_ptr<const Code>> Code::create(const CodeParts& parts,
   if (!parts.mean.empty()) {
     KVSPAN_CHECK_OK(check_finite({parts.mean.data(), {1, parts.mean.size()}}, "mean"));
   }
-  KVSPAN_CHECK_OK(check_inverse(parts));
+  KVSPAN_TRY(const double inverse_error, check_inverse(parts));
   KVSPAN_TRY(Codec codec, Codec::create(parts.codec, parts.analysis.shape[0]));
   std::shared_ptr<Code> code(new Code(parts, std::move(codec)));
   code->kind_ = kind;
+  code->inverse_error_ = inverse_error;
   code->store(parts, ledger);
   return std::shared_ptr<const Code>(std::move(code));
 }
@@ -152,10 +156,12 @@ void Code::store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger) 
   for (std::size_t j = 0; j < d; ++j) {
     for (std::size_t i = 0; i < r; ++i) {
       const float a = parts.analysis.row(i)[j];
+      analysis_norm_ += double{a} * double{a};
       synthesis_.as<float>()[j * r + i] = own_synthesis ? parts.synthesis.row(j)[i] : a;
       if (own_synthesis) analysis_.as<float>()[j * r + i] = a;
     }
   }
+  analysis_norm_ = std::sqrt(analysis_norm_);
   if (parts.mean.empty()) return;
   mean_ = Buffer(d * sizeof(float), kind_, ledger);
   std::copy(parts.mean.begin(), parts.mean.end(), mean_.as<float>());
@@ -197,6 +203,13 @@ void Code::analyse(const float* x, float* c) const noexcept {
   const Buffer& transposed = orthonormal() ? synthesis_ : analysis_;
   row_times(x, transposed.as<float>(), static_cast<std::size_t>(width()),
             static_cast<std::size_t>(rank_), c);
+}
+
+void Code::analyse_transposed(const float* c, float* x) const noexcept {
+  const float* at = (orthonormal() ? synthesis_ : analysis_).as<float>();
+  for (std::int32_t j = 0; j < width(); ++j, at += rank_) {
+    x[j] = dot(at, c, static_cast<std::size_t>(rank_));
+  }
 }
 
 void Code::synthesise(std::int32_t head, const float* c, float* x) const noexcept {

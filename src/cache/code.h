@@ -63,6 +63,10 @@ class Code {
   const Codec& codec() const noexcept { return codec_; }
   bool orthonormal() const noexcept { return analysis_.bytes() == 0; }
 
+  // |A|_F and |AB - I|_F, for bounds.
+  double analysis_norm() const noexcept { return analysis_norm_; }
+  double inverse_error() const noexcept { return inverse_error_; }
+
   // Mean of one head [dim]; null: none.
   const float* mean(std::int32_t head) const noexcept;
   // Rows of B that make one head: [dim, r].
@@ -79,6 +83,8 @@ class Code {
 
   // c [r] = A x, x [D] without its mean.
   void analyse(const float* x, float* c) const noexcept;
+  // x [D] = A^T c.
+  void analyse_transposed(const float* c, float* x) const noexcept;
   // x [dim] = B_head c, without the mean.
   void synthesise(std::int32_t head, const float* c, float* x) const noexcept;
   // c [r] = B_head^T x: moves what is to be multiplied with rows of a head to where coefficients
@@ -102,6 +108,8 @@ class Code {
   float gamma_;
   Rope rope_;
   Codec codec_;
+  double analysis_norm_ = 0.0;
+  double inverse_error_ = 0.0;
   MemoryKind kind_ = MemoryKind::kBases;
   Buffer analysis_;      // A^T [D, r]; empty when it is the synthesis
   Buffer synthesis_;     // B [D, r]
