@@ -123,11 +123,7 @@ Result<std::unique_ptr<KvCache>> SegmentCache::fork() const {
 
 CacheBytes SegmentCache::bytes() const {
   CacheBytes bytes;
-  for (const SegmentList& layer : layers_) {
-    bytes.full_rank += layer.full_rank_bytes();
-    bytes.positions += layer.position_bytes();
-  }
-  bytes.total = bytes.full_rank + bytes.positions;
+  for (const SegmentList& layer : layers_) layer.add_bytes(bytes);
   return bytes;
 }
 

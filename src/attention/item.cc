@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <limits>
 
+#include "attention/coded_item.h"
+
 namespace kvspan {
 namespace {
 
@@ -123,6 +125,11 @@ void Runner::run_tiles(const Segment& segment, IndexRange part) {
   }
 }
 
+// Where a full-rank segment's keys of a head begin; null for others: nothing to ask for ahead.
+const std::byte* first_key(const Segment& segment, std::int32_t head) noexcept {
+  return segment.coded_keys ? nullptr : segment.keys.head(head).data;
+}
+
 }  // namespace
 
 AttentionItem item_at(const AttentionPlan& plan, std::int32_t index) noexcept {
@@ -168,6 +175,8 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
   std::fill_n(state.sum, padded_rows, 0.0f);
   std::fill_n(state.out, static_cast<std::ptrdiff_t>(padded_rows) * plan.value_dim, 0.0f);
   run.load_queries();
+  float* const coded_work =
+      work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats);
 
   const std::int32_t from = (plan.first_chunk + item.chunk) * plan.chunk_tokens;
   const IndexRange chunk{std::max(plan.tokens.begin, from),
@@ -183,12 +192,16 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
     const IndexRange seen{segment.positions.visible(run.position(0), layer.window).begin,
                           segment.positions.visible(run.position(item.positions - 1), 0).end};
     const IndexRange needed{std::max(part.begin, seen.begin), std::min(part.end, seen.end)};
-    if (plan.rows_form()) {
+    if (segment.coded()) {
+      if (!needed.empty()) {
+        attend_coded(plan, kernels, layer, queries, item, segment, needed, state, coded_work);
+      }
+    } else if (plan.rows_form()) {
       for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
         const std::int32_t end = std::min(needed.end, t + kRunTokens);
         const RowsView keys = segment.keys.head(item.head);
         const std::byte* next = end < needed.end    ? keys.from(end).data
-                                : start < chunk.end ? (&segment + 1)->keys.head(item.head).data
+                                : start < chunk.end ? first_key(*(&segment + 1), item.head)
                                                     : nullptr;
         run.run_rows(segment, {t, end}, next);
       }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "attention/coded_item.h"
+
 namespace kvspan {
 namespace {
 
@@ -34,7 +36,7 @@ std::size_t AttentionPlan::work_floats() const noexcept {
   const auto scores = r * static_cast<std::size_t>(rows_form() ? kRunStride : kTileTokens);
   const auto tiles_of_rows =
       rows_form() ? 0 : static_cast<std::size_t>(kTileTokens * (key_dim + value_dim));
-  return state_floats() + queries + ranges + scores + tiles_of_rows;
+  return state_floats() + queries + ranges + scores + tiles_of_rows + coded_work_floats;
 }
 
 std::size_t AttentionPlan::partial_floats() const noexcept {
@@ -54,6 +56,7 @@ AttentionPlan plan_attention(const LayerShape& layer, const SegmentList& list,
   plan.tiles = ceil_div(plan.positions, plan.tile_positions);
   plan.rows = plan.tile_positions * plan.group;
   plan.padded_rows = plan.rows_form() ? plan.rows : ceil_div(plan.rows, kPanelRows) * kPanelRows;
+  plan.coded_work_floats = coded_floats(plan, list);
   plan.tokens = seen_tokens(list, query_positions.front(), query_positions.back(), layer.window);
 
   const std::int32_t most = plan.rows <= kPanelRows ? kMaxItems : kMaxTileItems;

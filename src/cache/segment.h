@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A segment: the tokens of a group of KV heads that share one representation. It holds their
 // positions and two sides, keys and values. A side without a code is full rank: rows in f16 or f32,
-// per head contiguous, so that a kernel reads one head of a segment as one stream.
+// per head contiguous, so that a kernel reads one head of a segment as one stream. A coded side
+// (cache/coded_side.h) is written once, by encode_rows, and takes no further rows.
 // Copying a segment shares its memory; writing through prepare() un-shares it first.
 #pragma once
 
@@ -13,6 +14,8 @@
 #include "cache/positions.h"
 
 namespace kvspan {
+
+class CodedSide;
 
 enum class Element : std::uint8_t { kF16, kF32 };
 constexpr std::size_t bytes_of(Element element) noexcept {
@@ -68,9 +71,13 @@ struct Segment {
   Positions positions;
   RowSide keys;
   RowSide values;
+  std::shared_ptr<const CodedSide> coded_keys;  // then keys hold nothing
+  std::shared_ptr<const CodedSide> coded_values;
 
   std::int32_t tokens() const noexcept { return positions.size(); }
-  std::int32_t room() const noexcept { return capacity - tokens(); }
+  bool coded() const noexcept { return coded_keys != nullptr || coded_values != nullptr; }
+  // Rows that may still be written here.
+  std::int32_t room() const noexcept { return coded() ? 0 : capacity - tokens(); }
   // Un-shares what a writer is about to change.
   void prepare(const std::shared_ptr<Ledger>& ledger) {
     keys.prepare(ledger);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/expect.h"
+#include "cache/coded_side.h"
 
 namespace kvspan {
 namespace {
@@ -94,6 +95,13 @@ void SegmentList::clear() noexcept {
   tokens_ = 0;
 }
 
+void SegmentList::append(Segment segment) {
+  KVSPAN_EXPECT(segment.tokens() > 0 && segment.positions.at(0) >= next_position(),
+                "positions increase");
+  tokens_ += segment.tokens();
+  segments_.push_back(std::move(segment));
+}
+
 std::size_t SegmentList::full_rank_bytes() const noexcept {
   std::size_t sum = 0;
   for (const Segment& segment : segments_) sum += segment.keys.bytes() + segment.values.bytes();
@@ -102,8 +110,41 @@ std::size_t SegmentList::full_rank_bytes() const noexcept {
 
 std::size_t SegmentList::position_bytes() const noexcept {
   std::size_t sum = 0;
-  for (const Segment& segment : segments_) sum += segment.positions.bytes();
+  for (const Segment& segment : segments_) {
+    sum += segment.positions.bytes();
+    if (segment.coded_keys) sum += segment.coded_keys->residual_bytes();
+    if (segment.coded_values) sum += segment.coded_values->residual_bytes();
+  }
   return sum;
+}
+
+void SegmentList::add_bytes(CacheBytes& bytes) const {
+  std::vector<const Code*> codes;
+  CacheBytes sum;
+  sum.full_rank = full_rank_bytes();
+  sum.positions = position_bytes();
+  const auto add_side = [&](const CodedSide* side) {
+    if (side == nullptr) return;
+    sum.coefficients += side->coefficient_bytes();
+    sum.scales += side->scale_bytes();
+    for (const CodedSide::Part& part : side->parts()) codes.push_back(part.code.get());
+  };
+  for (const Segment& segment : segments_) {
+    add_side(segment.coded_keys.get());
+    add_side(segment.coded_values.get());
+  }
+  std::sort(codes.begin(), codes.end());
+  codes.erase(std::unique(codes.begin(), codes.end()), codes.end());
+  for (const Code* code : codes) {
+    (code->memory_kind() == MemoryKind::kShared ? sum.shared : sum.bases) += code->bytes();
+  }
+  bytes.full_rank += sum.full_rank;
+  bytes.coefficients += sum.coefficients;
+  bytes.scales += sum.scales;
+  bytes.bases += sum.bases;
+  bytes.positions += sum.positions;
+  bytes.shared += sum.shared;
+  bytes.total += sum.full_rank + sum.coefficients + sum.scales + sum.bases + sum.positions;
 }
 
 }  // namespace kvspan

@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "cache/segment.h"
+#include "kvspan/cache.h"
 #include "kvspan/tensor_view.h"
 
 namespace kvspan {
@@ -54,13 +55,19 @@ class SegmentList {
              const TensorView<const float, 3>& values, std::int32_t head, std::int32_t begin,
              std::int32_t end) noexcept;
 
+  // Takes a segment whole, with positions beyond every position held, made for this shape.
+  void append(Segment segment);
+
   // Forgets positions >= position and returns the memory of segments left empty.
   void truncate(std::int32_t position);
   void clear() noexcept;
 
   // Bytes of every buffer reachable from here, those shared with forks included.
   std::size_t full_rank_bytes() const noexcept;
-  std::size_t position_bytes() const noexcept;
+  std::size_t position_bytes() const noexcept;  // residual norms included
+  // Adds all of them to `bytes` by kind; a code that several segments use counts once. May
+  // allocate.
+  void add_bytes(CacheBytes& bytes) const;
 
  private:
   void forget_after(std::int32_t tokens);

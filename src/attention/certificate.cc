@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/certificate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/fail.h"
+#include "base/half.h"
+#include "cache/coded_side.h"
+
+namespace kvspan {
+namespace {
+
+constexpr double kRound = 0x1p-24;        // unit roundoff of f32
+constexpr double kWeightRound = 0x1p-21;  // of a weight: its exponential and the sum's
+
+double norm(const float* x, std::size_t n) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < n; ++i) sum += double{x[i]} * double{x[i]};
+  return std::sqrt(sum);
+}
+
+// One side of one head of a segment, rebuilt.
+struct SideFacts {
+  const CodedSide::Part* part = nullptr;  // null: full rank
+  std::vector<float> rows;                // [tokens, dim]
+  std::vector<double> lost;               // [tokens] >= |x - x^|
+  std::vector<double> lost_joint;         // the same over all heads of the part
+  std::vector<double> coefficients;       // [tokens] |c^|
+  std::vector<double> sizes;              // [tokens] |B||c^| + |mean|
+  // [tokens]: what f32 may add to a coordinate sum: per unit of |q| for keys. Products of r
+  // coefficients with a projection of dim products, sizes |B||c| by Cauchy; as much again for
+  // having rebuilt the row in f32.
+  std::vector<double> rounding;
+};
+
+SideFacts rebuild(const Segment& segment, const RowSide& side, const CodedSide* coded,
+                  std::int32_t head, std::int32_t dim, double turn) {
+  SideFacts facts;
+  const auto n = static_cast<std::size_t>(segment.tokens()), d = static_cast<std::size_t>(dim);
+  facts.rows.resize(n * d);
+  facts.lost.assign(n, 0.0);
+  facts.rounding.assign(n, 0.0);
+  if (coded == nullptr) {
+    const RowsView view = side.head(head);
+    for (std::size_t t = 0; t < n; ++t) {
+      for (std::size_t i = 0; i < d; ++i) {
+        const std::size_t at = t * static_cast<std::size_t>(view.stride) + i;
+        facts.rows[t * d + i] = view.element == Element::kF16
+                                    ? to_float(reinterpret_cast<const Half*>(view.data)[at])
+                                    : reinterpret_cast<const float*>(view.data)[at];
+      }
+      facts.rounding[t] = (dim + 16) * kRound * norm(facts.rows.data() + t * d, d);
+    }
+    return facts;
+  }
+  facts.part = &coded->part(head);
+  const Code& code = *facts.part->code;
+  const std::int32_t within = head - facts.part->first_head;
+  coded->reconstruct(head, segment.positions, 0, {facts.rows.data(), {n, d}});
+  facts.lost_joint.assign(n, 0.0);
+  facts.coefficients.assign(n, 0.0);
+  facts.sizes.assign(n, 0.0);
+  const double b = norm(code.synthesis(within), d * static_cast<std::size_t>(code.rank()));
+  const double mean = code.mean(within) != nullptr ? norm(code.mean(within), d) : 0.0;
+  std::vector<float> c(static_cast<std::size_t>(code.rank()));
+  for (std::size_t t = 0; t < n; ++t) {
+    const auto token = static_cast<std::int32_t>(t);
+    facts.lost[t] = coded->residual(head, token);
+    for (std::int32_t h = 0; h < code.heads(); ++h) {
+      const double lost = coded->residual(facts.part->first_head + h, token);
+      facts.lost_joint[t] = std::hypot(facts.lost_joint[t], lost);
+    }
+    facts.part->coefficients(token, {c.data(), {1, c.size()}});
+    facts.coefficients[t] = norm(c.data(), c.size());
+    facts.sizes[t] = b * facts.coefficients[t] + mean;
+    facts.rounding[t] = 2.0 * (dim + code.rank() + 16) * kRound * turn * facts.sizes[t];
+  }
+  return facts;
+}
+
+struct SegmentFacts {
+  const Segment* segment = nullptr;
+  SideFacts keys, values;
+};
+
+// What a query can say about the errors of a post-RoPE code: with any decomposition
+// q = w + A^T y, q.e = w.e + y.(A e), and A e = (c - c^) - (AB - I) c^. Here y = B^T q.
+struct QuerySplit {
+  double outside = 0.0;  // |w|
+  double inside = 0.0;   // |y|
+};
+
+QuerySplit split_query(const CodedSide::Part& part, std::int32_t head, const float* q) {
+  const Code& code = *part.code;
+  std::vector<float> y(static_cast<std::size_t>(code.rank()));
+  std::vector<float> w(static_cast<std::size_t>(code.width()));
+  const std::int32_t within = head - part.first_head;
+  code.project(within, q, y.data());
+  code.analyse_transposed(y.data(), w.data());
+  for (float& x : w) x = -x;
+  for (std::int32_t i = 0; i < code.dim(); ++i)
+    w[static_cast<std::size_t>(within * code.dim() + i)] += q[i];
+  QuerySplit split;
+  split.inside = norm(y.data(), y.size());
+  // w in f32: rank products of numbers as large as |A||y|, and the subtraction.
+  split.outside = norm(w.data(), w.size()) + (code.rank() + 8) * kRound *
+                                                 (code.analysis_norm() * split.inside +
+                                                  norm(q, static_cast<std::size_t>(code.dim())));
+  return split;
+}
+
+// >= |q.(k - k^)| of a token.
+double key_error(const SideFacts& keys, std::size_t t, double q, const QuerySplit& split) {
+  const double plain = q * keys.lost[t];
+  if (keys.part == nullptr || keys.part->code->domain() != Domain::kPostRopeKey) return plain;
+  const Code& code = *keys.part->code;
+  const auto d = static_cast<std::size_t>(code.width());
+  // Analysis in f32, of rows no longer than |B||c^| + |mean| + rho.
+  const double row = keys.sizes[t] + keys.lost_joint[t];
+  const double analysed = static_cast<double>(d + 8) * kRound * code.analysis_norm() * row;
+  return std::min(plain, split.outside * keys.lost_joint[t] +
+                             split.inside * (double{keys.part->quantization} + analysed +
+                                             code.inverse_error() * keys.coefficients[t]));
+}
+
+struct Seen {
+  double logit = 0.0, error = 0.0;  // error >= |l - l^|
+  const float* value = nullptr;
+  double lost = 0.0, rounding = 0.0;  // of the value
+  double weight = 0.0;
+};
+
+std::vector<Seen> look(const LayerShape& layer, const std::vector<SegmentFacts>& all,
+                       const float* q, std::int32_t position, std::int32_t head) {
+  std::vector<Seen> seen;
+  const auto d = static_cast<std::size_t>(layer.key_dim);
+  const double q_norm = norm(q, d), scale = std::abs(double{layer.logit_scale});
+  for (const SegmentFacts& facts : all) {
+    const IndexRange range = facts.segment->positions.visible(position, layer.window);
+    if (range.empty()) continue;
+    const CodedSide::Part* part = facts.keys.part;
+    const double gamma = part != nullptr ? double{part->code->gamma()} : 1.0;
+    QuerySplit split;
+    if (part != nullptr && part->code->domain() == Domain::kPostRopeKey) {
+      split = split_query(*part, head, q);
+    }
+    for (auto t = static_cast<std::size_t>(range.begin); t < static_cast<std::size_t>(range.end);
+         ++t) {
+      double dot = 0.0;
+      for (std::size_t i = 0; i < d; ++i) dot += double{q[i]} * double{facts.keys.rows[t * d + i]};
+      Seen one;
+      one.logit = double{layer.logit_scale} * gamma * dot;
+      one.error =
+          scale * (key_error(facts.keys, t, q_norm, split) + std::abs(1.0 - gamma) * std::abs(dot) +
+                   (1.0 + std::abs(gamma)) * q_norm * facts.keys.rounding[t]);
+      if (layer.soft_cap > 0.0f) {  // the cap brings numbers no further apart
+        one.logit = layer.soft_cap * std::tanh(one.logit / layer.soft_cap);
+        one.error += 8.0 * kRound * double{layer.soft_cap};
+      }
+      one.value = facts.values.rows.data() + t * static_cast<std::size_t>(layer.value_dim);
+      one.lost = facts.values.lost[t];
+      one.rounding = facts.values.rounding[t];
+      seen.push_back(one);
+    }
+  }
+  return seen;
+}
+
+// Bounds of |a - a^|_1: line 4's, and the one for errors that differ.
+double weights_bound(const std::vector<Seen>& seen, double worst) {
+  double high = 0.0, low = 0.0;
+  for (const Seen& s : seen) {
+    high += s.weight * std::exp(s.error);
+    low += s.weight * std::exp(-s.error);
+  }
+  double up = 0.0, down = 0.0;  // bounds of sum (a - a^)+ and sum (a^ - a)+, which are equal
+  for (const Seen& s : seen) {
+    up += s.weight * std::max(0.0, std::exp(s.error) / low - 1.0);
+    down += s.weight * std::max(0.0, 1.0 - std::exp(-s.error) / high);
+  }
+  double bound = 2.0 * std::tanh(worst / 2.0);
+  if (up < bound) bound = std::min(bound, 2.0 * up);  // comparisons skip infinities and NaN
+  if (down < bound) bound = std::min(bound, 2.0 * down);
+  return bound;
+}
+
+Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
+  Certificate result;
+  double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
+  for (const Seen& s : seen) max = std::max(max, s.logit);
+  for (Seen& s : seen) sum += s.weight = std::exp(s.logit - max);
+  std::vector<double> out(dim, 0.0);
+  double rounding = 0.0;
+  for (Seen& s : seen) {
+    s.weight /= sum;
+    result.logits = std::max(result.logits, s.error);
+    result.values += s.weight * s.lost;
+    rounding = std::max(rounding, s.rounding);
+    for (std::size_t i = 0; i < dim; ++i) out[i] += s.weight * double{s.value[i]};
+  }
+  // Sums over tokens in f32.
+  const double summing = kWeightRound + 2.0 * static_cast<double>(seen.size() + 16) * kRound;
+  result.weights = weights_bound(seen, result.logits) + summing;
+  double from_zero = 0.0, from_out = 0.0, largest = 0.0;
+  for (const Seen& s : seen) {
+    double zero = 0.0, centred = 0.0;
+    for (std::size_t i = 0; i < dim; ++i) {
+      const double v = s.value[i];
+      zero += v * v;
+      centred += (v - out[i]) * (v - out[i]);
+    }
+    largest = std::max(largest, std::sqrt(zero));
+    from_zero = std::max(from_zero, std::sqrt(zero) + s.lost);
+    from_out = std::max(from_out, std::sqrt(centred) + s.lost);
+  }
+  result.output = result.weights * std::min(from_zero, from_out) + result.values +
+                  summing * largest + rounding * std::sqrt(static_cast<double>(dim));
+  return result;
+}
+
+}  // namespace
+
+Status certify(const LayerShape& layer, const SegmentList& list, const Queries& queries,
+               std::int32_t kv_head, TensorView<Certificate, 2> out) {
+  std::vector<SegmentFacts> all;
+  const double turn = std::max(1.0, std::abs(double{layer.rope.magnitude}));
+  for (const Segment& segment : list.segments()) {
+    for (const CodedSide* side : {segment.coded_keys.get(), segment.coded_values.get()}) {
+      if (side != nullptr && !side->has_residuals()) {
+        return fail(ErrorCode::kUnsupported,
+                    "the segment at position {} keeps no residual norms, so nothing bounds it",
+                    segment.positions.at(0));
+      }
+    }
+    all.push_back(
+        {&segment,
+         rebuild(segment, segment.keys, segment.coded_keys.get(), kv_head, layer.key_dim, turn),
+         rebuild(segment, segment.values, segment.coded_values.get(), kv_head, layer.value_dim,
+                 1.0)});
+  }
+  const std::int32_t group = layer.query_heads / layer.kv_heads;
+  for (std::size_t i = 0; i < queries.positions.size(); ++i) {
+    for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      std::vector<Seen> seen =
+          look(layer, all, queries.rows.row(i, h), queries.positions[i], kv_head);
+      out.row(i)[h] = seen.empty()
+                          ? Certificate{}
+                          : certificate_of(seen, static_cast<std::size_t>(layer.value_dim));
+    }
+  }
+  return {};
+}
+
+}  // namespace kvspan

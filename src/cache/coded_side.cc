@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/coded_side.h"
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "base/expect.h"
+#include "base/fail.h"
+#include "base/half.h"
+#include "cache/rope.h"
+
+namespace kvspan {
+namespace {
+
+// The least bfloat16 not below a number >= 0 and its rounding errors (2^-22 relative).
+BFloat16 bfloat16_above(double x) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x * (1.0 + 0x1p-22)));
+  return {static_cast<std::uint16_t>((bits + 0xffffu) >> 16)};
+}
+
+// x [D] of a token without its mean, in the code's domain.
+void gather(const SideRows& rows, const CodedSide::Part& part, std::size_t token, float* x) {
+  const Code& code = *part.code;
+  const std::int32_t position = rows.positions[token];
+  const bool raw = code.domain() == Domain::kPreRopeKey || code.domain() == Domain::kAnchoredKey;
+  for (std::int32_t h = 0; h < code.heads(); ++h, x += code.dim()) {
+    const bool given = raw && rows.raw.data != nullptr;
+    const float* from = (given ? rows.raw : rows.rows).row(token, part.first_head + h);
+    for (std::int32_t i = 0; i < code.dim(); ++i) x[i] = from[i];
+    if (raw && !given) rope_unrotate(code.rope(), position, x);
+    if (const float* mean = code.mean(h)) {
+      for (std::int32_t i = 0; i < code.dim(); ++i) x[i] -= mean[i];
+    }
+    if (code.domain() == Domain::kAnchoredKey) {
+      rope_offset(code.rope(), position - code.anchor_of(position), x);
+    }
+  }
+}
+
+// From B c to the row as attention sees it.
+void finish_row(const Code& code, std::int32_t head, std::int32_t position, float* row) {
+  const float* mean = code.mean(head);
+  const auto add = [&](const float* what) {
+    for (std::int32_t i = 0; what != nullptr && i < code.dim(); ++i) row[i] += what[i];
+  };
+  switch (code.domain()) {
+    case Domain::kPostRopeKey:
+    case Domain::kValue:
+      add(mean);
+      break;
+    case Domain::kPreRopeKey:
+      add(mean);
+      rope_rotate(code.rope(), position, row);
+      break;
+    case Domain::kAnchoredKey:
+      add(code.turned_mean(head, position));  // k = R(t_a) (x + Rot(t - t_a) mu)
+      rope_rotate(code.rope(), code.anchor_of(position), row);
+      break;
+  }
+}
+
+}  // namespace
+
+void CodedSide::Part::coefficients(std::int32_t first, TensorView<float, 2> out) const noexcept {
+  code->codec().decode({payload.data(), size.payload_bytes}, {scales.data(), size.scale_bytes},
+                       static_cast<std::size_t>(first), out);
+}
+
+Result<std::shared_ptr<const CodedSide>> CodedSide::encode(
+    const SideRows& rows, bool keys, std::span<const std::shared_ptr<const Code>> codes,
+    bool residuals, const std::shared_ptr<Ledger>& ledger) {
+  KVSPAN_EXPECT(rows.rows.shape[0] == rows.positions.size(), "one position for each row");
+  KVSPAN_EXPECT(rows.raw.data == nullptr || rows.raw.shape == rows.rows.shape,
+                "as many rows before RoPE as after");
+  std::shared_ptr<CodedSide> side(new CodedSide);
+  side->tokens_ = static_cast<std::int32_t>(rows.positions.size());
+  side->parts_.reserve(codes.size());
+  for (const auto& code : codes) {
+    if ((code->domain() != Domain::kValue) != keys) {
+      return fail(ErrorCode::kInvalidArgument, "a code of {} for {}", keys ? "values" : "keys",
+                  keys ? "keys" : "values");
+    }
+    if (static_cast<std::size_t>(code->dim()) != rows.rows.shape[2]) {
+      return fail(ErrorCode::kInvalidArgument, "a code of {} dimensions for rows of {}",
+                  code->dim(), rows.rows.shape[2]);
+    }
+    Part part;
+    part.code = code;
+    part.first_head = static_cast<std::int32_t>(side->part_of_head_.size());
+    side->part_of_head_.insert(side->part_of_head_.end(), static_cast<std::size_t>(code->heads()),
+                               side->parts_.size());
+    side->parts_.push_back(std::move(part));
+  }
+  if (side->part_of_head_.size() != rows.rows.shape[1]) {
+    return fail(ErrorCode::kInvalidArgument, "codes of {} heads for rows of {}",
+                side->part_of_head_.size(), rows.rows.shape[1]);
+  }
+  for (Part& part : side->parts_) KVSPAN_CHECK_OK(side->encode_part(rows, part, ledger));
+  if (residuals) side->measure(rows, ledger);
+  return std::shared_ptr<const CodedSide>(std::move(side));
+}
+
+Status CodedSide::encode_part(const SideRows& rows, Part& part,
+                              const std::shared_ptr<Ledger>& ledger) {
+  const Code& code = *part.code;
+  const auto n = rows.positions.size(), r = static_cast<std::size_t>(code.rank());
+  std::vector<float> x(static_cast<std::size_t>(code.width())), c(n * r), lost(n);
+  for (std::size_t t = 0; t < n; ++t) {
+    gather(rows, part, t, x.data());
+    code.analyse(x.data(), c.data() + t * r);
+  }
+  part.size = code.codec().encoded_size(n);
+  part.payload = Buffer(part.size.payload_bytes, MemoryKind::kCoefficients, ledger);
+  part.scales = Buffer(part.size.scale_bytes, MemoryKind::kScales, ledger);
+  KVSPAN_CHECK_OK(code.codec().encode(
+      TensorView<const float, 2>(c.data(), {n, r}), {part.payload.data(), part.size.payload_bytes},
+      {part.scales.data(), part.size.scale_bytes}, {.l2 = lost, .linf = {}}));
+  for (const float l : lost) part.quantization = std::max(part.quantization, l);
+  return {};
+}
+
+void CodedSide::measure(const SideRows& rows, const std::shared_ptr<Ledger>& ledger) {
+  const auto n = rows.positions.size(), d = rows.rows.shape[2];
+  residuals_ = Buffer(part_of_head_.size() * n * sizeof(BFloat16), MemoryKind::kPositions, ledger);
+  Positions positions;
+  for (const std::int32_t position : rows.positions) positions.push(position, tokens_, nullptr);
+  std::vector<float> back(n * d);
+  BFloat16* to = residuals_.as<BFloat16>();
+  for (std::size_t h = 0; h < part_of_head_.size(); ++h) {
+    reconstruct(static_cast<std::int32_t>(h), positions, 0, {back.data(), {n, d}});
+    for (std::size_t t = 0; t < n; ++t) {
+      const float* x = rows.rows.row(t, h);
+      double sum = 0.0;
+      for (std::size_t i = 0; i < d; ++i) {
+        const double off = double{x[i]} - double{back[t * d + i]};
+        sum += off * off;
+      }
+      *to++ = bfloat16_above(std::sqrt(sum));
+    }
+  }
+}
+
+void CodedSide::reconstruct(std::int32_t head, const Positions& positions, std::int32_t first,
+                            TensorView<float, 2> out) const {
+  const Part& from = part(head);
+  const Code& code = *from.code;
+  std::vector<float> c(static_cast<std::size_t>(code.rank()));
+  for (std::size_t t = 0; t < out.shape[0]; ++t) {
+    const std::int32_t token = first + static_cast<std::int32_t>(t);
+    from.coefficients(token, {c.data(), {1, c.size()}});
+    code.synthesise(head - from.first_head, c.data(), out.row(t));
+    finish_row(code, head - from.first_head, positions.at(token), out.row(t));
+  }
+}
+
+float CodedSide::residual(std::int32_t head, std::int32_t token) const noexcept {
+  return to_float(residuals_.as<BFloat16>()[static_cast<std::ptrdiff_t>(head) * tokens_ + token]);
+}
+
+std::size_t CodedSide::coefficient_bytes() const noexcept {
+  std::size_t sum = 0;
+  for (const Part& part : parts_) sum += part.payload.bytes();
+  return sum;
+}
+
+std::size_t CodedSide::scale_bytes() const noexcept {
+  std::size_t sum = 0;
+  for (const Part& part : parts_) sum += part.scales.bytes();
+  return sum;
+}
+
+}  // namespace kvspan

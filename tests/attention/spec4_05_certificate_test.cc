@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spec section 4, lines 3 to 5, as certificates of attention over coded segments: never below the
+// error measured against a cache that codes nothing. Prints how tight they are.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "attention/certificate.h"
+#include "tests/attention/random_case.h"
+
+namespace kvspan {
+namespace {
+
+using testing::Problem;
+
+struct Row {
+  std::vector<double> logits, weights;
+};
+
+// Logits and softmax of one query, in double.
+Row softmax_of(const Problem& p, std::size_t i, std::int32_t h) {
+  const LayerShape& s = p.layer;
+  Row row;
+  const auto d = std::size_t(s.key_dim), heads = std::size_t(s.kv_heads);
+  const float* q = p.queries.data() + (i * std::size_t(s.query_heads) + std::size_t(h)) * d;
+  double max = -1e300, sum = 0.0;
+  for (std::size_t t = 0; t < p.positions.size(); ++t) {
+    if (p.positions[t] > p.query_positions[i]) continue;
+    if (s.window > 0 && p.positions[t] <= p.query_positions[i] - s.window) continue;
+    const float* k =
+        p.keys.data() + (t * heads + std::size_t(h / (s.query_heads / s.kv_heads))) * d;
+    double logit = 0.0;
+    for (std::size_t j = 0; j < d; ++j) logit += double{q[j]} * double{k[j]};
+    logit *= double{s.logit_scale};
+    if (s.soft_cap > 0.0f) logit = s.soft_cap * std::tanh(logit / s.soft_cap);
+    row.logits.push_back(logit);
+    max = std::max(max, logit);
+  }
+  for (const double logit : row.logits) sum += std::exp(logit - max);
+  for (const double logit : row.logits) row.weights.push_back(std::exp(logit - max) / sum);
+  return row;
+}
+
+double median(std::vector<double>& x) {
+  std::nth_element(x.begin(), x.begin() + std::ptrdiff_t(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+// Ratios of bound to error, where there is an error to speak of.
+struct Tightness {
+  std::vector<double> logits, weights, output;
+  std::size_t trials = 0;
+};
+
+void check_case(const testing::RandomCase& c, Tightness& tightness) {
+  const Problem& p = c.problem;
+  const Problem truth = testing::shadow(p, c.list), back = testing::reread(p, c.list).problem;
+  const testing::Exact exact = testing::exact_attention(truth, 4096);
+  const testing::Attended got = testing::attend(p, c.list);
+  const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
+  std::vector<Certificate> certificates(p.query_positions.size() * heads);
+  for (std::int32_t h = 0; h < p.layer.kv_heads; ++h) {
+    ASSERT_TRUE(certify(p.layer, c.list, p.queries_view(), h,
+                        {certificates.data(), {p.query_positions.size(), heads}})
+                    .has_value());
+  }
+  for (std::size_t r = 0; r < certificates.size(); ++r) {
+    const Row l = softmax_of(truth, r / heads, std::int32_t(r % heads));
+    const Row m = softmax_of(back, r / heads, std::int32_t(r % heads));
+    double logits = 0.0, weights = 0.0, output = 0.0, size = 0.0;
+    for (std::size_t t = 0; t < l.logits.size(); ++t) {
+      logits = std::max(logits, std::abs(l.logits[t] - m.logits[t]));
+      weights += std::abs(l.weights[t] - m.weights[t]);
+    }
+    for (std::size_t i = 0; i < d; ++i) {
+      const double off = double{got.out[r * d + i]} - exact.out[r * d + i];
+      output += off * off;
+      size += exact.out[r * d + i] * exact.out[r * d + i];
+    }
+    output = std::sqrt(output);
+    const Certificate& bound = certificates[r];
+    ASSERT_LE(logits, bound.logits) << "row " << r;
+    ASSERT_LE(weights, bound.weights) << "row " << r;
+    ASSERT_LE(output, bound.output) << "row " << r;
+    ++tightness.trials;
+    if (output < 1e-4 * std::sqrt(size)) continue;
+    tightness.output.push_back(bound.output / output);
+    if (logits > 1e-4) tightness.logits.push_back(bound.logits / logits);
+    if (weights > 1e-4) tightness.weights.push_back(bound.weights / weights);
+  }
+}
+
+TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredError) {
+  Tightness tightness;
+  std::uint64_t seed = 1000;
+  while (tightness.trials < 100000) {
+    check_case(testing::random_case(++seed, {.piece_tokens = 12, .pieces = 3, .queries = 80}),
+               tightness);
+    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+  }
+  ASSERT_GT(tightness.output.size(), tightness.trials / 2);
+  const double logits = median(tightness.logits), weights = median(tightness.weights),
+               output = median(tightness.output);
+  RecordProperty("trials", std::to_string(tightness.trials));
+  RecordProperty("median_logit_bound_over_error", std::to_string(logits));
+  RecordProperty("median_weight_bound_over_error", std::to_string(weights));
+  RecordProperty("median_output_bound_over_error", std::to_string(output));
+  std::printf("%zu trials; median bound / error: logits %.2f, weights %.2f, output %.2f\n",
+              tightness.trials, logits, weights, output);
+}
+
+TEST(Spec4_05_Certificate, IsRefusedWhereNoResidualsAreKept) {
+  Random random(1);
+  LayerShape layer;
+  layer.query_heads = layer.kv_heads = 1;
+  layer.key_dim = layer.value_dim = 8;
+  layer.logit_scale = 1.0f;
+  const Problem p = testing::random_problem(layer, Element::kF32, 4, 1, 2);
+  const auto code = testing::random_code({.domain = Domain::kPostRopeKey}, 8, {}, nullptr, random);
+  const std::shared_ptr<const Code> codes[] = {code};
+  SegmentList list({1, 8, 8, Element::kF32}, nullptr);
+  const KvRows rows{p.keys_view(), {}, p.values_view(), p.positions};
+  list.append(encode_rows(rows, list.shape(), {codes, {}, false}, nullptr).value());
+  Certificate certificate;
+  const Status status = certify(layer, list, p.queries_view(), 0, {&certificate, {1, 1}});
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace kvspan
