@@ -5,14 +5,11 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/coded_runner.h"
 #include "attention/softmax_state.h"
-#include "cache/coded_side.h"
-#include "cache/rope.h"
 
 namespace kvspan {
 namespace {
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Numbers a row of this side has while it is worked on, padded.
 std::int32_t key_width(const AttentionPlan& plan, const Segment& segment, std::int32_t head) {
@@ -61,66 +58,9 @@ Sizes sizes_of(const AttentionPlan& plan, const Segment& segment) {
           static_cast<std::size_t>(plan.value_dim)};
 }
 
-// Coefficients as kernels read rows, where their storage allows it.
-bool in_place(const CodedSide::Part& part) {
-  const CodecKind kind = part.code->codec().spec().kind;
-  return (kind == CodecKind::kF32 || kind == CodecKind::kF16) &&
-         part.code->rank() % kRowMultiple == 0;
-}
+}  // namespace
 
-RowsView stored_rows(const CodedSide::Part& part, std::int32_t first) {
-  const Element element =
-      part.code->codec().spec().kind == CodecKind::kF32 ? Element::kF32 : Element::kF16;
-  return RowsView{part.payload.data(), part.code->rank(), element}.from(first);
-}
-
-RowsView rows_at(const float* rows, std::int32_t stride) {
-  return {reinterpret_cast<const std::byte*>(rows), stride, Element::kF32};
-}
-
-struct CodedRunner {
-  const AttentionPlan& plan;
-  const AttentionKernels& kernels;
-  const LayerShape& layer;
-  const Queries& queries;
-  const AttentionItem& item;
-  const Segment& segment;
-  const CodedSide::Part* keys;    // null: full rank
-  const CodedSide::Part* values;  // null: full rank
-  std::int32_t rows = 0, padded_rows = 0;
-  std::int32_t key_dim = 0;    // of the scores' products
-  std::int32_t value_dim = 0;  // of the weighted sums
-  float* q = nullptr;          // [rows][plan.key_dim], scaled
-  float* turned = nullptr;     // the same at the block's anchor
-  float* moved = nullptr;      // [rows][key_dim]
-  float* panels = nullptr;     // `moved` for the tile form
-  float* mean_panels = nullptr;
-  float *scores = nullptr, *mean_scores = nullptr;
-  float *max = nullptr, *sum = nullptr, *out = nullptr;  // of this segment alone
-  float *decay = nullptr, *offset = nullptr;
-  std::int32_t *begin = nullptr, *end = nullptr;
-  float *key_rows = nullptr, *value_rows = nullptr, *mean_rows = nullptr, *row = nullptr;
-
-  bool tile_form() const { return !plan.rows_form(); }
-  std::int32_t head_in(const CodedSide::Part* part) const { return item.head - part->first_head; }
-  std::int32_t position(std::int32_t i) const {
-    return queries.positions[static_cast<std::size_t>(item.first_position + i)];
-  }
-
-  void lay_out(float* work);
-  void load_queries();
-  void run(IndexRange part);
-  void run_block(IndexRange part);
-  void move_queries(std::int32_t anchor);
-  const float* packed(const float* from, std::int32_t dim, float* to) const;
-  void score(IndexRange part);
-  void add_means(IndexRange part);
-  RowsView load_keys(IndexRange part);
-  RowsView load_values(IndexRange part);
-  void soften_rows(IndexRange part);
-  bool find_ranges(IndexRange part);
-  void merge_into_state(const StateView& state);
-};
+namespace detail {
 
 void CodedRunner::lay_out(float* work) {
   const Sizes s = sizes_of(plan, segment);
@@ -156,77 +96,6 @@ void CodedRunner::lay_out(float* work) {
   std::fill_n(sum, s.rows * (1 + s.value), 0.0f);
 }
 
-void CodedRunner::load_queries() {
-  float factor = layer.soft_cap > 0.0f ? layer.logit_scale * 2.0f * kLog2e / layer.soft_cap
-                                       : layer.logit_scale * kLog2e;
-  if (keys != nullptr) factor *= keys->code->gamma();
-  for (std::int32_t r = 0; r < rows; ++r) {
-    const float* from = queries.rows.row(item.first_position + r / plan.group,
-                                         item.head * plan.group + r % plan.group);
-    float* to = q + static_cast<std::ptrdiff_t>(r) * plan.key_dim;
-    for (std::int32_t i = 0; i < layer.key_dim; ++i) to[i] = factor * from[i];
-  }
-}
-
-// Rows as the form in use wants them: as they are, or in panels at `to`.
-const float* CodedRunner::packed(const float* from, std::int32_t dim, float* to) const {
-  if (!tile_form()) return from;
-  for (std::int32_t r = 0; r < rows; ++r) {
-    float* panel =
-        to + static_cast<std::ptrdiff_t>(r / kPanelRows) * kPanelRows * dim + r % kPanelRows;
-    for (std::int32_t i = 0; i < dim; ++i) panel[i * kPanelRows] = from[r * dim + i];
-  }
-  return to;
-}
-
-// The queries where this block's rows are; `offset` gets what every token of it has in common.
-void CodedRunner::move_queries(std::int32_t anchor) {
-  const bool anchored = keys != nullptr && keys->code->domain() == Domain::kAnchoredKey;
-  if (keys == nullptr || keys->code->domain() == Domain::kPreRopeKey) {
-    packed(q, plan.key_dim, panels);
-    return;
-  }
-  const Code& code = *keys->code;
-  float* const cosines = row;
-  float* const sines = row + plan.key_dim;
-  if (anchored) rope_turn(code.rope(), -anchor, code.rope().magnitude, cosines, sines);
-  const float* mean = anchored ? nullptr : code.mean(head_in(keys));
-  for (std::int32_t r = 0; r < rows; ++r) {
-    const float* from = q + static_cast<std::ptrdiff_t>(r) * plan.key_dim;
-    if (anchored) {
-      float* at = turned + static_cast<std::ptrdiff_t>(r) * plan.key_dim;
-      std::copy_n(from, plan.key_dim, at);
-      apply_turn(code.rope(), cosines, sines, at);
-      from = at;
-    }
-    code.project(head_in(keys), from, moved + static_cast<std::ptrdiff_t>(r) * key_dim);
-    offset[r] = 0.0f;
-    for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) offset[r] += from[i] * mean[i];
-  }
-  packed(moved, key_dim, panels);
-  if (anchored) packed(turned, plan.key_dim, mean_panels);
-}
-
-RowsView CodedRunner::load_keys(IndexRange part) {
-  if (keys == nullptr) return segment.keys.head(item.head).from(part.begin);
-  const Code& code = *keys->code;
-  const auto n = static_cast<std::size_t>(part.size()), r = static_cast<std::size_t>(code.rank());
-  if (code.domain() != Domain::kPreRopeKey) {
-    if (in_place(*keys)) return stored_rows(*keys, part.begin);
-    keys->coefficients(part.begin, {key_rows, {n, r}, {static_cast<std::size_t>(key_dim), 1}});
-    return rows_at(key_rows, key_dim);
-  }
-  const float* mean = code.mean(head_in(keys));
-  for (std::int32_t t = 0; t < part.size(); ++t) {
-    float* to = key_rows + static_cast<std::ptrdiff_t>(t) * key_dim;
-    keys->coefficients(part.begin + t, {row, {1, r}});
-    code.synthesise(head_in(keys), row, to);
-    for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) to[i] += mean[i];
-    rope_rotate(code.rope(), segment.positions.at(part.begin + t), to);
-  }
-  return rows_at(key_rows, key_dim);
-}
-
 RowsView CodedRunner::load_values(IndexRange part) {
   if (values == nullptr) return segment.values.head(item.head).from(part.begin);
   if (in_place(*values)) return stored_rows(*values, part.begin);
@@ -234,53 +103,6 @@ RowsView CodedRunner::load_values(IndexRange part) {
   const auto r = static_cast<std::size_t>(values->code->rank());
   values->coefficients(part.begin, {value_rows, {n, r}, {static_cast<std::size_t>(value_dim), 1}});
   return rows_at(value_rows, value_dim);
-}
-
-void CodedRunner::score(IndexRange part) {
-  const std::int32_t n = part.size();
-  const RowsView k = load_keys(part);
-  const bool as_they_are = keys == nullptr || keys->code->domain() == Domain::kPreRopeKey;
-  if (tile_form()) {
-    // Rows that are f32 and unpadded already lie as the tile form wants them.
-    if (k.data != reinterpret_cast<const std::byte*>(key_rows)) {
-      kernels.widen(k, key_dim, n, key_rows);
-    }
-    kernels.score_tile(panels, padded_rows, key_dim, key_rows, n, scores);
-  } else {
-    kernels.score_rows(as_they_are ? q : moved, rows, key_dim, k, n, nullptr, scores, kRunStride);
-  }
-  add_means(part);
-}
-
-void CodedRunner::add_means(IndexRange part) {
-  if (keys == nullptr || keys->code->mean(0) == nullptr) return;
-  const Code& code = *keys->code;
-  const std::int32_t n = part.size();
-  if (code.domain() == Domain::kPostRopeKey) {
-    for (std::int32_t t = 0; t < n; ++t) {
-      for (std::int32_t r = 0; r < rows; ++r) {
-        scores[tile_form() ? t * padded_rows + r : r * kRunStride + t] += offset[r];
-      }
-    }
-  } else if (code.domain() == Domain::kAnchoredKey) {
-    // Tokens with gaps between them take rows of the table that are not neighbours.
-    for (std::int32_t t = 0; t < n; ++t) {
-      std::copy_n(code.turned_mean(head_in(keys), segment.positions.at(part.begin + t)),
-                  plan.key_dim, mean_rows + static_cast<std::ptrdiff_t>(t) * plan.key_dim);
-    }
-    if (tile_form()) {
-      kernels.score_tile(mean_panels, padded_rows, plan.key_dim, mean_rows, n, mean_scores);
-      for (std::int32_t i = 0; i < n * padded_rows; ++i) scores[i] += mean_scores[i];
-    } else {
-      kernels.score_rows(turned, rows, plan.key_dim, rows_at(mean_rows, plan.key_dim), n, nullptr,
-                         mean_scores, kRunStride);
-      for (std::int32_t r = 0; r < rows; ++r) {
-        for (std::int32_t t = 0; t < n; ++t) {
-          scores[r * kRunStride + t] += mean_scores[r * kRunStride + t];
-        }
-      }
-    }
-  }
 }
 
 // Ranges of the tile's rows in `part`; false when no row sees any of it.
@@ -384,7 +206,7 @@ void CodedRunner::merge_into_state(const StateView& state) {
   }
 }
 
-}  // namespace
+}  // namespace detail
 
 std::size_t coded_floats(const AttentionPlan& plan, const SegmentList& list) noexcept {
   std::size_t most = 0;
@@ -399,7 +221,7 @@ void attend_coded(const AttentionPlan& plan, const AttentionKernels& kernels,
                   const LayerShape& layer, const Queries& queries, const AttentionItem& item,
                   const Segment& segment, IndexRange part, const StateView& state,
                   float* work) noexcept {
-  CodedRunner run{
+  detail::CodedRunner run{
       .plan = plan,
       .kernels = kernels,
       .layer = layer,
