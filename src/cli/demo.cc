@@ -34,16 +34,17 @@ Result<Answer> answer_with(Session& session, const char* recipe, std::span<const
   GenerateOptions options;
   options.max_tokens = static_cast<std::int32_t>(flags.max_tokens);
   options.context = session.context;
-  if (text_wanted) {
-    fmt::print("{}: ", styled(session.cache->recipe(), Style::kBold, describe_terminal(1)));
-    std::fflush(stdout);
-  }
+  bool labelled = false;  // with the first piece: until then the progress bar has the line
   auto answer = answer_prompt(session, tokens, *sampler, options, [&](std::string_view piece) {
     if (!text_wanted) return;
+    if (!labelled) {
+      fmt::print("{}: ", styled(session.cache->recipe(), Style::kBold, describe_terminal(1)));
+      labelled = true;
+    }
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   });
-  if (answer && text_wanted) fmt::print("\n");
+  if (labelled) fmt::print("\n");
   return answer;
 }
 
@@ -97,10 +98,7 @@ Result<int> demo(const DemoFlags& flags) {
 
 Action setup_demo(CLI::App& app) {
   auto flags = std::make_shared<DemoFlags>();
-  flags->model.model = "smollm2";
-  app.add_option("-m,--model", flags->model.model, "Name of a model or path of a GGUF file")
-      ->type_name("MODEL")
-      ->capture_default_str();
+  add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
   add_integer(app, "-n,--predict,--n-predict", flags->max_tokens, "Most tokens of an answer", 1,
               4096);

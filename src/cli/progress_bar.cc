@@ -12,8 +12,8 @@ namespace kvspan::cli {
 namespace {
 
 constexpr double kSilentSeconds = 2.0;
-constexpr double kLineSeconds = 5.0;     // between plain lines
-constexpr std::size_t kLongTask = 1024;  // shown from the start on a terminal
+constexpr double kLineSeconds = 5.0;    // between plain lines
+constexpr std::size_t kLongTask = 256;  // shown from the start on a terminal
 constexpr std::size_t kMaxBarColumns = 40;
 
 double steady_seconds() {

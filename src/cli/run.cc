@@ -46,10 +46,13 @@ Result<int> run(const RunFlags& flags) {
                std::fwrite(piece.data(), 1, piece.size(), stdout);
                std::fflush(stdout);
              }));
-  if (text_wanted && !answer.generation.text.ends_with('\n')) std::fputc('\n', stdout);
+  const Generation& generation = answer.generation;
+  if (text_wanted && !generation.tokens.empty() && !generation.text.ends_with('\n')) {
+    std::fputc('\n', stdout);
+  }
   KVSPAN_CHECK_OK(write_json(to_json(answer), flags.json));
   print_stats(answer);
-  return answer.generation.reason == StopReason::kCancelled ? kInterruptedExit : 0;
+  return generation.reason == StopReason::kCancelled ? kInterruptedExit : 0;
 }
 
 }  // namespace

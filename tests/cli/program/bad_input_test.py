@@ -40,7 +40,8 @@ class BadModel(ProgramTest):
         self.refused("pull", "xyz", says=["xyz", "smollm2", "gemma3"])
 
     def test_a_model_not_fetched_yet_says_how(self):
-        self.refused("run", "-p", "x", "-m", "smollm2", says="kvspan pull smollm2")
+        self.refused("run", "-p", "x", "-m", "gemma3", says="kvspan pull gemma3")
+        self.refused("run", "-p", "x", says="kvspan pull smollm2")  # the default
 
 
 class BadPrompt(ProgramTest):
@@ -92,7 +93,6 @@ class BadFlags(ProgramTest):
 
     def test_a_value_that_is_missing(self):
         self.refused(*GOOD, "--temp", says="--temp")
-        self.refused("run", "-p", "x", says="--model")
 
     def test_unknown_flags_and_commands_give_the_nearest(self):
         self.refused(*GOOD, "--tmep", "1", says=["'--tmep'", "did you mean '--temp'?"])
@@ -113,9 +113,13 @@ class BadFlags(ProgramTest):
         self.refused(*GOOD, "--json", "missing/x.json", says=["--json", "missing"])
         self.refused(*GOOD, "--json", ".", says=["--json", "folder"])
 
-    def test_import_of_no_folder(self):
+    def test_import_of_what_is_no_model(self):
         self.refused("import", "missing", says="missing")
+        self.refused("import", self.folder, says="config.json")
         self.refused("import", self.folder, "--outtype", "q9", says=["--outtype", "q9", "f16"])
+
+    def test_a_demo_that_does_not_fit(self):
+        self.refused("demo", "-m", STORIES, says=["tokens", "holds 512"])
 
     def test_data_folder_that_is_missing(self):
         env = {**environment(self.folder), "KVSPAN_DATA": "/missing"}

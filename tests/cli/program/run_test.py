@@ -25,7 +25,7 @@ class Run(ProgramTest):
 
     def test_prompt_from_file_and_standard_input_is_the_same(self):
         path = self.write("prompt.txt", START + "\n")
-        for source in (["-f", path], ["-f", "-"], []):
+        for source in (["-f", path], ["-f", "-"], ["-f", "/dev/stdin"], []):
             self.assertEqual(self.greedy("-n", "56", *source, stdin=(START + "\n").encode()), REST + "\n")
 
     def test_threads_and_cpu_level_do_not_change_the_text(self):
@@ -96,6 +96,21 @@ class Others(ProgramTest):
         self.assertEqual(numbers["kv_bytes_token"], 640)
         self.assertEqual(numbers["file_bytes"], STORIES.stat().st_size)
         self.assertRegex(self.output_of("info", "-m", STORIES), "KV in f16 +640 bytes a token, 320.0 KiB")
+
+    def test_demo_answers_and_compares(self):
+        (self.folder / "data/demo").mkdir(parents=True)
+        self.write("data/demo/text.txt", "Once upon a time there was a dog.\n")
+        self.write("data/demo/question.txt", "What was there?\n")
+        env = {**environment(self.folder), "KVSPAN_DATA": str(self.folder / "data")}
+        done = subprocess.run([PROGRAM, "demo", "-m", STORIES, "-n", "5", "--json", "demo.json"], capture_output=True,
+                              text=True, env=env, cwd=self.folder, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        numbers = json.loads((self.folder / "demo.json").read_text())
+        self.assertEqual(numbers["question"], "What was there?")
+        self.assertEqual(numbers["rows"][0]["recipe"], "full")
+        self.assertEqual(numbers["rows"][0]["tokens"], 5)
+        self.assertIn(f"\nfull: {numbers['rows'][0]['text']}\n", done.stdout)
+        self.assertRegex(done.stdout, r"recipe +KV bytes +f16 / KV +prefill tok/s +decode tok/s +answer\n(-+ +)+-+\nfull ")
 
     def test_pull_lists_models_with_licence_and_presence(self):
         rows = {row["name"]: row for row in json.loads(self.output_of("pull", "--json", "-"))}
