@@ -26,6 +26,14 @@ void* watched(std::size_t bytes, std::size_t alignment) {
 void* operator new(std::size_t bytes) {
   return watched(bytes, alignof(std::max_align_t));
 }
+// std::stable_sort asks this one; it must match our operator delete.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return watched(bytes, static_cast<std::size_t>(alignment));
 }
