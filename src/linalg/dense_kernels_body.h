@@ -154,13 +154,11 @@ struct VectorKernels {
     for (std::size_t q = 0; q < Vecs; ++q) x[q] -= t * moving[q];
   }
   // A strip of Vecs vectors goes through all rotations while the moving row stays in registers.
-  // columns_due counts columns rotated; every cols / 2 of them pay for half a rotation aside.
+  // `due` counts columns rotated; every cols / 2 of them pay for half a rotation aside.
   template <std::size_t Vecs>
-  static void rotate_strip(double* strip, std::size_t stride, std::size_t cols, std::size_t low,
-                           std::size_t high, const double* sines, const double* halves,
-                           QlSweep& aside, std::size_t& columns_due) {
-    QlSweep sweep = aside;  // copies whose address stays here can live in registers
-    std::size_t due = columns_due;
+  static inline __attribute__((always_inline)) void rotate_strip(
+      double* strip, std::size_t stride, std::size_t cols, std::size_t low, std::size_t high,
+      const double* sines, const double* halves, QlSweep& sweep, std::size_t& due) {
     const auto work_aside = [&]() __attribute__((always_inline)) {
       due += 2 * Vecs * kLanes;
       if (due < cols / 2) return;
@@ -180,20 +178,20 @@ struct VectorKernels {
       for (std::size_t q = 0; q < Vecs; ++q) a[q] = b[q];
     }
     for (std::size_t q = 0; q < Vecs; ++q) store(strip + low * stride + q * kLanes, a[q]);
-    aside = sweep;
-    columns_due = due;
   }
   static void rotate_rows(double* Z, std::size_t stride, std::size_t cols, std::size_t low,
                           std::size_t high, const double* sines, const double* halves,
                           QlSweep& aside) noexcept {
+    QlSweep sweep = aside;  // a copy whose address stays here can live in registers
     std::size_t j = 0, due = 0;
     for (; j + Wide * kLanes <= cols; j += Wide * kLanes) {
-      rotate_strip<Wide>(Z + j, stride, cols, low, high, sines, halves, aside, due);
+      rotate_strip<Wide>(Z + j, stride, cols, low, high, sines, halves, sweep, due);
     }
     for (; j < cols; j += 8) {
-      rotate_strip<8 / kLanes>(Z + j, stride, cols, low, high, sines, halves, aside, due);
+      rotate_strip<8 / kLanes>(Z + j, stride, cols, low, high, sines, halves, sweep, due);
     }
-    finish(aside);
+    finish(sweep);
+    aside = sweep;
   }
 
   // 4 rows at a time.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Singular value decompositions, computed in f64 by Eigen; results rounded to f32, singular values
-// kept in f64.
+// Singular value decompositions, computed in f64; U and V rounded to f32, singular values kept.
+// Method: QR, the eigenvectors of the smaller Gram, then one-sided Jacobi rotations, which restore
+// what the Gram squares away. Cost: about 4 m n k + 30 k^3 flops for k = min(m, n).
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "base/expect.h"
@@ -17,7 +16,9 @@ namespace kvspan {
 namespace detail {
 namespace {
 
-constexpr double kEpsilon = std::numeric_limits<double>::epsilon() / 2;  // 2^-53
+// Entries below the diagonal that may be taken for 0, as a share of |T|. Two units in the last
+// place of |T|: what the reduction to T has left is larger, and T moves by no more than twice this.
+constexpr double kNegligible = 0x1p-51;
 
 // A tridiagonal matrix: diagonal[n], below[n] (below[i] joins i and i+1, the last is 0).
 struct Tridiagonal {
@@ -94,11 +95,10 @@ void diagonalise(Tridiagonal& T, Panel& Z) {
     }
   };
   for (std::size_t low = 0; low < n; ++low) {
-    // Entries below 2^-53 |T| are noise already. Two sweeps an eigenvalue are usual; the limit only
-    // keeps the loop finite.
+    // Two sweeps an eigenvalue are usual; the limit only keeps the loop finite.
     for (int count = 0; count < 200; ++count) {
       std::size_t high = low;
-      while (high + 1 < n && std::abs(T.below[high]) > kEpsilon * norm) ++high;
+      while (high + 1 < n && std::abs(T.below[high]) > kNegligible * norm) ++high;
       if (high == low) break;
       start(sweep, low, high);
       apply_last_and_finish(sweep);
@@ -172,11 +172,9 @@ void symmetric_eigen_in_place(Panel& A, std::span<double> values, TensorView<dou
 Result<SymmetricEigen> symmetric_eigen(MatrixViewD G) {
   const std::size_t n = G.shape[0];
   KVSPAN_EXPECT(G.shape[1] == n, "a symmetric matrix is square");
-  KVSPAN_CHECK_OK(check_finite(G, "symmetric matrix"));
   detail::Panel A(n, n);
-  for (std::size_t i = 0; i < n; ++i) {
-    std::copy(G.row(i), G.row(i) + i + 1, A.row(i));
-  }
+  for (std::size_t i = 0; i < n; ++i) std::copy(G.row(i), G.row(i) + i + 1, A.row(i));
+  KVSPAN_CHECK_OK(check_finite(A.view(), "symmetric matrix"));
   SymmetricEigen result{std::vector<double>(n), MatrixD(n, n)};
   detail::symmetric_eigen_in_place(A, result.values, result.vectors.mutable_view());
   return result;

@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "linalg/right_singular.h"
 #include "subspace/byte_stream.h"
+#include "subspace/squared_length.h"
 
 namespace kvspan {
 namespace {
@@ -52,9 +53,7 @@ void FrequentDirections::absorb(MatrixView rows, std::span<const float> weights)
 }
 
 void FrequentDirections::append(const float* row, float factor) {
-  double squared = 0.0;
-  for (std::size_t j = 0; j < dim_; ++j) squared += static_cast<double>(row[j]) * row[j];
-  squared *= static_cast<double>(factor) * factor;
+  const double squared = static_cast<double>(factor) * factor * detail::squared_length(row, dim_);
   if (squared == 0.0) return;  // adds nothing to A'A, and would cost a place
   if (held_ == 2 * options_.sketch_rows) shrink();
   float* place = buffer_.as<float>() + held_ * dim_;

@@ -13,6 +13,7 @@
 #include "linalg/subspaces.h"
 #include "linalg/symmetric_eigen.h"
 #include "subspace/byte_stream.h"
+#include "subspace/squared_length.h"
 
 namespace kvspan {
 namespace {
@@ -38,19 +39,13 @@ Status check_options(std::size_t dim, const OjaOptions& options) {
   return {};
 }
 
-double squared_length(const float* row, std::size_t d) {
-  double sum = 0.0;
-  for (std::size_t j = 0; j < d; ++j) sum += static_cast<double>(row[j]) * row[j];
-  return sum;
-}
-
 // What each row is multiplied with before it pulls, its weight left out.
 std::vector<double> norm_factors(MatrixView rows, std::span<const float> weights, OjaNorm norm) {
   std::vector<double> factors(rows.shape[0], 1.0);
   if (norm == OjaNorm::kNone) return factors;
   double energy = 0.0, weight = 0.0;
   for (std::size_t i = 0; i < factors.size(); ++i) {
-    const double squared = squared_length(rows.row(i), rows.shape[1]);
+    const double squared = detail::squared_length(rows.row(i), rows.shape[1]);
     factors[i] = squared > 0.0 ? 1.0 / std::sqrt(squared) : 0.0;
     energy += weights[i] * squared;
     weight += weights[i];
@@ -143,7 +138,8 @@ void OjaTracker::absorb(MatrixView rows, std::span<const float> weights) {
   const std::size_t n = rows.shape[0];
   const std::vector<float> ones(weights.empty() ? n : 0, 1.0f);
   if (weights.empty()) weights = ones;
-  for (std::size_t i = 0; i < n; ++i) energy_ += weights[i] * squared_length(rows.row(i), dim_);
+  for (std::size_t i = 0; i < n; ++i)
+    energy_ += weights[i] * detail::squared_length(rows.row(i), dim_);
   rows_seen_ += n;
   if (options_.batch_rows == 0) {
     set_state(stepped(state(), rows, weights));

@@ -4,22 +4,12 @@
 #include <algorithm>
 
 #include "base/expect.h"
+#include "subspace/squared_length.h"
 
 namespace kvspan {
 namespace {
 
-// Four sums side by side: one alone would wait for each addition before the next.
-double squared_norm(std::span<const float> x) {
-  double part[4] = {};
-  std::size_t i = 0;
-  for (; i + 4 <= x.size(); i += 4) {
-    for (std::size_t q = 0; q < 4; ++q) part[q] += static_cast<double>(x[i + q]) * x[i + q];
-  }
-  for (; i < x.size(); ++i) part[0] += static_cast<double>(x[i]) * x[i];
-  return (part[0] + part[1]) + (part[2] + part[3]);
-}
-
-// Rows i .. i + Rows - 1 of Bx, side by side for the same reason.
+// Rows i .. i + Rows - 1 of Bx, side by side: one sum alone would wait for each addition.
 template <std::size_t Rows>
 void multiply(std::span<const float> x, MatrixView B, std::size_t i, float* c) {
   const float* row[Rows];
@@ -36,8 +26,8 @@ void multiply(std::span<const float> x, MatrixView B, std::size_t i, float* c) {
 
 double residual_squared(std::span<const float> x, std::span<const float> c, MatrixView B) noexcept {
   KVSPAN_EXPECT(c.size() == B.shape[0] && x.size() == B.shape[1], "c = Bx");
-  const double whole = squared_norm(x);
-  const double difference = std::max(whole - squared_norm(c), 0.0);
+  const double whole = detail::squared_length(x.data(), x.size());
+  const double difference = std::max(whole - detail::squared_length(c.data(), c.size()), 0.0);
   if (difference >= kCancellationGuard * whole) return difference;
   double sum = 0.0;
   for (std::size_t j = 0; j < x.size(); ++j) {
