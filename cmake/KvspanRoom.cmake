@@ -61,6 +61,8 @@ function(kvspan_room_tests NAME)
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
     GTest::gtest GTest::gtest_main fmt::fmt)
+  # Half of a test file's compile time was these, read again for every file.
+  target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <fmt/format.h> <random> <vector>)
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
   endif()
