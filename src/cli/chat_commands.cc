@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "base/spelling.h"
 #include "cli/chat_file.h"
 #include "cli/format.h"
-#include "cli/spelling.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::cli {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/fail.h"
-#include "cli/spelling.h"
+#include "base/spelling.h"
 #include "io/models.h"
 
 namespace kvspan::cli {

@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/spelling.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
-#include "cli/spelling.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "base/spelling.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/format.h"
 #include "cli/json_output.h"
-#include "cli/spelling.h"
 #include "cli/table.h"
 #include "io/models.h"
 

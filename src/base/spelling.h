@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace kvspan::cli {
+namespace kvspan {
 
 // Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (optimal
 // string alignment).
@@ -21,4 +21,4 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
 // ", did you mean 'x'?", or nothing.
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 
-}  // namespace kvspan::cli
+}  // namespace kvspan

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/spelling.h"
+#include "base/spelling.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
-namespace kvspan::cli {
+namespace kvspan {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   const std::size_t columns = b.size() + 1;
@@ -49,4 +49,4 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
   return found ? fmt::format(", did you mean '{}'?", *found) : std::string();
 }
 
-}  // namespace kvspan::cli
+}  // namespace kvspan

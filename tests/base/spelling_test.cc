@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/spelling.h"
+#include "base/spelling.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace kvspan::cli {
+namespace kvspan {
 namespace {
 
 TEST(Spelling, DistanceCountsEditsAndSwaps) {
@@ -27,4 +27,4 @@ TEST(Spelling, OffersOnlyWhatCouldBeMeant) {
 }
 
 }  // namespace
-}  // namespace kvspan::cli
+}  // namespace kvspan

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Methods that spend bits: bands, auto, and the quantizing and exact baselines.
+#include "recipe/common_keys.h"
+#include "recipe/method_tables.h"
+
+namespace kvspan::detail {
+namespace {
+
+constexpr std::array<KeyDeclaration, 18> kBandsKeys{
+    number("bits", "2", 0.05, 8.0, "average bits of a number, keys and values alike"),
+    number("kbits", "", 0.0, 8.0, "average bits of keys, where they are coded apart"),
+    number("vbits", "", 0.0, 8.0, "average bits of values, where they are coded apart"),
+    word("share", "kv", "kv|layer|group|head",
+         "what is coded together: keys and values of all heads of a layer, all keys or all values "
+         "of it, those of `heads` neighbours, of one head"),
+    count("heads", "2", 2, 1024, "KV heads of a group (share=group)"),
+    of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),
+    word("rope", "anchor", "anchor|pre|post", kRope.summary),
+    kAnchor,
+    word("gain", "token", "token|none", "one scale for each token, or none"),
+    word("metric", "query", "query|iso",
+         "errors count by what queries and the output projection see, or all alike"),
+    share("escape", "0.5%", 0.0, 0.5,
+          "share of tokens, those with massive activations, that stay exact"),
+    word("calib", "file", "file|online", "code from a calibration, or from the text's own start"),
+    count("learn", "2048", 64, kMaxTokens,
+          "first tokens, held at 8 bits, whose moments give the code (calib=online)"),
+    count("refresh", "0", 0, kMaxTokens,
+          "derive the code anew after so many tokens; 0: never (calib=online)"),
+    sink_key("32"),
+    recent_key("128"),
+    word("ends", "f16", "f16|int8", "how sink and recent tokens are stored"),
+    kCertify};
+constexpr std::string_view kBitsReason = "bits is the average of both";
+constexpr std::array<KeyRule, 10> kBandsRules{{
+    {KeyRule::Kind::kExcludes, "kbits", "bits", {}, {}, kBitsReason},
+    {KeyRule::Kind::kExcludes, "vbits", "bits", {}, {}, kBitsReason},
+    {KeyRule::Kind::kTogether, "kbits", "vbits", {}, {}, "bits sets both at once"},
+    {KeyRule::Kind::kTogether, "vbits", "kbits", {}, {}, "bits sets both at once"},
+    {KeyRule::Kind::kOnlyWith,
+     "kbits",
+     "share",
+     "layer|group|head",
+     {},
+     "share=kv codes keys and values together"},
+    {KeyRule::Kind::kOnlyWith,
+     "vbits",
+     "share",
+     "layer|group|head",
+     {},
+     "share=kv codes keys and values together"},
+    {KeyRule::Kind::kOnlyWith,
+     "heads",
+     "share",
+     "group",
+     {},
+     "a head alone and a whole layer need no number"},
+    {KeyRule::Kind::kOnlyWith, "anchor", "rope", "anchor", {}, "nothing else has an anchor"},
+    {KeyRule::Kind::kOnlyWith,
+     "learn",
+     "calib",
+     "online",
+     {},
+     "a calibration file already holds the moments"},
+    {KeyRule::Kind::kOnlyWith,
+     "refresh",
+     "calib",
+     "online",
+     {},
+     "a calibration file gives one code for all texts"},
+}};
+
+// An average between the lowest and the highest level can be met; nothing else can.
+Status check_bands(const RecipePart& part) {
+  const LevelSet levels = part.levels("levels");
+  for (const std::string_view key : {"bits", "kbits", "vbits"}) {
+    if (!part.has(key)) continue;
+    const double bits = part.number(key);
+    if (bits >= levels.lowest() && bits <= levels.highest()) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "{}={} cannot be met by levels={}; allowed: {} from {} to {}, or other levels", key,
+                bits, text_of(ValueKind::kLevels, levels), key, levels.lowest(), levels.highest());
+  }
+  return {};
+}
+
+constexpr std::array<KeyDeclaration, 3> kAutoKeys{
+    of_kind(ValueKind::kBytes, "budget", "", "bytes that the cache may take"),
+    share("quality", "", 0.00001, 1.0, "perplexity that may be lost"),
+    count("ctx", "", 1, kMaxTokens, "tokens that must fit the budget; else the model's context")};
+constexpr std::array<KeyRule, 3> kAutoRules{{
+    {KeyRule::Kind::kOneOf, "budget|quality", {}, {}, {}, "what must the choice fit?"},
+    {KeyRule::Kind::kExcludes, "budget", "quality", {}, {}, "one of them decides the other"},
+    {KeyRule::Kind::kTogether, "ctx", "budget", {}, {}, "quality does not depend on it"},
+}};
+
+constexpr std::array<KeyDeclaration, 1> kFullKeys{kFullStore};
+
+constexpr std::array<KeyDeclaration, 9> kQuantKeys{
+    choice("bits", "4", "8|4|3|2", "bits of a number"),
+    choice("kbits", "", "8|4|3|2", "bits of keys"),
+    choice("vbits", "", "8|4|3|2", "bits of values"),
+    choice("group", "32", "16|32|64|128|256",
+           "numbers that share a scale: along the head (layout=group), or tokens of a channel for "
+           "keys and along the head for values (layout=kivi)"),
+    word("rotate", "hadamard", "hadamard|none", "Hadamard rotation before quantizing"),
+    word("layout", "group", "group|head|tensor|kivi",
+         "one scale per token and group of channels, per head, for all, or KIVI's: keys per "
+         "channel, values per token"),
+    sink_key("32"),
+    recent_key("128"),
+    kCertify};
+constexpr std::array<KeyRule, 6> kQuantRules{{
+    {KeyRule::Kind::kExcludes, "kbits", "bits", {}, {}, "bits sets both"},
+    {KeyRule::Kind::kExcludes, "vbits", "bits", {}, {}, "bits sets both"},
+    {KeyRule::Kind::kTogether, "kbits", "vbits", {}, {}, "bits sets both at once"},
+    {KeyRule::Kind::kTogether, "vbits", "kbits", {}, {}, "bits sets both at once"},
+    {KeyRule::Kind::kOnlyWith,
+     "group",
+     "layout",
+     "group|kivi",
+     {},
+     "one scale for a head or for all leaves nothing to group"},
+    {KeyRule::Kind::kImplies, "rotate", "layout", "kivi", "none",
+     "KIVI's scales follow the channels, which a rotation would mix"},
+}};
+
+constexpr std::array<MethodDeclaration, 4> kMethods{{
+    {"bands", MethodKind::kMethod, TokenUse::kAll,
+     "learned directions, each with the bits that its importance earns, read in place",
+     "kvspan's own", kBandsKeys, kBandsRules, check_bands, "bands:bits=2"},
+    {"auto", MethodKind::kChooser, TokenUse::kAll,
+     "the recipe that fits a number of bytes, or costs at most so much quality", "kvspan's own",
+     kAutoKeys, kAutoRules, nullptr, "auto:budget=64MiB"},
+    {"full",
+     MethodKind::kBaseline,
+     TokenUse::kAll,
+     "every row as it came",
+     "",
+     kFullKeys,
+     {},
+     nullptr,
+     "full:store=f32"},
+    {"quant", MethodKind::kBaseline, TokenUse::kAll, "plain quantization, nothing learned",
+     "llama.cpp's KV cache types; KIVI (Liu et al. 2024)", kQuantKeys, kQuantRules, nullptr,
+     "quant:bits=4"},
+}};
+
+}  // namespace
+
+std::span<const MethodDeclaration> coding_methods() noexcept {
+  return kMethods;
+}
+
+}  // namespace kvspan::detail
