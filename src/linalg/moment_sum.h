@@ -21,9 +21,10 @@ class MomentSum {
   std::size_t width() const noexcept { return width_; }
   std::size_t strips() const noexcept;
 
-  // Adds rows [begin, end) of columns [first, first + width) of `rows` to strip `strip`, the largest
-  // strip first. `first` is a multiple of 8, and columns up to the next multiple of 8 beyond the
-  // width are 0. Every strip must see the same rows; different strips may run at the same time.
+  // Adds rows [begin, end) of columns [first, first + width) of `rows` to strip `strip`, the
+  // largest strip first. `first` is a multiple of 8, and columns up to the next multiple of 8
+  // beyond the width are 0. Every strip must see the same rows; different strips may run at the
+  // same time.
   void add(std::size_t strip, const detail::Panel& rows, std::size_t first, std::size_t begin,
            std::size_t end) noexcept;
   // How many rows add() has been given, which the caller counts: `count` divides the sums.
@@ -38,8 +39,8 @@ class MomentSum {
   std::vector<double> sums_;
 };
 
-// Columns a panel of rows should have so that walking down a column meets every set of the cache: an
-// odd number of cache lines.
+// Columns a panel of rows should have so that walking down a column meets every set of the cache:
+// an odd number of cache lines.
 std::size_t spread_columns(std::size_t columns) noexcept;
 
 }  // namespace kvspan
