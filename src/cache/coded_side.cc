@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/coded_side.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -91,6 +92,7 @@ Result<std::shared_ptr<const CodedSide>> CodedSide::encode(
     side->part_of_head_.insert(side->part_of_head_.end(), static_cast<std::size_t>(code->heads()),
                                side->parts_.size());
     side->parts_.push_back(std::move(part));
+    side->highest_rank_ = std::max(side->highest_rank_, code->rank());
   }
   if (side->part_of_head_.size() != rows.rows.shape[1]) {
     return fail(ErrorCode::kInvalidArgument, "codes of {} heads for rows of {}",
