@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The factory functions of kvspan/cache.h.
 #include <string_view>
+#include <utility>
 
-#include "api/segment_cache.h"
 #include "attention/scratch.h"
 #include "base/fail.h"
 #include "kvspan/cache.h"
+#include "method/method_cache.h"
+#include "method/prepared.h"
+#include "recipe/recipe.h"
 
 namespace kvspan {
 namespace {
@@ -36,34 +39,39 @@ Status check(const CacheShape& shape) {
   return {};
 }
 
-Result<Element> parse_element(std::string_view recipe) {
-  constexpr std::string_view kAllowed = "allowed: full, full:store=f16, full:store=f32";
-  const std::size_t colon = recipe.find(':');
-  const std::string_view method = recipe.substr(0, colon);
-  if (method != "full") {
-    return fail(ErrorCode::kInvalidArgument, "unknown method '{}' in recipe '{}'; {}", method,
-                recipe, kAllowed);
-  }
-  if (colon == std::string_view::npos) return Element::kF16;
-  const std::string_view option = recipe.substr(colon + 1);
-  const std::size_t equals = option.find('=');
-  const std::string_view key = option.substr(0, equals);
-  if (key != "store" || equals == std::string_view::npos) {
-    return fail(ErrorCode::kInvalidArgument, "unknown key '{}' in recipe '{}'; {}", key, recipe,
-                kAllowed);
-  }
-  const std::string_view value = option.substr(equals + 1);
-  if (value == "f16") return Element::kF16;
-  if (value == "f32") return Element::kF32;
-  return fail(ErrorCode::kInvalidArgument, "store={} in recipe '{}'; {}", value, recipe, kAllowed);
-}
-
 }  // namespace
 
-Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe) {
+CacheFactory::CacheFactory(std::shared_ptr<const Prepared> prepared)
+    : prepared_(std::move(prepared)) {}
+
+Result<CacheFactory> CacheFactory::create(const CacheShape& shape, std::string_view recipe,
+                                          const Calibration* calibration) {
   KVSPAN_CHECK_OK(check(shape));
-  KVSPAN_TRY(const Element element, parse_element(recipe));
-  return std::unique_ptr<KvCache>(std::make_unique<SegmentCache>(shape, element));
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  KVSPAN_TRY(std::shared_ptr<const Prepared> prepared, prepare(shape, parsed, calibration));
+  return CacheFactory(std::move(prepared));
+}
+
+std::unique_ptr<KvCache> CacheFactory::make() const {
+  return std::make_unique<MethodCache>(prepared_);
+}
+
+const std::string& CacheFactory::recipe() const noexcept {
+  return prepared_->recipe;
+}
+
+std::size_t CacheFactory::shared_bytes() const noexcept {
+  return prepared_->shared->bytes(MemoryKind::kShared);
+}
+
+Result<bool> needs_calibration(std::string_view recipe) {
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  return needs_calibration(parsed);
+}
+
+Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe) {
+  KVSPAN_TRY(const CacheFactory factory, CacheFactory::create(shape, recipe));
+  return factory.make();
 }
 
 std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) noexcept {

@@ -6,12 +6,10 @@
 #include <cstddef>
 #include <limits>
 
-#include "attention/coded_item.h"
+#include "attention/coded_run.h"
 
 namespace kvspan {
 namespace {
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Everything an item needs, with its part of the working memory laid out.
 struct Runner {
@@ -34,12 +32,6 @@ struct Runner {
   std::int32_t position(std::int32_t i) const {
     return queries.positions[static_cast<std::size_t>(item.first_position + i)];
   }
-  // Queries with the factor that makes scores base 2 (or what `cap` expects).
-  float query_factor() const {
-    return layer.soft_cap > 0.0f ? layer.logit_scale * 2.0f * kLog2e / layer.soft_cap
-                                 : layer.logit_scale * kLog2e;
-  }
-
   void load_queries();
   void run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys);
   void run_tiles(const Segment& segment, IndexRange part);
@@ -47,7 +39,7 @@ struct Runner {
 };
 
 void Runner::load_queries() {
-  const float factor = query_factor();
+  const float factor = query_factor(layer);
   const bool rows_form = plan.rows_form();
   const std::int32_t dim = plan.key_dim;
   std::fill_n(q, static_cast<std::size_t>(padded_rows) * static_cast<std::size_t>(dim), 0.0f);
@@ -175,8 +167,8 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
   std::fill_n(state.sum, padded_rows, 0.0f);
   std::fill_n(state.out, static_cast<std::ptrdiff_t>(padded_rows) * plan.value_dim, 0.0f);
   run.load_queries();
-  float* const coded_work =
-      work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats);
+  CodedRun coded(plan, kernels, layer, queries, item,
+                 work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats));
 
   const std::int32_t from = (plan.first_chunk + item.chunk) * plan.chunk_tokens;
   const IndexRange chunk{std::max(plan.tokens.begin, from),
@@ -192,10 +184,11 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
     const IndexRange seen{segment.positions.visible(run.position(0), layer.window).begin,
                           segment.positions.visible(run.position(item.positions - 1), 0).end};
     const IndexRange needed{std::max(part.begin, seen.begin), std::min(part.end, seen.end)};
+    if (needed.empty()) continue;
+    if (coded.open() && (!segment.coded() || !coded.continues(segment))) coded.finish(state);
     if (segment.coded()) {
-      if (!needed.empty()) {
-        attend_coded(plan, kernels, layer, queries, item, segment, needed, state, coded_work);
-      }
+      if (!coded.open()) coded.start(segment);
+      coded.add(segment, needed);
     } else if (plan.rows_form()) {
       for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
         const std::int32_t end = std::min(needed.end, t + kRunTokens);
@@ -209,6 +202,7 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
       run.run_tiles(segment, needed);
     }
   }
+  if (coded.open()) coded.finish(state);
 }
 
 }  // namespace kvspan

@@ -21,6 +21,13 @@ struct StateView {
       : max(floats), sum(floats + plan.padded_rows), out(floats + 2 * plan.padded_rows) {}
 };
 
+// What queries are multiplied with to make scores base 2, or what the kernel `cap` expects.
+inline float query_factor(const LayerShape& layer) noexcept {
+  constexpr float kLog2e = 1.4426950408889634f;
+  return layer.soft_cap > 0.0f ? layer.logit_scale * 2.0f * kLog2e / layer.soft_cap
+                               : layer.logit_scale * kLog2e;
+}
+
 struct AttentionItem {
   std::int32_t head = 0;
   std::int32_t tile = 0;

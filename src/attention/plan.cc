@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/coded_item.h"
+#include "attention/coded_run.h"
 
 namespace kvspan {
 namespace {

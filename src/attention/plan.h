@@ -43,7 +43,7 @@ struct AttentionPlan {
   std::int32_t chunk_tokens = 0;
   std::int32_t first_chunk = 0;       // chunk c covers [c, c + 1) * chunk_tokens
   std::int32_t chunks = 0;            // 0 when nothing is seen
-  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_item.h)
+  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_run.h)
 
   bool rows_form() const noexcept { return rows <= kMaxRowsForm; }
   std::int32_t items() const noexcept { return heads * tiles * (chunks > 0 ? chunks : 1); }

@@ -102,9 +102,9 @@ Status CodedSide::add_code(const std::shared_ptr<const Code>& code, bool keys, s
   Part part;
   part.code = code;
   part.first_head = static_cast<std::int32_t>(part_of_head_.size());
-  part_of_head_.insert(part_of_head_.end(), static_cast<std::size_t>(code->heads()),
-                       parts_.size());
+  part_of_head_.insert(part_of_head_.end(), static_cast<std::size_t>(code->heads()), parts_.size());
   parts_.push_back(std::move(part));
+  highest_rank_ = std::max(highest_rank_, code->rank());
   return {};
 }
 
@@ -160,8 +160,10 @@ Result<std::shared_ptr<const CodedSide>> CodedSide::recode(
     const Part& part = side->parts_[side->part_of_head_[h]];
     for (std::int32_t t = 0; t < tokens_; ++t) {
       const auto head = static_cast<std::int32_t>(h);
-      *to++ = bfloat16_above(double{residual(head, t)} + double{moved[h * static_cast<std::size_t>(tokens_) + static_cast<std::size_t>(t)]} +
-                             double{part.quantization} * (1.0 + part.code->inverse_error()));
+      *to++ = bfloat16_above(
+          double{residual(head, t)} +
+          double{moved[h * static_cast<std::size_t>(tokens_) + static_cast<std::size_t>(t)]} +
+          double{part.quantization} * (1.0 + part.code->inverse_error()));
     }
   }
   return std::shared_ptr<const CodedSide>(std::move(side));
@@ -174,6 +176,7 @@ std::shared_ptr<const CodedSide> CodedSide::reread(
   std::shared_ptr<CodedSide> side(new CodedSide);
   side->tokens_ = tokens_;
   side->part_of_head_ = part_of_head_;
+  side->highest_rank_ = highest_rank_;
   side->parts_.reserve(parts_.size());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const Part& old = parts_[i];
@@ -206,10 +209,12 @@ std::shared_ptr<const CodedSide> CodedSide::select(std::span<const std::int32_t>
   std::shared_ptr<CodedSide> side(new CodedSide);
   side->tokens_ = static_cast<std::int32_t>(tokens.size());
   side->part_of_head_ = part_of_head_;
+  side->highest_rank_ = highest_rank_;
   side->parts_.reserve(parts_.size());
   const auto copy_rows = [&](const Buffer& from, std::size_t row, Buffer& to) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      std::memcpy(to.data() + i * row, from.data() + static_cast<std::size_t>(tokens[i]) * row, row);
+      std::memcpy(to.data() + i * row, from.data() + static_cast<std::size_t>(tokens[i]) * row,
+                  row);
     }
   };
   for (const Part& old : parts_) {

@@ -73,6 +73,9 @@ class CodedSide {
     return parts_[part_of_head_[static_cast<std::size_t>(head)]];
   }
 
+  // The highest rank among the codes.
+  std::int32_t highest_rank() const noexcept { return highest_rank_; }
+
   // Rows first .. first + n - 1 of a head as attention sees them, into out [n, dim]: the plain
   // reference of reading. `positions` are the segment's.
   void reconstruct(std::int32_t head, const Positions& positions, std::int32_t first,
@@ -98,6 +101,7 @@ class CodedSide {
   void measure(const SideRows& rows, const std::shared_ptr<Ledger>& ledger);
 
   std::int32_t tokens_ = 0;
+  std::int32_t highest_rank_ = 0;
   std::vector<Part> parts_;
   std::vector<std::size_t> part_of_head_;
   Buffer residuals_;  // bfloat16 rounded up, [heads][tokens]

@@ -10,11 +10,7 @@ namespace kvspan {
 
 RowSide::RowSide(std::int32_t heads, std::int32_t dim, std::int32_t capacity, Element element,
                  const std::shared_ptr<Ledger>& ledger)
-    : heads_(heads),
-      dim_(dim),
-      stride_(padded_dim(dim)),
-      capacity_(capacity),
-      element_(element) {
+    : heads_(heads), dim_(dim), stride_(padded_dim(dim)), capacity_(capacity), element_(element) {
   rows_ = std::make_shared<Buffer>(offset_bytes(heads, 0), MemoryKind::kFullRank, ledger);
 }
 

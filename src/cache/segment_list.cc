@@ -37,10 +37,9 @@ void SegmentList::extend(std::span<const std::int32_t> positions) {
     for (const std::int32_t position : positions) {
       KVSPAN_EXPECT(position >= next_position(), "positions increase");
       if (segments_.empty() || segments_.back().room() == 0) {
-        segments_.push_back(
-            empty_segment(tokens_ == 0 && growth_.sink > 0
-                              ? growth_.sink
-                              : std::clamp(tokens_, growth_.least, growth_.most)));
+        segments_.push_back(empty_segment(tokens_ == 0 && growth_.sink > 0
+                                              ? growth_.sink
+                                              : std::clamp(tokens_, growth_.least, growth_.most)));
       } else if (tokens_ == before) {
         segments_.back().prepare(ledger_);
       }
@@ -255,6 +254,16 @@ void SegmentList::add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) 
     add_side(segment.coded_keys.get());
     add_side(segment.coded_values.get());
   }
+}
+
+void finish_bytes(std::vector<const Code*> codes, CacheBytes& bytes) {
+  std::sort(codes.begin(), codes.end());
+  codes.erase(std::unique(codes.begin(), codes.end()), codes.end());
+  for (const Code* code : codes) {
+    (code->memory_kind() == MemoryKind::kShared ? bytes.shared : bytes.bases) += code->bytes();
+  }
+  bytes.total = bytes.full_rank + bytes.coefficients + bytes.scales + bytes.bases + bytes.sketches +
+                bytes.positions;
 }
 
 }  // namespace kvspan

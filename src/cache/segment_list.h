@@ -106,4 +106,7 @@ class SegmentList {
   std::int32_t tokens_ = 0;
 };
 
+// Adds the bytes of codes, each once however often it is named, and then what `total` is to be.
+void finish_bytes(std::vector<const Code*> codes, CacheBytes& bytes);
+
 }  // namespace kvspan

@@ -40,8 +40,8 @@ Result<std::optional<std::int32_t>> head_rank(const RecipePart& method, bool key
                                               std::int32_t dim) {
   const std::string_view key = keys ? "rk" : "rv";
   if (method.has("ratio")) {
-    return std::optional(std::max(1, static_cast<std::int32_t>(
-                                         std::lround(method.number("ratio") * dim))));
+    return std::optional(
+        std::max(1, static_cast<std::int32_t>(std::lround(method.number("ratio") * dim))));
   }
   if (method.has(key)) {
     const std::optional<std::int32_t> rank = method.rank(key).resolve(dim);
@@ -56,8 +56,8 @@ Result<std::optional<std::int32_t>> head_rank(const RecipePart& method, bool key
   return std::optional(0);
 }
 
-// The spectra of all groups, and the level at which their directions are on average as many as asked
-// for: ranks=table.
+// The spectra of all groups, and the level at which their directions are on average as many as
+// asked for: ranks=table.
 Status spread(const PrepareInput& in, bool keys,
               std::vector<std::vector<std::optional<RankRule>>>& ranks) {
   struct Direction {
@@ -206,8 +206,8 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
   plan.rank = *rank;
   const std::int32_t width = plan.style.heads * plan.style.dim;
   if (keys && m.is_word("gamma") && plan.rank.directions > 0 && m.word("gamma") == "sqrt") {
-    plan.style.gamma = std::sqrt(static_cast<float>(plan.rank.directions) /
-                                 static_cast<float>(width));
+    plan.style.gamma =
+        std::sqrt(static_cast<float>(plan.rank.directions) / static_cast<float>(width));
   } else if (keys && !m.is_word("gamma")) {
     plan.style.gamma = static_cast<float>(m.number("gamma"));
   }
@@ -229,8 +229,8 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
              leading_transform(stacked, basis == "attn" ? metric : std::nullopt));
   plan.rank.directions = plan.rank.choose(transform.power);
   if (keys && m.is_word("gamma") && m.word("gamma") == "sqrt") {
-    plan.style.gamma = std::sqrt(static_cast<float>(plan.rank.directions) /
-                                 static_cast<float>(width));
+    plan.style.gamma =
+        std::sqrt(static_cast<float>(plan.rank.directions) / static_cast<float>(width));
   }
   const auto make = [&] {
     return transform_code(plan.style, transform, plan.rank.directions, moment.mean, in.shared,
@@ -240,9 +240,8 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
     KVSPAN_TRY(const std::shared_ptr<const Code> trial,
                transform_code(plan.style, transform, plan.rank.directions, moment.mean, nullptr,
                               MemoryKind::kShared));
-    plan.style.gamma = static_cast<float>(
-        fitted_gamma(query_metric(shape, calibration, plan.style.domain, heads), moment.second,
-                     *trial));
+    plan.style.gamma = static_cast<float>(fitted_gamma(
+        query_metric(shape, calibration, plan.style.domain, heads), moment.second, *trial));
   }
   KVSPAN_TRY(plan.start, make());
   return std::optional(std::move(plan));

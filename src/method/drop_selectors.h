@@ -4,9 +4,9 @@
 //                   attend to, pooled so that neighbours stay together
 //     h2o           always: the most recent, and of the others those that received most in all
 //     scissorhands  when over budget: those that the last queries attended to least go
-// A prompt has been read when the first single query comes. Dropping happens in steps of some tokens,
-// so the budget is exceeded by less than that in between.
-// Sources: Li et al. 2024; Zhang et al. 2023; Liu et al. 2023.
+// A prompt has been read when the first single query comes. Dropping happens in steps of some
+// tokens, so the budget is exceeded by less than that in between. Sources: Li et al. 2024; Zhang et
+// al. 2023; Liu et al. 2023.
 #pragma once
 
 #include <cstdint>
@@ -43,15 +43,15 @@ class SnapkvSelector final : public Selector {
  private:
   SnapkvOptions options_;
   std::shared_ptr<Ledger> ledger_;
-  TokenScores scores_;  // by the last queries of the last block
+  TokenScores scores_;       // by the last queries of the last block
   std::int32_t prompt_ = 0;  // tokens when they were observed; 0: done
 };
 
 struct HeavyOptions {
-  Amount keep;    // tokens kept in all
-  Amount recent;  // of these, the most recent
-  bool history_only = false;    // scissorhands: only attention since the last drop counts
-  Amount drop{false, 32};       // tokens that go at a time, or their share of those kept
+  Amount keep;                // tokens kept in all
+  Amount recent;              // of these, the most recent
+  bool history_only = false;  // scissorhands: only attention since the last drop counts
+  Amount drop{false, 32};     // tokens that go at a time, or their share of those kept
 };
 
 class HeavySelector final : public Selector {

@@ -92,8 +92,7 @@ Status FdPolicy::learn(const RowBlock& rows, std::size_t row) {
 }
 
 bool FdPolicy::fits(const RowBlock& rows, std::size_t row) const {
-  return (!plan_->keys ||
-          within(*plan_->keys, *key_side_.code, rows, row, options_.key_tau)) &&
+  return (!plan_->keys || within(*plan_->keys, *key_side_.code, rows, row, options_.key_tau)) &&
          (!plan_->values ||
           within(*plan_->values, *value_side_.code, rows, row, options_.value_tau));
 }
@@ -101,24 +100,23 @@ bool FdPolicy::fits(const RowBlock& rows, std::size_t row) const {
 Status FdPolicy::begin_segment(Group& group, const RowBlock& rows, std::size_t row) {
   if (options_.warm > 0) {
     // The sketches begin anew with the last rows that are still at hand, this one included.
-    const std::size_t from =
-        row + 1 - std::min(row + 1, static_cast<std::size_t>(options_.warm));
-    for (auto [side, plan] : {std::pair(&key_side_, &plan_->keys),
-                              std::pair(&value_side_, &plan_->values)}) {
+    const std::size_t from = row + 1 - std::min(row + 1, static_cast<std::size_t>(options_.warm));
+    for (auto [side, plan] :
+         {std::pair(&key_side_, &plan_->keys), std::pair(&value_side_, &plan_->values)}) {
       if (!*plan) continue;
       side->sketch->clear();
-      KVSPAN_CHECK_OK(side->sketch->update(
-          domain_rows(rows, from, row + 1 - from, 0, (*plan)->style).view()));
+      KVSPAN_CHECK_OK(
+          side->sketch->update(domain_rows(rows, from, row + 1 - from, 0, (*plan)->style).view()));
     }
   }
-  for (auto [side, plan] : {std::pair(&key_side_, &plan_->keys),
-                            std::pair(&value_side_, &plan_->values)}) {
+  for (auto [side, plan] :
+       {std::pair(&key_side_, &plan_->keys), std::pair(&value_side_, &plan_->values)}) {
     if (!*plan) continue;
     KVSPAN_TRY(std::shared_ptr<const Code> next,
                sketch_code(*side->sketch, **plan, group.list().ledger()));
-    const bool same = side->code && options_.merge < 1.0 && side->code->orthonormal() &&
-                      subspace_overlap(basis_of(*side->code).view(), basis_of(*next).view()) >=
-                          options_.merge;
+    const bool same =
+        side->code && options_.merge < 1.0 && side->code->orthonormal() &&
+        subspace_overlap(basis_of(*side->code).view(), basis_of(*next).view()) >= options_.merge;
     if (!same) side->code = std::move(next);
   }
   length_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// fd: Frequent Directions sketches follow keys and values; a new segment, with the sketches' leading
-// directions as its basis, begins when a row no longer fits the current basis, or after `chunk` rows.
-// Sources: documents 000 s5-s7, 001 s3.3 (SubSpace-A).
+// fd: Frequent Directions sketches follow keys and values; a new segment, with the sketches'
+// leading directions as its basis, begins when a row no longer fits the current basis, or after
+// `chunk` rows. Sources: documents 000 s5-s7, 001 s3.3 (SubSpace-A).
 //
 // Rows are looked at one after the other as they leave the recent end. A row is tested against the
 // current bases: rho = |(I - P)x| / |x|, from norms alone (subspace/residual.h). Rows of a segment
@@ -23,10 +23,10 @@ struct FdOptions {
   std::int32_t min_chunk = 32;  // so that outliers cannot cause a storm of segments
   double key_tau = 0.15;
   double value_tau = 0.15;
-  std::int32_t warm = 0;        // rebuild the sketches from the last so many rows at a switch; 0: keep
-  std::int32_t lookahead = 0;   // rows that the sketches see before they are coded
-  std::int32_t every = 1;       // sketches see every so many rows
-  double merge = 1.0;           // overlap from which the old basis is kept at a switch; 1: never
+  std::int32_t warm = 0;  // rebuild the sketches from the last so many rows at a switch; 0: keep
+  std::int32_t lookahead = 0;  // rows that the sketches see before they are coded
+  std::int32_t every = 1;      // sketches see every so many rows
+  double merge = 1.0;          // overlap from which the old basis is kept at a switch; 1: never
 };
 
 class FdPolicy final : public Policy {

@@ -76,8 +76,8 @@ RowBlock Group::read_tokens(std::int32_t first, std::int32_t n) const {
   block.keys.resize(count * h * dk);
   block.values.resize(count * h * dv);
   if (n > 0) {
-    list_.read(first, {block.keys.data(), {count, h, dk}},
-               {block.values.data(), {count, h, dv}}, block.positions);
+    list_.read(first, {block.keys.data(), {count, h, dk}}, {block.values.data(), {count, h, dv}},
+               block.positions);
   }
   return block;
 }

@@ -90,8 +90,7 @@ Result<Transform> leading_transform(const MatrixD& moment, const std::optional<M
   if (metric) {
     KVSPAN_TRY(roots, metric_roots(*metric));
   }
-  const MatrixD weighed =
-      metric ? product(product(roots.root, moment), roots.root) : moment;
+  const MatrixD weighed = metric ? product(product(roots.root, moment), roots.root) : moment;
   KVSPAN_TRY(SymmetricEigen eigen, symmetric_eigen(weighed.view()));
   Transform transform{Matrix(n, n), Matrix(), std::move(eigen.values)};
   for (double& power : transform.power) power = std::max(power, 0.0);

@@ -43,13 +43,13 @@ Result<std::shared_ptr<const Code>> orthonormal_code(const CodeStyle& style, Mat
                                                      const std::shared_ptr<Ledger>& ledger,
                                                      MemoryKind kind);
 
-// The transform that keeps the most of a moment S under an error metric M (no metric: the identity):
-// U the eigenvectors of M^1/2 S M^1/2, A = U' M^1/2, B = M^-1/2 U, leading first. The metric is
-// ridged by 1e-3 of its mean diagonal. Without a metric B = A' and only A is filled.
+// The transform that keeps the most of a moment S under an error metric M (no metric: the
+// identity): U the eigenvectors of M^1/2 S M^1/2, A = U' M^1/2, B = M^-1/2 U, leading first. The
+// metric is ridged by 1e-3 of its mean diagonal. Without a metric B = A' and only A is filled.
 struct Transform {
-  Matrix analysis;             // [D, D], rows by falling power
-  Matrix synthesis;            // [D, D], columns likewise
-  std::vector<double> power;   // [D]
+  Matrix analysis;            // [D, D], rows by falling power
+  Matrix synthesis;           // [D, D], columns likewise
+  std::vector<double> power;  // [D]
 };
 Result<Transform> leading_transform(const MatrixD& moment, const std::optional<MatrixD>& metric);
 

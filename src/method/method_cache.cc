@@ -245,14 +245,9 @@ CacheBytes MethodCache::bytes() const {
       if (member.selector) bytes.positions += member.selector->bytes();
     }
   }
-  std::sort(codes.begin(), codes.end());
-  codes.erase(std::unique(codes.begin(), codes.end()), codes.end());
-  for (const Code* code : codes) {
-    if (code->memory_kind() == MemoryKind::kBases) bytes.bases += code->bytes();
-  }
+  finish_bytes(std::move(codes), bytes);
+  // Those that the recipe prepared, whether this sequence has used them yet or not.
   bytes.shared = prepared_->shared->bytes(MemoryKind::kShared);
-  bytes.total = bytes.full_rank + bytes.coefficients + bytes.scales + bytes.bases +
-                bytes.sketches + bytes.positions;
   return bytes;
 }
 

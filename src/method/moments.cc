@@ -37,8 +37,7 @@ Moment moment_of(const LayerShape& layer, const LayerCalibration& calibration, D
                   count * value_dim),
             {}};
   }
-  Moment moment{
-      block(calibration.joint_moment, joint, first * key_dim, count * key_dim), {}};
+  Moment moment{block(calibration.joint_moment, joint, first * key_dim, count * key_dim), {}};
   if (domain == Domain::kPreRopeKey) return moment;
   const float* mean = calibration.key_mean.data() + first * key_dim;
   moment.mean.assign(mean, mean + count * key_dim);

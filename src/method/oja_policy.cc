@@ -78,8 +78,9 @@ std::size_t OjaPolicy::sketch_bytes() const noexcept {
 
 Status OjaPolicy::step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen,
                        double eta) {
-  const auto turn = [&](OjaTracker* tracker, const std::optional<SidePlan>& side)
-      -> Result<std::shared_ptr<const Code>> {
+  const auto turn =
+      [&](OjaTracker* tracker,
+          const std::optional<SidePlan>& side) -> Result<std::shared_ptr<const Code>> {
     if (tracker == nullptr) return std::shared_ptr<const Code>();
     const Matrix all = domain_rows(rows, 0, rows.size(), 0, side->style);
     tracker->set_eta(eta);
@@ -114,8 +115,8 @@ Status OjaPolicy::settle(Group& group) {
   if (reading && group.options().scores) {
     const std::span<const float> received =
         group.received().subspan(static_cast<std::size_t>(group.settled()), n);
-    const auto keep = static_cast<std::size_t>(
-        std::max(1.0, std::ceil(options_.top * static_cast<double>(n))));
+    const auto keep =
+        static_cast<std::size_t>(std::max(1.0, std::ceil(options_.top * static_cast<double>(n))));
     // By attention, then by age, so that the choice does not depend on the sort.
     std::partial_sort(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(keep),
                       chosen.end(), [&](std::size_t a, std::size_t b) {

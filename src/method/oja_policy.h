@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // oja: the basis starts from calibration and turns towards the text by Oja's rule.
-//     reading   blocks of several units: the rows that received most attention from the block's last
+//     reading   blocks of several units: the rows that received most attention from the block's
+//     last
 //               queries make one step (eta_prefill), then the rows are coded
 //     decoding  each unit of rows makes one step (eta) and is coded
 // Coefficients stored under older bases: stale=segment keeps each basis with its rows, rotate and

@@ -37,9 +37,11 @@ MakeSelector maker_of(const RecipePart& s, std::size_t layer) {
       options.keep = {options.recent.is_share, options.recent.value + s.amount("heavy").value};
     } else {
       options.keep = s.amount("keep");
-      options.recent = {options.keep.is_share,
-                        options.keep.is_share ? options.keep.value / 2
-                                              : static_cast<double>(static_cast<std::int64_t>(options.keep.value) / 2)};
+      options.recent = {
+          options.keep.is_share,
+          options.keep.is_share
+              ? options.keep.value / 2
+              : static_cast<double>(static_cast<std::int64_t>(options.keep.value) / 2)};
     }
     return heavy(options, kAllQueries);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recipe made ready for a model: how each layer's heads are grouped, and what makes the policy and
-// the selector of each group. Immutable; shared by all sequences, as are the codes it holds.
+// A recipe made ready for a model: how each layer's heads are grouped, and what makes the policy
+// and the selector of each group. Immutable; shared by all sequences, as are the codes it holds.
 #pragma once
 
 #include <functional>

@@ -116,7 +116,8 @@ Status ReadSelector::settle(Group& group, std::int32_t) {
 
 float ReadSelector::score(const Group& group, const Queries& queries, const float* summary) const {
   const auto d = static_cast<std::size_t>(group.layer().key_dim);
-  const std::size_t per_head = queries.rows.shape[1] / static_cast<std::size_t>(group.options().heads);
+  const std::size_t per_head =
+      queries.rows.shape[1] / static_cast<std::size_t>(group.options().heads);
   float most = -std::numeric_limits<float>::infinity();
   for (std::size_t q = 0; q < queries.rows.shape[1]; ++q) {
     const float* query = queries.rows.row(0, q);

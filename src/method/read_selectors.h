@@ -2,12 +2,12 @@
 // Selectors that keep all tokens and read some: single queries only, blocks of a prompt read all.
 //     quest     pages of tokens with the least and largest value of each key coordinate; the pages
 //               whose bound sum_i max(q_i min_i, q_i max_i) is largest are read
-//     shadowkv  chunks with their mean key as landmark; those whose landmark scores highest are read,
+//     shadowkv  chunks with their mean key as landmark; those whose landmark scores highest are
+//     read,
 //               and always the chunks that their landmark matches worst
-// The last tokens, not yet part of a page, are always read. Scores are of the group: the largest over
-// its query heads.
-// Sources: Tang et al. 2024; Sun et al. 2024 (values stay in memory here: there is nowhere to offload
-// them to).
+// The last tokens, not yet part of a page, are always read. Scores are of the group: the largest
+// over its query heads. Sources: Tang et al. 2024; Sun et al. 2024 (values stay in memory here:
+// there is nowhere to offload them to).
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@
 namespace kvspan {
 
 struct ReadOptions {
-  Amount keep;               // tokens read
-  std::int32_t page = 16;    // tokens of a page or chunk
-  bool landmarks = false;    // shadowkv
+  Amount keep;                // tokens read
+  std::int32_t page = 16;     // tokens of a page or chunk
+  bool landmarks = false;     // shadowkv
   std::int32_t outliers = 0;  // chunks always read
   std::int32_t recent = 0;    // last tokens always read
 };
@@ -47,7 +47,7 @@ class ReadSelector final : public Selector {
 
   ReadOptions options_;
   std::shared_ptr<Ledger> ledger_;
-  Buffer summaries_;  // [pages] of [2][heads][key_dim], or [heads][key_dim] of landmarks
+  Buffer summaries_;   // [pages] of [2][heads][key_dim], or [heads][key_dim] of landmarks
   Buffer mismatches_;  // [pages], landmarks only: the least cosine of a key to its landmark
   std::int32_t pages_ = 0;
 };

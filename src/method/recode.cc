@@ -65,10 +65,9 @@ Result<std::shared_ptr<const CodedSide>> rotated(const CodedSide& side,
     }
   }
   const TensorView<const float, 2> coefficients = next.view();
-  return side.recode(std::span(&to, 1), std::span(&coefficients, 1),
-                     side.has_residuals() ? std::span<const float>(moved)
-                                          : std::span<const float>(),
-                     ledger);
+  return side.recode(
+      std::span(&to, 1), std::span(&coefficients, 1),
+      side.has_residuals() ? std::span<const float>(moved) : std::span<const float>(), ledger);
 }
 
 }  // namespace

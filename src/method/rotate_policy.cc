@@ -34,8 +34,9 @@ std::size_t RotatePolicy::sketch_bytes() const noexcept {
 
 Status RotatePolicy::settle_unit(Group& group, const RowBlock& rows, std::size_t first) {
   const auto n = static_cast<std::size_t>(plan().unit);
-  const auto refresh = [&](FrequentDirections* sketch, const std::optional<SidePlan>& side)
-      -> Result<std::shared_ptr<const Code>> {
+  const auto refresh =
+      [&](FrequentDirections* sketch,
+          const std::optional<SidePlan>& side) -> Result<std::shared_ptr<const Code>> {
     if (sketch == nullptr) return std::shared_ptr<const Code>();
     KVSPAN_CHECK_OK(sketch->update(domain_rows(rows, first, n, 0, side->style).view()));
     return sketch_code(*sketch, *side, group.list().ledger());

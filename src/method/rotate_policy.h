@@ -25,7 +25,6 @@ class RotatePolicy final : public UnitPolicy {
   Status settle_unit(Group& group, const RowBlock& rows, std::size_t first) override;
 
  private:
-
   std::int32_t sketch_per_rank_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<FrequentDirections> keys_, values_;

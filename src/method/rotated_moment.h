@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The moments of rotated vectors, from those before rotation: with offsets o that do not depend on
-// the vectors, E[Rot(o) x x' Rot(o)'] averages the rotations out. A pair of coordinates as a complex
-// number z turns by e^{i o angle}, so that E[z_a conj(z_b)] is multiplied by the mean of
+// the vectors, E[Rot(o) x x' Rot(o)'] averages the rotations out. A pair of coordinates as a
+// complex number z turns by e^{i o angle}, so that E[z_a conj(z_b)] is multiplied by the mean of
 // e^{i o (angle_a - angle_b)} and E[z_a z_b] by that of e^{i o (angle_a + angle_b)}. Exact, in D^2.
 #pragma once
 

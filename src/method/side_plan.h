@@ -24,8 +24,8 @@ struct GroupPlan {
   std::int32_t heads = 1;
   std::optional<SidePlan> keys;
   std::optional<SidePlan> values;
-  std::int32_t recent = 0;  // rows that stay full rank at the end
-  std::int32_t unit = 64;   // rows that are coded together
+  std::int32_t recent = 0;    // rows that stay full rank at the end
+  std::int32_t unit = 64;     // rows that are coded together
   bool weigh_values = false;  // by received attention
 };
 

@@ -14,9 +14,7 @@ class SpectralPolicy final : public UnitPolicy {
  public:
   using UnitPolicy::UnitPolicy;
   void clear() override {}
-  std::unique_ptr<Policy> clone() const override {
-    return std::make_unique<SpectralPolicy>(*this);
-  }
+  std::unique_ptr<Policy> clone() const override { return std::make_unique<SpectralPolicy>(*this); }
 
  protected:
   Status settle_unit(Group& group, const RowBlock& rows, std::size_t first) override;
