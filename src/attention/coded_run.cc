@@ -50,6 +50,11 @@ const CodedSide::Part* part_of(const CodedSide* side, std::int32_t head) {
 
 }  // namespace
 
+std::size_t run_floats(const AttentionPlan& plan, std::int32_t key_rank,
+                       std::int32_t value_rank) noexcept {
+  return sizes_of(plan, key_rank, value_rank).total();
+}
+
 std::size_t coded_floats(const AttentionPlan& plan, const SegmentList& list) noexcept {
   std::int32_t key_rank = 0, value_rank = 0;
   bool any = false;
@@ -60,7 +65,7 @@ std::size_t coded_floats(const AttentionPlan& plan, const SegmentList& list) noe
       value_rank = std::max(value_rank, segment.coded_values->highest_rank());
     }
   }
-  return any ? sizes_of(plan, key_rank, value_rank).total() : 0;
+  return any ? run_floats(plan, key_rank, value_rank) : 0;
 }
 
 CodedRun::CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels,
@@ -77,32 +82,32 @@ CodedRun::CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels,
 
 bool CodedRun::continues(const Segment& segment) const noexcept {
   const auto same = [this](const CodedSide* side, const Code* code, std::int32_t head) {
-    const CodedSide::Part* part = part_of(side, item_.head);
+    const CodedSide::Part* part = part_of(side, item_.list_head);
     if (part == nullptr || code == nullptr) return part == nullptr && code == nullptr;
-    return part->code.get() == code && item_.head - part->first_head == head;
+    return part->code.get() == code && item_.list_head - part->first_head == head;
   };
   return same(segment.coded_keys.get(), key_code_, key_head_) &&
          same(segment.coded_values.get(), value_code_, value_head_);
 }
 
 void CodedRun::start(const Segment& first) noexcept {
-  const CodedSide::Part* keys = part_of(first.coded_keys.get(), item_.head);
-  const CodedSide::Part* values = part_of(first.coded_values.get(), item_.head);
+  const CodedSide::Part* keys = part_of(first.coded_keys.get(), item_.list_head);
+  const CodedSide::Part* values = part_of(first.coded_values.get(), item_.list_head);
   key_code_ = keys != nullptr ? keys->code.get() : nullptr;
   value_code_ = values != nullptr ? values->code.get() : nullptr;
-  key_head_ = keys != nullptr ? item_.head - keys->first_head : 0;
-  value_head_ = values != nullptr ? item_.head - values->first_head : 0;
+  key_head_ = keys != nullptr ? item_.list_head - keys->first_head : 0;
+  value_head_ = values != nullptr ? item_.list_head - values->first_head : 0;
   const bool rebuilt = key_code_ == nullptr || key_code_->domain() == Domain::kPreRopeKey;
   key_dim_ = rebuilt ? plan_.key_dim : padded_dim(key_code_->rank());
   value_dim_ = value_code_ != nullptr ? padded_dim(value_code_->rank()) : plan_.value_dim;
   open_ = true;
   moved_ = false;
   piece_count_ = tokens_ = 0;
-  lay_out(first);
+  lay_out();
   load_queries();
 }
 
-void CodedRun::lay_out(const Segment&) {
+void CodedRun::lay_out() {
   const Sizes s = sizes_of(plan_, key_code_ != nullptr ? key_code_->rank() : 0,
                            value_code_ != nullptr ? value_code_->rank() : 0);
   float* work = work_;
@@ -140,19 +145,25 @@ void CodedRun::lay_out(const Segment&) {
   std::fill_n(out_, rows * static_cast<std::size_t>(value_dim_), 0.0f);
 }
 
-void CodedRun::add(const Segment& segment, IndexRange part) noexcept {
+void CodedRun::add(const Segment& segment, IndexRange part, std::int32_t index) noexcept {
   const std::int32_t most = tile_form() ? kCodedTokens : kRunTokens;
+  if (tokens_ > 0 && first_index_ + tokens_ != index) flush();
+  if (tokens_ == 0) first_index_ = index;
   while (!part.empty()) {
     const std::int32_t end = std::min(part.end, part.begin + most - tokens_);
     pieces_[static_cast<std::size_t>(piece_count_++)] = {
         &segment,
-        part_of(segment.coded_keys.get(), item_.head),
-        part_of(segment.coded_values.get(), item_.head),
+        part_of(segment.coded_keys.get(), item_.list_head),
+        part_of(segment.coded_values.get(), item_.list_head),
         {part.begin, end},
         tokens_};
     tokens_ += end - part.begin;
     part.begin = end;
-    if (tokens_ == most || piece_count_ == kMaxPieces) flush();
+    if (tokens_ == most || piece_count_ == kMaxPieces) {
+      const std::int32_t next = first_index_ + tokens_;
+      flush();
+      first_index_ = next;
+    }
   }
 }
 
@@ -212,6 +223,11 @@ void CodedRun::soften_rows() {
 void CodedRun::flush() {
   if (tokens_ > 0 && find_ranges()) {
     score_batch();
+    if (received_ != nullptr) {
+      tile_form() ? receive_tile() : receive_rows();
+      piece_count_ = tokens_ = 0;
+      return;
+    }
     if (tile_form()) {
       if (layer_.soft_cap > 0.0f) kernels_.cap(scores_, tokens_ * padded_rows_, layer_.soft_cap);
       kernels_.soften_tile(scores_, padded_rows_, tokens_, ranges_ ? begin_ : nullptr, end_, max_,
@@ -224,9 +240,13 @@ void CodedRun::flush() {
   piece_count_ = tokens_ = 0;
 }
 
-void CodedRun::finish(const StateView& state) noexcept {
+void CodedRun::finish() noexcept {
   flush();
   open_ = false;
+}
+
+void CodedRun::finish(const StateView& state) noexcept {
+  finish();
   for (std::int32_t r = 0; r < rows_; ++r) {
     if (sum_[r] == 0.0f) continue;
     const float* added = out_ + static_cast<std::ptrdiff_t>(r) * value_dim_;

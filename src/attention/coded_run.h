@@ -30,7 +30,10 @@ namespace kvspan {
 // Tokens decoded at a time.
 inline constexpr std::int32_t kCodedTokens = kTileTokens;
 
-// Floats of working memory that a run needs for any segment of the list. The plan's shapes are set.
+// Floats of working memory that a run needs, for codes of at most these ranks; and for any coded
+// segment of a list, 0 when there is none. The plan's shapes are set.
+std::size_t run_floats(const AttentionPlan& plan, std::int32_t key_rank,
+                       std::int32_t value_rank) noexcept;
 std::size_t coded_floats(const AttentionPlan& plan, const SegmentList& list) noexcept;
 
 namespace detail {
@@ -73,10 +76,19 @@ class CodedRun {
   // Whether the segment can be added to the open run.
   bool continues(const Segment& segment) const noexcept;
   void start(const Segment& first) noexcept;
-  // Attends to the tokens `part` of a segment that continues the run, now or later.
-  void add(const Segment& segment, IndexRange part) noexcept;
+  // Attends to the tokens `part` of a segment that continues the run, now or later; `index` is the
+  // first one's in the list.
+  void add(const Segment& segment, IndexRange part, std::int32_t index) noexcept;
   // Attends to what remains and merges the run's outcome into `state`.
   void finish(const StateView& state) noexcept;
+
+  // From now on nothing is attended: received[i] gets, for token index i of the list, the sum over
+  // the rows of 2^(score - lse), lse [rows] in base 2. Then finish() ends a run.
+  void receive(const float* lse, float* received) noexcept {
+    lse_ = lse;
+    received_ = received;
+  }
+  void finish() noexcept;
 
  private:
   bool tile_form() const { return !plan_.rows_form(); }
@@ -85,7 +97,7 @@ class CodedRun {
   }
 
   // coded_run.cc
-  void lay_out(const Segment& first);
+  void lay_out();
   void flush();
   bool find_ranges();
   void soften_rows();
@@ -98,6 +110,9 @@ class CodedRun {
   void score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at);
   void rebuild_keys(const detail::CodedPiece& piece, IndexRange part);
   void add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at);
+  // received.cc
+  void receive_rows();
+  void receive_tile();
   // coded_values.cc
   void weigh_batch();
   void weigh_part(const detail::CodedPiece& piece);
@@ -110,6 +125,8 @@ class CodedRun {
   const AttentionItem& item_;
   float* const work_;
   std::int32_t rows_ = 0, padded_rows_ = 0;
+  const float* lse_ = nullptr;  // [rows], when receiving
+  float* received_ = nullptr;   // null: attend
 
   // Of the open run.
   bool open_ = false;
@@ -126,7 +143,8 @@ class CodedRun {
   std::array<detail::CodedPiece, kMaxPieces> pieces_;
   std::int32_t piece_count_ = 0;
   std::int32_t tokens_ = 0;
-  bool ranges_ = false;  // whether some row does not see all of it
+  std::int32_t first_index_ = 0;  // of the batch's first token in the list
+  bool ranges_ = false;           // whether some row does not see all of it
 
   // Working memory, laid out at start.
   float* q_ = nullptr;        // [rows][plan.key_dim], scaled

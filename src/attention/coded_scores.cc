@@ -85,7 +85,7 @@ void CodedRun::score_batch() {
 // Tokens `part` of the piece's segment, which are at, at + 1 ... of the batch.
 void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
   if (key_code_ == nullptr) {
-    score_loaded(q_, piece.segment->keys.head(item_.head).from(part.begin), part.size(), at);
+    score_loaded(q_, piece.segment->keys.head(item_.list_head).from(part.begin), part.size(), at);
     return;
   }
   const bool rebuilt = key_code_->domain() == Domain::kPreRopeKey;

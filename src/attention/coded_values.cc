@@ -20,8 +20,8 @@ void CodedRun::load_values(const detail::CodedPiece& piece) {
   const std::int32_t n = piece.part.size();
   float* to = row_tile_ + static_cast<std::ptrdiff_t>(piece.at) * value_dim_;
   if (value_code_ == nullptr) {
-    kernels_.widen(piece.segment->values.head(item_.head).from(piece.part.begin), value_dim_, n,
-                   to);
+    kernels_.widen(piece.segment->values.head(item_.list_head).from(piece.part.begin), value_dim_,
+                   n, to);
   } else if (detail::in_place(*value_code_)) {
     kernels_.widen(detail::stored_rows(*piece.values, piece.part.begin), value_dim_, n, to);
   } else {
@@ -39,7 +39,7 @@ void CodedRun::weigh_part(const detail::CodedPiece& piece) {
     kernels_.weigh_rows(scores_ + at, kRunStride, rows_, rows, value_dim_, n, nullptr, out_);
   };
   if (value_code_ == nullptr) {
-    weigh(piece.segment->values.head(item_.head).from(part.begin), part.size(), piece.at);
+    weigh(piece.segment->values.head(item_.list_head).from(part.begin), part.size(), piece.at);
     return;
   }
   if (detail::in_place(*value_code_)) {

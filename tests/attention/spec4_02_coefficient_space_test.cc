@@ -141,7 +141,9 @@ TEST(Spec4_02_CoefficientSpace, WorkingMemoryDoesNotGrowWithTheNumberOfSegments)
       const RunCase c(run_layer(0), tokens, queries, 64,
                       {.domain = Domain::kAnchoredKey, .rank = 16, .mean = 0.5}, {.rank = 24},
                       false);
-      const AttentionPlan plan = plan_attention(c.problem.layer, c.list, c.problem.query_positions);
+      const HeadGroup group{0, &c.list};
+      const AttentionPlan plan =
+          plan_attention(c.problem.layer, std::span(&group, 1), c.problem.query_positions);
       if (floats == 0) floats = plan.work_floats();
       EXPECT_EQ(plan.work_floats(), floats);
     }
