@@ -6,6 +6,7 @@
 #include "attention/scratch.h"
 #include "base/fail.h"
 #include "kvspan/cache.h"
+#include "recipe/recipe.h"
 
 namespace kvspan {
 namespace {
@@ -36,33 +37,21 @@ Status check(const CacheShape& shape) {
   return {};
 }
 
-Result<Element> parse_element(std::string_view recipe) {
-  constexpr std::string_view kAllowed = "allowed: full, full:store=f16, full:store=f32";
-  const std::size_t colon = recipe.find(':');
-  const std::string_view method = recipe.substr(0, colon);
-  if (method != "full") {
-    return fail(ErrorCode::kInvalidArgument, "unknown method '{}' in recipe '{}'; {}", method,
-                recipe, kAllowed);
+Result<Element> element_of(const Recipe& recipe) {
+  const RecipePart& method = recipe.method();
+  if (recipe.selector() != nullptr || method.name() != "full") {
+    return fail(ErrorCode::kUnsupported, "recipe '{}' cannot be made yet; allowed: full",
+                recipe.text());
   }
-  if (colon == std::string_view::npos) return Element::kF16;
-  const std::string_view option = recipe.substr(colon + 1);
-  const std::size_t equals = option.find('=');
-  const std::string_view key = option.substr(0, equals);
-  if (key != "store" || equals == std::string_view::npos) {
-    return fail(ErrorCode::kInvalidArgument, "unknown key '{}' in recipe '{}'; {}", key, recipe,
-                kAllowed);
-  }
-  const std::string_view value = option.substr(equals + 1);
-  if (value == "f16") return Element::kF16;
-  if (value == "f32") return Element::kF32;
-  return fail(ErrorCode::kInvalidArgument, "store={} in recipe '{}'; {}", value, recipe, kAllowed);
+  return method.word("store") == "f32" ? Element::kF32 : Element::kF16;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe) {
+Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view text) {
   KVSPAN_CHECK_OK(check(shape));
-  KVSPAN_TRY(const Element element, parse_element(recipe));
+  KVSPAN_TRY(const Recipe recipe, Recipe::parse(text));
+  KVSPAN_TRY(const Element element, element_of(recipe));
   return std::unique_ptr<KvCache>(std::make_unique<SegmentCache>(shape, element));
 }
 
