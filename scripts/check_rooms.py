@@ -3,7 +3,7 @@
 """Checks the layout rules that the compiler does not: check_rooms.py [TREE]
 
 A room includes itself and rooms before it in ROOMS; tests of a room likewise. ggml and libllama
-appear only in the model room, CUDA only in folders called cuda. The library rooms up to recipe
+appear only in the model room, CUDA only in folders called cuda. The library rooms up to method
 touch no file, terminal, environment or clock. Public headers include only standard headers and each
 other. Every source file carries its licence tag and stays within its length. Prints one line per
 finding, then how many files were looked at; exit 1 if there was a finding.
@@ -13,8 +13,8 @@ import pathlib
 import re
 import sys
 
-ROOMS = "base linalg subspace codec cache attention recipe api io model eval analysis report server cli".split()
-PURE_ROOMS = ROOMS[: ROOMS.index("recipe") + 1]
+ROOMS = "base linalg subspace codec cache attention recipe method api io model eval analysis report server cli".split()
+PURE_ROOMS = ROOMS[: ROOMS.index("method") + 1]
 CODE = {".h", ".cc", ".c", ".cu", ".cuh"}
 TAGGED = CODE | {".py", ".sh", ".cmake", ".in"}
 TAGGED_NAMES = {"run", "test"}

@@ -118,8 +118,32 @@ class KvCache {
   virtual CacheBytes bytes() const = 0;
 };
 
-// Makes an empty cache. Fails, naming key, value and what is allowed, on a recipe that does not
-// parse or does not fit the shape.
+struct Calibration;  // kvspan/calibration.h
+
+// A recipe made ready for a model: codes are derived once and shared by the caches made from it.
+// Immutable; copies are cheap; outlives nothing it needs.
+class CacheFactory {
+ public:
+  // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
+  // the shape, and where it needs a calibration and none is given. The calibration is not kept.
+  static Result<CacheFactory> create(const CacheShape& shape, std::string_view recipe,
+                                     const Calibration* calibration = nullptr);
+
+  // An empty cache.
+  std::unique_ptr<KvCache> make() const;
+  const std::string& recipe() const noexcept;  // canonical
+  std::size_t shared_bytes() const noexcept;   // of the codes that all its caches share
+
+ private:
+  explicit CacheFactory(std::shared_ptr<const struct Prepared> prepared);
+  std::shared_ptr<const struct Prepared> prepared_;
+};
+
+// Whether the recipe can only be made with a calibration of the model. Fails where it does not
+// parse.
+Result<bool> needs_calibration(std::string_view recipe);
+
+// A cache of its own, for a recipe that needs no calibration.
 Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe);
 
 // Bytes of the same tokens in f16 at full rank: what every ratio is taken against.

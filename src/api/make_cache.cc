@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The factory functions of kvspan/cache.h.
 #include <string_view>
+#include <utility>
 
-#include "api/segment_cache.h"
 #include "attention/scratch.h"
 #include "base/fail.h"
 #include "kvspan/cache.h"
+#include "method/method_cache.h"
+#include "method/prepared.h"
 #include "recipe/recipe.h"
 
 namespace kvspan {
@@ -37,22 +39,39 @@ Status check(const CacheShape& shape) {
   return {};
 }
 
-Result<Element> element_of(const Recipe& recipe) {
-  const RecipePart& method = recipe.method();
-  if (recipe.selector() != nullptr || method.name() != "full") {
-    return fail(ErrorCode::kUnsupported, "recipe '{}' cannot be made yet; allowed: full",
-                recipe.text());
-  }
-  return method.word("store") == "f32" ? Element::kF32 : Element::kF16;
-}
-
 }  // namespace
 
-Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view text) {
+CacheFactory::CacheFactory(std::shared_ptr<const Prepared> prepared)
+    : prepared_(std::move(prepared)) {}
+
+Result<CacheFactory> CacheFactory::create(const CacheShape& shape, std::string_view recipe,
+                                          const Calibration* calibration) {
   KVSPAN_CHECK_OK(check(shape));
-  KVSPAN_TRY(const Recipe recipe, Recipe::parse(text));
-  KVSPAN_TRY(const Element element, element_of(recipe));
-  return std::unique_ptr<KvCache>(std::make_unique<SegmentCache>(shape, element));
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  KVSPAN_TRY(std::shared_ptr<const Prepared> prepared, prepare(shape, parsed, calibration));
+  return CacheFactory(std::move(prepared));
+}
+
+std::unique_ptr<KvCache> CacheFactory::make() const {
+  return std::make_unique<MethodCache>(prepared_);
+}
+
+const std::string& CacheFactory::recipe() const noexcept {
+  return prepared_->recipe;
+}
+
+std::size_t CacheFactory::shared_bytes() const noexcept {
+  return prepared_->shared->bytes(MemoryKind::kShared);
+}
+
+Result<bool> needs_calibration(std::string_view recipe) {
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  return needs_calibration(parsed);
+}
+
+Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe) {
+  KVSPAN_TRY(const CacheFactory factory, CacheFactory::create(shape, recipe));
+  return factory.make();
 }
 
 std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) noexcept {

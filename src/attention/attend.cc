@@ -44,10 +44,10 @@ void write_tile(const AttentionPlan& plan, const LayerShape& layer, const Attent
 void finish_tile(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
                  std::int32_t first_item, AttentionScratch& scratch, const Output& output) {
   StateView states[kMaxItems];
-  for (std::int32_t c = 0; c < plan.chunks; ++c) {
+  for (std::int32_t c = 0; c < item.group->chunks; ++c) {
     states[c] = StateView(plan, scratch.partial(static_cast<std::size_t>(first_item + c)));
   }
-  write_tile(plan, layer, item, states, plan.chunks, output);
+  write_tile(plan, layer, item, states, item.group->chunks, output);
 }
 
 void check_shapes(const LayerShape& layer, const Queries& queries,
@@ -64,30 +64,54 @@ void check_shapes(const LayerShape& layer, const Queries& queries,
 
 }  // namespace
 
+bool groups_fit(const LayerShape& layer, std::span<const HeadGroup> groups) noexcept {
+  std::int32_t heads = 0;
+  for (const HeadGroup& group : groups) {
+    const GroupShape& shape = group.list->shape();
+    if (group.first_head != heads || shape.key_dim != layer.key_dim ||
+        shape.value_dim != layer.value_dim) {
+      return false;
+    }
+    heads += shape.heads;
+  }
+  return heads == layer.kv_heads;
+}
+
 Status attend_segments(const LayerShape& layer, const SegmentList& list, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
                        AttentionScratch& scratch, Team& team) {
+  const HeadGroup group{0, &list};
+  return attend_segments(layer, std::span(&group, 1), queries, out, lse, scratch, team);
+}
+
+Status attend_segments(const LayerShape& layer, std::span<const HeadGroup> groups,
+                       const Queries& queries, const TensorView<float, 3>& out,
+                       const TensorView<float, 2>& lse, AttentionScratch& scratch, Team& team) {
   check_shapes(layer, queries, out);
-  const AttentionPlan plan = plan_attention(layer, list, queries.positions);
-  if (team.leader()) scratch.prepare(plan, team.size());
+  KVSPAN_EXPECT(groups_fit(layer, groups), "groups are all KV heads, in order");
+  if (team.leader()) scratch.prepare(layer, groups, queries.positions, team.size());
   team.barrier();
   if (!scratch.ready()) {
     team.barrier();
-    return fail(ErrorCode::kOutOfBudget, "no memory for attention: {} bytes per thread, {} shared",
-                plan.work_floats() * sizeof(float), plan.partial_floats() * sizeof(float));
+    return fail(ErrorCode::kOutOfBudget,
+                "no memory to attend to {} groups of heads with {} queries", groups.size(),
+                queries.positions.size());
   }
+  const AttentionPlan& plan = scratch.plan();
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   const Output output{out, lse};
   float* const own = scratch.work(team.index());
   float* const work = own + plan.state_floats();
-  for (std::int32_t i; (i = team.take()) < plan.items();) {
+  for (std::int32_t i; (i = team.take()) < plan.items;) {
     const AttentionItem item = item_at(plan, i);
-    const bool partial = plan.chunks > 1;
+    const GroupPlan& group = *item.group;
+    const bool partial = group.chunks > 1;
     const StateView state(plan, partial ? scratch.partial(static_cast<std::size_t>(i)) : own);
-    run_item(plan, kernels, layer, list, queries, item, state, work);
+    run_item(plan, kernels, layer, queries, item, state, work);
     if (!partial) {
       write_tile(plan, layer, item, &state, 1, output);
-    } else if (scratch.finish_chunk(item.tile * plan.heads + item.head, plan.chunks)) {
+    } else if (scratch.finish_chunk(group.first_sum + item.tile * group.heads + item.list_head,
+                                    group.chunks)) {
       finish_tile(plan, layer, item, i - item.chunk, scratch, output);
     }
   }

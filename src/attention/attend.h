@@ -8,6 +8,8 @@
 // and (tokens of a run) eps max|v|.
 #pragma once
 
+#include <span>
+
 #include "attention/scratch.h"
 #include "cache/segment_list.h"
 #include "kvspan/cache.h"
@@ -15,12 +17,20 @@
 
 namespace kvspan {
 
-// All members of the team call with equal arguments; begins and ends with a barrier. out: [n,
+// All members of the team call with equal arguments; begins and ends with a barrier. The groups
+// are all KV heads of the layer, in order, each group with a list of its own. out: [n,
 // query_heads, value_dim], zeros for a query that sees nothing. `lse`, unless its data is null:
 // [n, query_heads], the natural log of the sum of e^logit, -inf where nothing is seen; with it,
 // results over parts of the tokens merge. Fails only for lack of memory.
+Status attend_segments(const LayerShape& layer, std::span<const HeadGroup> groups,
+                       const Queries& queries, const TensorView<float, 3>& out,
+                       const TensorView<float, 2>& lse, AttentionScratch& scratch, Team& team);
+// The same where all KV heads share one list.
 Status attend_segments(const LayerShape& layer, const SegmentList& list, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
                        AttentionScratch& scratch, Team& team);
+
+// Whether the groups are all KV heads of the layer, in order, with its dimensions.
+bool groups_fit(const LayerShape& layer, std::span<const HeadGroup> groups) noexcept;
 
 }  // namespace kvspan

@@ -1,133 +1,180 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of a coded segment: queries moved to where the coefficients are, products, means.
+// Scores of a run of coded segments: queries moved to where the coefficients are, products, means.
 #include <algorithm>
 
-#include "attention/coded_runner.h"
+#include "attention/coded_run.h"
 #include "cache/rope.h"
 
-namespace kvspan::detail {
-namespace {
+namespace kvspan {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
-}  // namespace
-
-void CodedRunner::load_queries() {
-  float factor = layer.soft_cap > 0.0f ? layer.logit_scale * 2.0f * kLog2e / layer.soft_cap
-                                       : layer.logit_scale * kLog2e;
-  if (keys != nullptr) factor *= keys->code->gamma();
-  for (std::int32_t r = 0; r < rows; ++r) {
-    const float* from = queries.rows.row(item.first_position + r / plan.group,
-                                         item.head * plan.group + r % plan.group);
-    float* to = q + static_cast<std::ptrdiff_t>(r) * plan.key_dim;
-    for (std::int32_t i = 0; i < layer.key_dim; ++i) to[i] = factor * from[i];
+void CodedRun::load_queries() {
+  float factor = query_factor(layer_);
+  if (key_code_ != nullptr) factor *= key_code_->gamma();
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const float* from = queries_.rows.row(item_.first_position + r / plan_.group,
+                                          item_.head * plan_.group + r % plan_.group);
+    float* to = q_ + static_cast<std::ptrdiff_t>(r) * plan_.key_dim;
+    for (std::int32_t i = 0; i < layer_.key_dim; ++i) to[i] = factor * from[i];
   }
 }
 
-// Rows as the form in use wants them: as they are, or in panels at `to`.
-const float* CodedRunner::packed(const float* from, std::int32_t dim, float* to) const {
-  if (!tile_form()) return from;
-  for (std::int32_t r = 0; r < rows; ++r) {
+// Rows in panels, as the tile form wants them.
+void CodedRun::pack(const float* from, std::int32_t dim, float* to) const {
+  if (!tile_form()) return;
+  for (std::int32_t r = 0; r < rows_; ++r) {
     float* panel =
         to + static_cast<std::ptrdiff_t>(r / kPanelRows) * kPanelRows * dim + r % kPanelRows;
     for (std::int32_t i = 0; i < dim; ++i) panel[i * kPanelRows] = from[r * dim + i];
   }
-  return to;
 }
 
-// The queries where this block's rows are; `offset` gets what every token of it has in common.
-void CodedRunner::move_queries(std::int32_t anchor) {
-  const bool anchored = keys != nullptr && keys->code->domain() == Domain::kAnchoredKey;
-  if (keys == nullptr || keys->code->domain() == Domain::kPreRopeKey) {
-    packed(q, plan.key_dim, panels);
+// The queries where these rows are; `offset_` gets what all tokens have in common.
+void CodedRun::move_queries(std::int32_t anchor) {
+  if (moved_ && anchor == anchor_) return;
+  moved_ = true;
+  anchor_ = anchor;
+  if (key_code_ == nullptr || key_code_->domain() == Domain::kPreRopeKey) {
+    pack(q_, plan_.key_dim, panels_);
     return;
   }
-  const Code& code = *keys->code;
-  float* const cosines = row;
-  float* const sines = row + plan.key_dim;
+  const Code& code = *key_code_;
+  const bool anchored = code.domain() == Domain::kAnchoredKey;
+  float* const cosines = row_;
+  float* const sines = row_ + plan_.key_dim;
   if (anchored) rope_turn(code.rope(), -anchor, code.rope().magnitude, cosines, sines);
-  const float* mean = anchored ? nullptr : code.mean(head_in(keys));
-  for (std::int32_t r = 0; r < rows; ++r) {
-    const float* from = q + static_cast<std::ptrdiff_t>(r) * plan.key_dim;
+  const float* mean = anchored ? nullptr : code.mean(key_head_);
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const float* from = q_ + static_cast<std::ptrdiff_t>(r) * plan_.key_dim;
     if (anchored) {
-      float* at = turned + static_cast<std::ptrdiff_t>(r) * plan.key_dim;
-      std::copy_n(from, plan.key_dim, at);
+      float* at = turned_ + static_cast<std::ptrdiff_t>(r) * plan_.key_dim;
+      std::copy_n(from, plan_.key_dim, at);
       apply_turn(code.rope(), cosines, sines, at);
       from = at;
     }
-    code.project(head_in(keys), from, moved + static_cast<std::ptrdiff_t>(r) * key_dim);
-    offset[r] = 0.0f;
-    for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) offset[r] += from[i] * mean[i];
+    code.project(key_head_, from, moved_q_ + static_cast<std::ptrdiff_t>(r) * key_dim_);
+    offset_[r] = 0.0f;
+    for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) {
+      offset_[r] += from[i] * mean[i];
+    }
   }
-  packed(moved, key_dim, panels);
-  if (anchored) packed(turned, plan.key_dim, mean_panels);
+  pack(moved_q_, key_dim_, panels_);
+  if (anchored && code.mean(0) != nullptr) pack(turned_, plan_.key_dim, mean_panels_);
 }
 
-RowsView CodedRunner::load_keys(IndexRange part) {
-  if (keys == nullptr) return segment.keys.head(item.head).from(part.begin);
-  const Code& code = *keys->code;
-  const auto n = static_cast<std::size_t>(part.size()), r = static_cast<std::size_t>(code.rank());
-  if (code.domain() != Domain::kPreRopeKey) {
-    if (in_place(*keys)) return stored_rows(*keys, part.begin);
-    keys->coefficients(part.begin, {key_rows, {n, r}, {static_cast<std::size_t>(key_dim), 1}});
-    return rows_at(key_rows, key_dim);
+void CodedRun::score_batch() {
+  for (std::int32_t p = 0; p < piece_count_; ++p) {
+    const detail::CodedPiece& piece = pieces_[static_cast<std::size_t>(p)];
+    if (key_code_ == nullptr || key_code_->domain() != Domain::kAnchoredKey) {
+      move_queries(0);
+      score_part(piece, piece.part, piece.at);
+      continue;
+    }
+    const Positions& positions = piece.segment->positions;
+    for (IndexRange rest = piece.part; !rest.empty();) {
+      const std::int32_t anchor = key_code_->anchor_of(positions.at(rest.begin));
+      const std::int32_t block = key_code_->anchor_block();
+      const std::int32_t next = positions.lower_bound(anchor - block / 2 + block);
+      const IndexRange part{rest.begin, std::min(rest.end, next)};
+      move_queries(anchor);
+      score_part(piece, part, piece.at + part.begin - piece.part.begin);
+      rest.begin = part.end;
+    }
   }
-  const float* mean = code.mean(head_in(keys));
+}
+
+// Tokens `part` of the piece's segment, which are at, at + 1 ... of the batch.
+void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
+  if (key_code_ == nullptr) {
+    score_loaded(q_, piece.segment->keys.head(item_.list_head).from(part.begin), part.size(), at);
+    return;
+  }
+  const bool rebuilt = key_code_->domain() == Domain::kPreRopeKey;
+  if (!rebuilt && detail::in_place(*key_code_)) {
+    score_loaded(moved_q_, detail::stored_rows(*piece.keys, part.begin), part.size(), at);
+    add_means(piece, part, at);
+    return;
+  }
+  const auto rank = static_cast<std::size_t>(key_code_->rank());
+  for (std::int32_t t = part.begin; t < part.end; t += kCodedTokens) {
+    const IndexRange some{t, std::min(part.end, t + kCodedTokens)};
+    std::fill_n(row_tile_, some.size() * key_dim_, 0.0f);
+    if (rebuilt) {
+      rebuild_keys(piece, some);
+    } else {
+      piece.keys->coefficients(t, {row_tile_,
+                                   {static_cast<std::size_t>(some.size()), rank},
+                                   {static_cast<std::size_t>(key_dim_), 1}});
+    }
+    score_loaded(rebuilt ? q_ : moved_q_, detail::rows_at(row_tile_, key_dim_), some.size(),
+                 at + t - part.begin);
+  }
+  if (!rebuilt) add_means(piece, part, at);
+}
+
+// Products of the queries (those in `panels_` for the tile form) with n rows.
+void CodedRun::score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at) {
+  if (!tile_form()) {
+    kernels_.score_rows(q, rows_, key_dim_, rows, n, nullptr, scores_ + at, kRunStride);
+    return;
+  }
+  if (rows.data != reinterpret_cast<const std::byte*>(row_tile_)) {
+    kernels_.widen(rows, key_dim_, n, row_tile_);
+  }
+  kernels_.score_tile(panels_, padded_rows_, key_dim_, row_tile_, n, scores_ + at * padded_rows_);
+}
+
+void CodedRun::rebuild_keys(const detail::CodedPiece& piece, IndexRange part) {
+  const Code& code = *key_code_;
+  const float* mean = code.mean(key_head_);
   for (std::int32_t t = 0; t < part.size(); ++t) {
-    float* to = key_rows + static_cast<std::ptrdiff_t>(t) * key_dim;
-    keys->coefficients(part.begin + t, {row, {1, r}});
-    code.synthesise(head_in(keys), row, to);
+    float* to = row_tile_ + static_cast<std::ptrdiff_t>(t) * key_dim_;
+    piece.keys->coefficients(part.begin + t, {row_, {1, static_cast<std::size_t>(code.rank())}});
+    code.synthesise(key_head_, row_, to);
     for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) to[i] += mean[i];
-    rope_rotate(code.rope(), segment.positions.at(part.begin + t), to);
+    rope_rotate(code.rope(), piece.segment->positions.at(part.begin + t), to);
   }
-  return rows_at(key_rows, key_dim);
 }
 
-void CodedRunner::score(IndexRange part) {
-  const std::int32_t n = part.size();
-  const RowsView k = load_keys(part);
-  const bool as_they_are = keys == nullptr || keys->code->domain() == Domain::kPreRopeKey;
-  if (tile_form()) {
-    // Rows that are f32 and unpadded already lie as the tile form wants them.
-    if (k.data != reinterpret_cast<const std::byte*>(key_rows)) {
-      kernels.widen(k, key_dim, n, key_rows);
-    }
-    kernels.score_tile(panels, padded_rows, key_dim, key_rows, n, scores);
-  } else {
-    kernels.score_rows(as_they_are ? q : moved, rows, key_dim, k, n, nullptr, scores, kRunStride);
-  }
-  add_means(part);
-}
-
-void CodedRunner::add_means(IndexRange part) {
-  if (keys == nullptr || keys->code->mean(0) == nullptr) return;
-  const Code& code = *keys->code;
-  const std::int32_t n = part.size();
+void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
+  const Code& code = *key_code_;
+  if (code.mean(0) == nullptr) return;
   if (code.domain() == Domain::kPostRopeKey) {
-    for (std::int32_t t = 0; t < n; ++t) {
-      for (std::int32_t r = 0; r < rows; ++r) {
-        scores[tile_form() ? t * padded_rows + r : r * kRunStride + t] += offset[r];
-      }
+    for (std::int32_t r = 0; !tile_form() && r < rows_; ++r) {
+      float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride + at;
+      for (std::int32_t t = 0; t < part.size(); ++t) s[t] += offset_[r];
     }
-  } else if (code.domain() == Domain::kAnchoredKey) {
-    // Tokens with gaps between them take rows of the table that are not neighbours.
-    for (std::int32_t t = 0; t < n; ++t) {
-      std::copy_n(code.turned_mean(head_in(keys), segment.positions.at(part.begin + t)),
-                  plan.key_dim, mean_rows + static_cast<std::ptrdiff_t>(t) * plan.key_dim);
+    for (std::int32_t t = 0; tile_form() && t < part.size(); ++t) {
+      float* s = scores_ + static_cast<std::ptrdiff_t>(at + t) * padded_rows_;
+      for (std::int32_t r = 0; r < rows_; ++r) s[r] += offset_[r];
+    }
+    return;
+  }
+  for (std::int32_t t = part.begin; t < part.end; t += kCodedTokens) {
+    const std::int32_t n = std::min(kCodedTokens, part.end - t), first = at + t - part.begin;
+    const Positions& positions = piece.segment->positions;
+    const float* means = code.turned_mean(key_head_, positions.at(t));
+    if (tile_form() || positions.at(t + n - 1) - positions.at(t) != n - 1) {
+      // Tokens with gaps between them take rows of the table that are not neighbours.
+      for (std::int32_t i = 0; i < n; ++i) {
+        std::copy_n(code.turned_mean(key_head_, positions.at(t + i)), plan_.key_dim,
+                    mean_rows_ + static_cast<std::ptrdiff_t>(i) * plan_.key_dim);
+      }
+      means = mean_rows_;
     }
     if (tile_form()) {
-      kernels.score_tile(mean_panels, padded_rows, plan.key_dim, mean_rows, n, mean_scores);
-      for (std::int32_t i = 0; i < n * padded_rows; ++i) scores[i] += mean_scores[i];
-    } else {
-      kernels.score_rows(turned, rows, plan.key_dim, rows_at(mean_rows, plan.key_dim), n, nullptr,
-                         mean_scores, kRunStride);
-      for (std::int32_t r = 0; r < rows; ++r) {
-        for (std::int32_t t = 0; t < n; ++t) {
-          scores[r * kRunStride + t] += mean_scores[r * kRunStride + t];
-        }
-      }
+      kernels_.score_tile(mean_panels_, padded_rows_, plan_.key_dim, means, n, mean_scores_);
+      float* s = scores_ + static_cast<std::ptrdiff_t>(first) * padded_rows_;
+      for (std::int32_t i = 0; i < n * padded_rows_; ++i) s[i] += mean_scores_[i];
+      continue;
+    }
+    kernels_.score_rows(turned_, rows_, plan_.key_dim, detail::rows_at(means, plan_.key_dim), n,
+                        nullptr, mean_scores_, kRunStride);
+    for (std::int32_t r = 0; r < rows_; ++r) {
+      float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride + first;
+      const float* m = mean_scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride;
+      for (std::int32_t i = 0; i < n; ++i) s[i] += m[i];
     }
   }
 }
 
-}  // namespace kvspan::detail
+}  // namespace kvspan

@@ -6,12 +6,10 @@
 #include <cstddef>
 #include <limits>
 
-#include "attention/coded_item.h"
+#include "attention/coded_run.h"
 
 namespace kvspan {
 namespace {
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Everything an item needs, with its part of the working memory laid out.
 struct Runner {
@@ -34,12 +32,6 @@ struct Runner {
   std::int32_t position(std::int32_t i) const {
     return queries.positions[static_cast<std::size_t>(item.first_position + i)];
   }
-  // Queries with the factor that makes scores base 2 (or what `cap` expects).
-  float query_factor() const {
-    return layer.soft_cap > 0.0f ? layer.logit_scale * 2.0f * kLog2e / layer.soft_cap
-                                 : layer.logit_scale * kLog2e;
-  }
-
   void load_queries();
   void run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys);
   void run_tiles(const Segment& segment, IndexRange part);
@@ -47,7 +39,7 @@ struct Runner {
 };
 
 void Runner::load_queries() {
-  const float factor = query_factor();
+  const float factor = query_factor(layer);
   const bool rows_form = plan.rows_form();
   const std::int32_t dim = plan.key_dim;
   std::fill_n(q, static_cast<std::size_t>(padded_rows) * static_cast<std::size_t>(dim), 0.0f);
@@ -63,8 +55,8 @@ void Runner::load_queries() {
 // A run of at most kRunTokens tokens in rows form.
 void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys) {
   const std::int32_t n = part.size();
-  const RowsView k = segment.keys.head(item.head).from(part.begin);
-  const RowsView v = segment.values.head(item.head).from(part.begin);
+  const RowsView k = segment.keys.head(item.list_head).from(part.begin);
+  const RowsView v = segment.values.head(item.list_head).from(part.begin);
   kernels.score_rows(q, rows, plan.key_dim, k, n, v.data, scores, kRunStride);
   for (std::int32_t r = 0; r < rows; ++r) {
     float* s = scores + static_cast<std::ptrdiff_t>(r) * kRunStride;
@@ -104,8 +96,8 @@ void Runner::run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens,
 }
 
 void Runner::run_tiles(const Segment& segment, IndexRange part) {
-  const RowsView k = segment.keys.head(item.head);
-  const RowsView v = segment.values.head(item.head);
+  const RowsView k = segment.keys.head(item.list_head);
+  const RowsView v = segment.values.head(item.list_head);
   for (std::int32_t t = part.begin; t < part.end; t += kTileTokens) {
     const std::int32_t n = std::min(kTileTokens, part.end - t);
     bool ranges = false;
@@ -133,19 +125,25 @@ const std::byte* first_key(const Segment& segment, std::int32_t head) noexcept {
 }  // namespace
 
 AttentionItem item_at(const AttentionPlan& plan, std::int32_t index) noexcept {
+  std::size_t g = plan.groups.size() - 1;
+  while (plan.groups[g].first_item > index) --g;
+  const GroupPlan& group = plan.groups[g];
+  index -= group.first_item;
   AttentionItem item;
-  const std::int32_t chunks = std::max(plan.chunks, 1);
+  item.group = &group;
+  const std::int32_t chunks = std::max(group.chunks, 1);
   item.chunk = index % chunks;
-  item.head = index / chunks % plan.heads;
-  item.tile = plan.tiles - 1 - index / chunks / plan.heads;
+  item.list_head = index / chunks % group.heads;
+  item.head = group.first_head + item.list_head;
+  item.tile = plan.tiles - 1 - index / chunks / group.heads;
   item.first_position = item.tile * plan.tile_positions;
   item.positions = std::min(plan.tile_positions, plan.positions - item.first_position);
   return item;
 }
 
 void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
-              const SegmentList& list, const Queries& queries, const AttentionItem& item,
-              const StateView& state, float* work) noexcept {
+              const Queries& queries, const AttentionItem& item, const StateView& state,
+              float* work) noexcept {
   const std::int32_t rows = item.positions * plan.group;
   const std::int32_t padded_rows =
       plan.rows_form() ? rows : (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
@@ -175,40 +173,32 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
   std::fill_n(state.sum, padded_rows, 0.0f);
   std::fill_n(state.out, static_cast<std::ptrdiff_t>(padded_rows) * plan.value_dim, 0.0f);
   run.load_queries();
-  float* const coded_work =
-      work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats);
+  CodedRun coded(plan, kernels, layer, queries, item,
+                 work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats));
 
-  const std::int32_t from = (plan.first_chunk + item.chunk) * plan.chunk_tokens;
-  const IndexRange chunk{std::max(plan.tokens.begin, from),
-                         std::min(plan.tokens.end, from + plan.chunk_tokens)};
-  std::int32_t start = 0;  // index of the segment's first token
-  for (const Segment& segment : list.segments()) {
-    if (start >= chunk.end) break;
-    const IndexRange part{std::max(0, chunk.begin - start),
-                          std::min(segment.tokens(), chunk.end - start)};
-    start += segment.tokens();
-    if (part.empty()) continue;
-    // What the tile's first query no longer sees, and what its last does not see yet, is left out.
-    const IndexRange seen{segment.positions.visible(run.position(0), layer.window).begin,
-                          segment.positions.visible(run.position(item.positions - 1), 0).end};
-    const IndexRange needed{std::max(part.begin, seen.begin), std::min(part.end, seen.end)};
+  const IndexRange chunk = item.group->chunk(item.chunk, plan.chunk_tokens);
+  const auto visit = [&](const Segment& segment, IndexRange needed, std::int32_t index) {
+    if (coded.open() && (!segment.coded() || !coded.continues(segment))) coded.finish(state);
     if (segment.coded()) {
-      if (!needed.empty()) {
-        attend_coded(plan, kernels, layer, queries, item, segment, needed, state, coded_work);
-      }
+      if (!coded.open()) coded.start(segment);
+      coded.add(segment, needed, index);
     } else if (plan.rows_form()) {
+      const bool another = index - needed.begin + segment.tokens() < chunk.end;
       for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
         const std::int32_t end = std::min(needed.end, t + kRunTokens);
-        const RowsView keys = segment.keys.head(item.head);
-        const std::byte* next = end < needed.end    ? keys.from(end).data
-                                : start < chunk.end ? first_key(*(&segment + 1), item.head)
-                                                    : nullptr;
+        const RowsView keys = segment.keys.head(item.list_head);
+        const std::byte* next = end < needed.end ? keys.from(end).data
+                                : another        ? first_key(*(&segment + 1), item.list_head)
+                                                 : nullptr;
         run.run_rows(segment, {t, end}, next);
       }
     } else {
       run.run_tiles(segment, needed);
     }
-  }
+  };
+  each_part(*item.group->list, chunk, run.position(0), run.position(item.positions - 1),
+            layer.window, visit);
+  if (coded.open()) coded.finish(state);
 }
 
 }  // namespace kvspan

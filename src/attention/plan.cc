@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/coded_item.h"
+#include "attention/coded_run.h"
 
 namespace kvspan {
 namespace {
@@ -40,13 +40,39 @@ std::size_t AttentionPlan::work_floats() const noexcept {
 }
 
 std::size_t AttentionPlan::partial_floats() const noexcept {
-  return chunks > 1 ? static_cast<std::size_t>(items()) * state_floats() : 0;
+  return partial ? static_cast<std::size_t>(items) * state_floats() : 0;
 }
 
-AttentionPlan plan_attention(const LayerShape& layer, const SegmentList& list,
+IndexRange GroupPlan::chunk(std::int32_t index, std::int32_t chunk_tokens) const noexcept {
+  const std::int32_t from = (first_chunk + index) * chunk_tokens;
+  return {std::max(tokens.begin, from), std::min(tokens.end, from + chunk_tokens)};
+}
+
+namespace {
+
+// Cuts every group into chunks of this many tokens and numbers the items.
+void cut(AttentionPlan& plan, std::int32_t chunk_tokens) {
+  plan.chunk_tokens = chunk_tokens;
+  plan.items = 0;
+  plan.partial = false;
+  std::int32_t sums = 0;
+  for (GroupPlan& group : plan.groups) {
+    group.first_chunk = group.tokens.begin / chunk_tokens;
+    group.chunks =
+        group.tokens.empty() ? 0 : ceil_div(group.tokens.end, chunk_tokens) - group.first_chunk;
+    group.first_item = plan.items;
+    group.first_sum = sums;
+    plan.items += group.heads * plan.tiles * std::max(group.chunks, 1);
+    sums += group.heads * plan.tiles;
+    plan.partial |= group.chunks > 1;
+  }
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
                              std::span<const std::int32_t> query_positions) {
   AttentionPlan plan;
-  plan.heads = layer.kv_heads;
   plan.group = layer.query_heads / layer.kv_heads;
   plan.key_dim = padded_dim(layer.key_dim);
   plan.value_dim = padded_dim(layer.value_dim);
@@ -56,16 +82,21 @@ AttentionPlan plan_attention(const LayerShape& layer, const SegmentList& list,
   plan.tiles = ceil_div(plan.positions, plan.tile_positions);
   plan.rows = plan.tile_positions * plan.group;
   plan.padded_rows = plan.rows_form() ? plan.rows : ceil_div(plan.rows, kPanelRows) * kPanelRows;
-  plan.coded_work_floats = coded_floats(plan, list);
-  plan.tokens = seen_tokens(list, query_positions.front(), query_positions.back(), layer.window);
-
+  plan.groups.reserve(groups.size());
+  for (const HeadGroup& group : groups) {
+    plan.coded_work_floats = std::max(plan.coded_work_floats, coded_floats(plan, *group.list));
+    GroupPlan part;
+    part.first_head = group.first_head;
+    part.heads = group.list->shape().heads;
+    part.list = group.list;
+    part.tokens =
+        seen_tokens(*group.list, query_positions.front(), query_positions.back(), layer.window);
+    plan.groups.push_back(part);
+  }
   const std::int32_t most = plan.rows <= kPanelRows ? kMaxItems : kMaxTileItems;
-  plan.chunk_tokens = kChunkTokens;
-  for (;; plan.chunk_tokens *= 2) {
-    plan.first_chunk = plan.tokens.begin / plan.chunk_tokens;
-    plan.chunks = ceil_div(plan.tokens.end, plan.chunk_tokens) - plan.first_chunk;
-    if (plan.tokens.empty()) plan.chunks = 0;
-    if (plan.chunks <= 1 || plan.items() <= most) return plan;
+  for (std::int32_t tokens = kChunkTokens;; tokens *= 2) {
+    cut(plan, tokens);
+    if (!plan.partial || plan.items <= most) return plan;
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call of attend is cut into items: KV head x tile of query positions x chunk of tokens.
+// How a call of attend is cut into items: group of KV heads x tile of query positions x KV head x
+// chunk of tokens.
 // The cut depends on shapes alone, never on the number of threads, and partial results merge in the
 // order of the chunks; so results are bit-identical for any team.
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "attention/kernels.h"
 #include "cache/segment_list.h"
@@ -29,8 +31,28 @@ inline constexpr std::int32_t kChunkTokens = 512;
 inline constexpr std::int32_t kMaxItems = 256;
 inline constexpr std::int32_t kMaxTileItems = 64;
 
+// KV heads that share a list: list->shape().heads of them from `first_head` on.
+struct HeadGroup {
+  std::int32_t first_head = 0;
+  const SegmentList* list = nullptr;
+};
+
+// A group's part of the plan.
+struct GroupPlan {
+  std::int32_t first_head = 0;
+  std::int32_t heads = 0;
+  const SegmentList* list = nullptr;
+  IndexRange tokens;             // token indices that any query of the call sees
+  std::int32_t first_chunk = 0;  // chunk c covers [c, c + 1) * chunk_tokens
+  std::int32_t chunks = 0;       // 0 when nothing is seen
+  std::int32_t first_item = 0;   // the group's items are [first_item, next group's first_item)
+  std::int32_t first_sum = 0;    // likewise of what chunks merge into: one per tile and head
+
+  // Token indices of a chunk.
+  IndexRange chunk(std::int32_t index, std::int32_t chunk_tokens) const noexcept;
+};
+
 struct AttentionPlan {
-  std::int32_t heads = 0;           // KV heads
   std::int32_t group = 0;           // query heads that share one
   std::int32_t positions = 0;       // query positions of the call
   std::int32_t tile_positions = 0;  // of one tile
@@ -39,14 +61,13 @@ struct AttentionPlan {
   std::int32_t padded_rows = 0;  // in tile form a multiple of kPanelRows
   std::int32_t key_dim = 0;      // padded
   std::int32_t value_dim = 0;    // padded
-  IndexRange tokens;             // token indices that any query of the call sees
   std::int32_t chunk_tokens = 0;
-  std::int32_t first_chunk = 0;       // chunk c covers [c, c + 1) * chunk_tokens
-  std::int32_t chunks = 0;            // 0 when nothing is seen
-  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_item.h)
+  std::int32_t items = 0;
+  bool partial = false;  // whether some tile is several chunks, whose states merge
+  std::vector<GroupPlan> groups;
+  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_run.h)
 
   bool rows_form() const noexcept { return rows <= kMaxRowsForm; }
-  std::int32_t items() const noexcept { return heads * tiles * (chunks > 0 ? chunks : 1); }
   // Floats of one item's state: max[padded_rows], sum[padded_rows], out[padded_rows][value_dim].
   std::size_t state_floats() const noexcept;
   // Floats for what an item needs while it runs, its state included.
@@ -55,7 +76,8 @@ struct AttentionPlan {
   std::size_t partial_floats() const noexcept;
 };
 
-AttentionPlan plan_attention(const LayerShape& layer, const SegmentList& list,
+// The groups are all KV heads of the layer, in order. May throw std::bad_alloc.
+AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
                              std::span<const std::int32_t> query_positions);
 
 }  // namespace kvspan

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/scratch.h"
 
+#include <algorithm>
 #include <new>
 
+#include "attention/coded_run.h"
 #include "base/expect.h"
 
 namespace kvspan {
@@ -16,23 +18,27 @@ void grow(Buffer& buffer, std::size_t floats) {
 
 }  // namespace
 
-void AttentionScratch::prepare(const AttentionPlan& plan, int threads) noexcept {
+void AttentionScratch::prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
+                               std::span<const std::int32_t> query_positions, int threads,
+                               bool always_runs) noexcept {
   constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
-  work_stride_ = (plan.work_floats() + kLine - 1) / kLine * kLine;  // no line shared by threads
-  state_floats_ = plan.state_floats();
   ready_ = false;
   // An exception must not leave the leader while the others wait for it at the barrier.
   try {
+    plan_ = plan_attention(layer, groups, query_positions);
+    if (always_runs) {
+      plan_.coded_work_floats = std::max(plan_.coded_work_floats, run_floats(plan_, 0, 0));
+    }
+    work_stride_ = (plan_.work_floats() + kLine - 1) / kLine * kLine;  // no line shared by threads
+    state_floats_ = plan_.state_floats();
     grow(work_, work_stride_ * static_cast<std::size_t>(threads));
-    grow(partials_, plan.partial_floats());
+    grow(partials_, plan_.partial_floats());
   } catch (const std::bad_alloc&) {
     return;
   }
-  if (plan.chunks > 1) {
-    KVSPAN_EXPECT(plan.heads * plan.tiles <= kMaxTiles, "chunks are several only for few items");
-    for (std::int32_t i = 0; i < plan.heads * plan.tiles; ++i) {
-      done_[i].store(0, std::memory_order_relaxed);
-    }
+  if (plan_.partial) {
+    KVSPAN_EXPECT(plan_.items <= kMaxSums, "chunks are several only for few items");
+    for (std::int32_t i = 0; i < plan_.items; ++i) done_[i].store(0, std::memory_order_relaxed);
   }
   ready_ = true;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Working memory of attend: one area per thread, the partial states of items, and for each tile a
-// count of the chunks finished. Bounded by the constants of attention/plan.h, whatever the number
-// of tokens; grows to the largest call and stays.
+// Working memory of attend: the call's plan, one area per thread, the partial states of items, and
+// for each tile a count of the chunks finished. Bounded by the constants of attention/plan.h,
+// whatever the number of tokens; grows to the largest call and stays.
 #pragma once
 
 #include <atomic>
@@ -19,32 +19,37 @@ class AttentionScratch {
  public:
   AttentionScratch() = default;
 
-  // Room for a call of `threads` members, counts at zero; by the leader, before a barrier. The
-  // outcome is kept in status(), for every member to read after the barrier.
-  void prepare(const AttentionPlan& plan, int threads) noexcept;
+  // Plans a call of `threads` members and makes room for it, counts at zero; by the leader, before
+  // a barrier. The outcome is ready(), for every member to read after the barrier. `always_runs`:
+  // the call reads every segment as part of a run (attention/coded_run.h), coded or not.
+  void prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
+               std::span<const std::int32_t> query_positions, int threads,
+               bool always_runs = false) noexcept;
   bool ready() const noexcept { return ready_; }
+  const AttentionPlan& plan() const noexcept { return plan_; }
 
   float* work(int thread) noexcept {
     return work_.as<float>() + static_cast<std::size_t>(thread) * work_stride_;
   }
   float* partial(std::size_t item) noexcept { return partials_.as<float>() + item * state_floats_; }
-  // Counts one more finished chunk of `tile`; true for the last, which then sees all of them.
-  bool finish_chunk(std::int32_t tile, std::int32_t chunks) noexcept {
-    return done_[tile].fetch_add(1, std::memory_order_acq_rel) + 1 == chunks;
+  // Counts one more finished chunk of `sum`; true for the last, which then sees all of them.
+  bool finish_chunk(std::int32_t sum, std::int32_t chunks) noexcept {
+    return done_[sum].fetch_add(1, std::memory_order_acq_rel) + 1 == chunks;
   }
 
   std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes(); }
 
  private:
   // Chunks are several only while items are few.
-  static constexpr std::int32_t kMaxTiles = kMaxItems;
+  static constexpr std::int32_t kMaxSums = kMaxItems;
 
+  AttentionPlan plan_;
   Buffer work_;
   Buffer partials_;
   std::size_t work_stride_ = 0;
   std::size_t state_floats_ = 0;
   bool ready_ = false;
-  std::atomic<std::int32_t> done_[kMaxTiles] = {};
+  std::atomic<std::int32_t> done_[kMaxSums] = {};
 };
 
 }  // namespace kvspan

@@ -49,11 +49,32 @@ class CodedSide {
       const SideRows& rows, bool keys, std::span<const std::shared_ptr<const Code>> codes,
       bool residuals, const std::shared_ptr<Ledger>& ledger);
 
+  // The same tokens under other codes of the same heads, from coefficients that the caller computed
+  // from this side's: coefficients[i] [tokens, rank] belong to codes[i]. `moved` [heads][tokens],
+  // or empty where no residuals are kept: at least how far each row as attention sees it moved by
+  // it, without quantization; the residual norms grow by that and by the new quantization.
+  Result<std::shared_ptr<const CodedSide>> recode(
+      std::span<const std::shared_ptr<const Code>> codes,
+      std::span<const TensorView<const float, 2>> coefficients, std::span<const float> moved,
+      const std::shared_ptr<Ledger>& ledger) const;
+  // The same bytes read under other codes of the same shape and codec. Residual norms are dropped:
+  // they spoke of the old codes.
+  std::shared_ptr<const CodedSide> reread(std::span<const std::shared_ptr<const Code>> codes,
+                                          const std::shared_ptr<Ledger>& ledger) const;
+  // Whether tokens can leave from the middle: no scale covers several of them.
+  bool selectable() const noexcept;
+  // The tokens at these indices (increasing), bit for bit. Only if selectable().
+  std::shared_ptr<const CodedSide> select(std::span<const std::int32_t> tokens,
+                                          const std::shared_ptr<Ledger>& ledger) const;
+
   std::int32_t tokens() const noexcept { return tokens_; }  // as encoded
   std::span<const Part> parts() const noexcept { return parts_; }
   const Part& part(std::int32_t head) const noexcept {
     return parts_[part_of_head_[static_cast<std::size_t>(head)]];
   }
+
+  // The highest rank among the codes.
+  std::int32_t highest_rank() const noexcept { return highest_rank_; }
 
   // Rows first .. first + n - 1 of a head as attention sees them, into out [n, dim]: the plain
   // reference of reading. `positions` are the segment's.
@@ -73,10 +94,14 @@ class CodedSide {
 
  private:
   CodedSide() = default;
+  Status add_code(const std::shared_ptr<const Code>& code, bool keys, std::size_t dim);
+  static Status store(Part& part, TensorView<const float, 2> coefficients,
+                      const std::shared_ptr<Ledger>& ledger);
   Status encode_part(const SideRows& rows, Part& part, const std::shared_ptr<Ledger>& ledger);
   void measure(const SideRows& rows, const std::shared_ptr<Ledger>& ledger);
 
   std::int32_t tokens_ = 0;
+  std::int32_t highest_rank_ = 0;
   std::vector<Part> parts_;
   std::vector<std::size_t> part_of_head_;
   Buffer residuals_;  // bfloat16 rounded up, [heads][tokens]

@@ -10,7 +10,7 @@ namespace kvspan {
 
 RowSide::RowSide(std::int32_t heads, std::int32_t dim, std::int32_t capacity, Element element,
                  const std::shared_ptr<Ledger>& ledger)
-    : dim_(dim), stride_(padded_dim(dim)), capacity_(capacity), element_(element) {
+    : heads_(heads), dim_(dim), stride_(padded_dim(dim)), capacity_(capacity), element_(element) {
   rows_ = std::make_shared<Buffer>(offset_bytes(heads, 0), MemoryKind::kFullRank, ledger);
 }
 
@@ -30,6 +30,24 @@ void RowSide::write(std::int32_t head, std::int32_t token, const float* row) noe
     std::memcpy(to, row, static_cast<std::size_t>(dim_) * sizeof(float));
   } else {
     narrow_to_half(row, static_cast<std::size_t>(dim_), reinterpret_cast<Half*>(to));
+  }
+}
+
+void RowSide::read(std::int32_t head, std::int32_t token, float* row) const noexcept {
+  const std::byte* from = rows_->data() + offset_bytes(head, token);
+  if (element_ == Element::kF32) {
+    std::memcpy(row, from, static_cast<std::size_t>(dim_) * sizeof(float));
+  } else {
+    const Half* half = reinterpret_cast<const Half*>(from);
+    for (std::int32_t i = 0; i < dim_; ++i) row[i] = to_float(half[i]);
+  }
+}
+
+void RowSide::copy(std::int32_t token, const RowSide& from, std::int32_t from_token) noexcept {
+  for (std::int32_t h = 0; h < heads_; ++h) {
+    std::memcpy(rows_->data() + offset_bytes(h, token),
+                from.rows_->data() + from.offset_bytes(h, from_token),
+                static_cast<std::size_t>(stride_) * bytes_of(element_));
   }
 }
 

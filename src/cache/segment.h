@@ -53,6 +53,11 @@ class RowSide {
   RowsView head(std::int32_t head) const noexcept;
   // Writes `dim` numbers as row `token` of `head`, rounding to nearest even. Call prepare() first.
   void write(std::int32_t head, std::int32_t token, const float* row) noexcept;
+  // The `dim` numbers of row `token` of `head`.
+  void read(std::int32_t head, std::int32_t token, float* row) const noexcept;
+  // Row `token` of all heads becomes row `from_token` of `from`, a side of the same shape, bit for
+  // bit.
+  void copy(std::int32_t token, const RowSide& from, std::int32_t from_token) noexcept;
   void prepare(const std::shared_ptr<Ledger>& ledger);
   std::size_t bytes() const noexcept { return rows_ ? rows_->bytes() : 0; }
 
@@ -60,6 +65,7 @@ class RowSide {
   std::size_t offset_bytes(std::int32_t head, std::int32_t token) const noexcept;
 
   std::shared_ptr<Buffer> rows_;
+  std::int32_t heads_ = 0;
   std::int32_t dim_ = 0;
   std::int32_t stride_ = 0;
   std::int32_t capacity_ = 0;

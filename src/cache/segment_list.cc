@@ -7,17 +7,23 @@
 #include "cache/coded_side.h"
 
 namespace kvspan {
-namespace {
+SegmentList::SegmentList(const GroupShape& shape, std::shared_ptr<Ledger> ledger,
+                         const SegmentGrowth& growth)
+    : shape_(shape), growth_(growth), ledger_(std::move(ledger)) {}
 
-// Capacity of the segment that begins after `tokens` tokens: doubles until it is kCapacity.
-std::int32_t capacity_after(std::int32_t tokens) {
-  return std::clamp(tokens, SegmentList::kFirstCapacity, SegmentList::kCapacity);
+Segment SegmentList::empty_segment(std::int32_t capacity) const {
+  Segment segment;
+  segment.capacity = capacity;
+  segment.keys = RowSide(shape_.heads, shape_.key_dim, capacity, shape_.element, ledger_);
+  segment.values = RowSide(shape_.heads, shape_.value_dim, capacity, shape_.element, ledger_);
+  return segment;
 }
 
-}  // namespace
-
-SegmentList::SegmentList(const GroupShape& shape, std::shared_ptr<Ledger> ledger)
-    : shape_(shape), ledger_(std::move(ledger)) {}
+std::int32_t SegmentList::position(std::int32_t token) const noexcept {
+  auto segment = segments_.begin();
+  for (; token >= segment->tokens(); ++segment) token -= segment->tokens();
+  return segment->positions.at(token);
+}
 
 std::int32_t SegmentList::next_position() const noexcept {
   if (tokens_ == 0) return 0;
@@ -31,13 +37,9 @@ void SegmentList::extend(std::span<const std::int32_t> positions) {
     for (const std::int32_t position : positions) {
       KVSPAN_EXPECT(position >= next_position(), "positions increase");
       if (segments_.empty() || segments_.back().room() == 0) {
-        Segment segment;
-        segment.capacity = capacity_after(tokens_);
-        segment.keys =
-            RowSide(shape_.heads, shape_.key_dim, segment.capacity, shape_.element, ledger_);
-        segment.values =
-            RowSide(shape_.heads, shape_.value_dim, segment.capacity, shape_.element, ledger_);
-        segments_.push_back(std::move(segment));
+        segments_.push_back(empty_segment(tokens_ == 0 && growth_.sink > 0
+                                              ? growth_.sink
+                                              : std::clamp(tokens_, growth_.least, growth_.most)));
       } else if (tokens_ == before) {
         segments_.back().prepare(ledger_);
       }
@@ -102,6 +104,127 @@ void SegmentList::append(Segment segment) {
   segments_.push_back(std::move(segment));
 }
 
+void SegmentList::read(std::int32_t first, const TensorView<float, 3>& keys,
+                       const TensorView<float, 3>& values,
+                       std::span<std::int32_t> positions) const noexcept {
+  auto segment = segments_.begin();
+  for (; first >= segment->tokens(); ++segment) first -= segment->tokens();
+  for (std::size_t i = 0; i < positions.size(); ++i, ++first) {
+    while (first >= segment->tokens()) {
+      first -= segment->tokens();
+      ++segment;
+    }
+    positions[i] = segment->positions.at(first);
+    for (std::int32_t h = 0; h < shape_.heads; ++h) {
+      segment->keys.read(h, first, keys.row(i, h));
+      segment->values.read(h, first, values.row(i, h));
+    }
+  }
+}
+
+void SegmentList::copy_rows(const Segment& from, std::int32_t token, Segment& to) const {
+  const std::int32_t place = to.tokens();
+  to.positions.push(from.positions.at(token), to.capacity, ledger_);
+  to.keys.copy(place, from.keys, token);
+  to.values.copy(place, from.values, token);
+}
+
+void SegmentList::replace(std::int32_t first, Segment segment) {
+  std::vector<Segment> rebuilt;
+  rebuilt.reserve(segments_.size() + 2);
+  const std::int32_t end = first + segment.tokens();
+  std::int32_t start = 0;
+  bool placed = false;
+  for (Segment& old : segments_) {
+    const std::int32_t past = start + old.tokens();
+    if (past > first && start < end) {
+      KVSPAN_EXPECT(!old.coded(), "only full-rank rows are replaced");
+      const std::int32_t before = std::max(0, first - start), after = std::max(0, past - end);
+      if (before > 0) {
+        Segment kept = empty_segment(before);
+        for (std::int32_t t = 0; t < before; ++t) copy_rows(old, t, kept);
+        rebuilt.push_back(std::move(kept));
+      }
+      if (!placed) rebuilt.push_back(segment);
+      placed = true;
+      if (after > 0) {
+        // The last segment keeps its capacity: rows may still come.
+        Segment kept = empty_segment(&old == &segments_.back() ? old.capacity : after);
+        for (std::int32_t t = old.tokens() - after; t < old.tokens(); ++t) copy_rows(old, t, kept);
+        rebuilt.push_back(std::move(kept));
+      }
+    } else {
+      rebuilt.push_back(old);
+    }
+    start = past;
+  }
+  KVSPAN_EXPECT(placed && end <= start, "the list holds the rows that are replaced");
+  segments_ = std::move(rebuilt);
+}
+
+void SegmentList::exchange(std::size_t index, Segment segment) {
+  KVSPAN_EXPECT(index < segments_.size() && segments_[index].tokens() == segment.tokens(),
+                "the same tokens");
+  segments_[index] = std::move(segment);
+}
+
+Segment SegmentList::selected(const Segment& from, std::span<const std::uint8_t> keep,
+                              bool open) const {
+  std::vector<std::int32_t> kept;
+  for (std::int32_t t = 0; t < from.tokens(); ++t) {
+    if (keep[static_cast<std::size_t>(t)] != 0) kept.push_back(t);
+  }
+  if (!from.coded()) {
+    Segment to =
+        empty_segment(open ? from.capacity : std::max(1, static_cast<std::int32_t>(kept.size())));
+    for (const std::int32_t t : kept) copy_rows(from, t, to);
+    return to;
+  }
+  Segment to;
+  to.capacity = static_cast<std::int32_t>(kept.size());
+  if (kept.empty()) return to;
+  for (const std::int32_t t : kept) to.positions.push(from.positions.at(t), to.capacity, ledger_);
+  const auto copy_side = [&](const RowSide& rows, std::int32_t dim) {
+    RowSide side(shape_.heads, dim, to.capacity, shape_.element, ledger_);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      side.copy(static_cast<std::int32_t>(i), rows, kept[i]);
+    }
+    return side;
+  };
+  if (from.coded_keys) {
+    to.coded_keys = from.coded_keys->select(kept, ledger_);
+  } else {
+    to.keys = copy_side(from.keys, shape_.key_dim);
+  }
+  if (from.coded_values) {
+    to.coded_values = from.coded_values->select(kept, ledger_);
+  } else {
+    to.values = copy_side(from.values, shape_.value_dim);
+  }
+  return to;
+}
+
+void SegmentList::select(std::int32_t first, std::span<const std::uint8_t> keep) {
+  std::vector<Segment> rebuilt;
+  std::int32_t start = 0, tokens = 0;
+  const std::int32_t end = first + static_cast<std::int32_t>(keep.size());
+  for (const Segment& old : segments_) {
+    const std::int32_t past = start + old.tokens();
+    std::vector<std::uint8_t> mask(static_cast<std::size_t>(old.tokens()), 1);
+    bool all = true;
+    for (std::int32_t t = std::max(start, first); t < std::min(past, end); ++t) {
+      mask[static_cast<std::size_t>(t - start)] = keep[static_cast<std::size_t>(t - first)];
+      all &= keep[static_cast<std::size_t>(t - first)] != 0;
+    }
+    Segment next = all ? old : selected(old, mask, &old == &segments_.back());
+    tokens += next.tokens();
+    if (next.tokens() > 0) rebuilt.push_back(std::move(next));
+    start = past;
+  }
+  segments_ = std::move(rebuilt);
+  tokens_ = tokens;
+}
+
 std::size_t SegmentList::full_rank_bytes() const noexcept {
   std::size_t sum = 0;
   for (const Segment& segment : segments_) sum += segment.keys.bytes() + segment.values.bytes();
@@ -118,33 +241,29 @@ std::size_t SegmentList::position_bytes() const noexcept {
   return sum;
 }
 
-void SegmentList::add_bytes(CacheBytes& bytes) const {
-  std::vector<const Code*> codes;
-  CacheBytes sum;
-  sum.full_rank = full_rank_bytes();
-  sum.positions = position_bytes();
+void SegmentList::add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) const {
+  bytes.full_rank += full_rank_bytes();
+  bytes.positions += position_bytes();
   const auto add_side = [&](const CodedSide* side) {
     if (side == nullptr) return;
-    sum.coefficients += side->coefficient_bytes();
-    sum.scales += side->scale_bytes();
+    bytes.coefficients += side->coefficient_bytes();
+    bytes.scales += side->scale_bytes();
     for (const CodedSide::Part& part : side->parts()) codes.push_back(part.code.get());
   };
   for (const Segment& segment : segments_) {
     add_side(segment.coded_keys.get());
     add_side(segment.coded_values.get());
   }
+}
+
+void finish_bytes(std::vector<const Code*> codes, CacheBytes& bytes) {
   std::sort(codes.begin(), codes.end());
   codes.erase(std::unique(codes.begin(), codes.end()), codes.end());
   for (const Code* code : codes) {
-    (code->memory_kind() == MemoryKind::kShared ? sum.shared : sum.bases) += code->bytes();
+    (code->memory_kind() == MemoryKind::kShared ? bytes.shared : bytes.bases) += code->bytes();
   }
-  bytes.full_rank += sum.full_rank;
-  bytes.coefficients += sum.coefficients;
-  bytes.scales += sum.scales;
-  bytes.bases += sum.bases;
-  bytes.positions += sum.positions;
-  bytes.shared += sum.shared;
-  bytes.total += sum.full_rank + sum.coefficients + sum.scales + sum.bases + sum.positions;
+  bytes.total = bytes.full_rank + bytes.coefficients + bytes.scales + bytes.bases + bytes.sketches +
+                bytes.positions;
 }
 
 }  // namespace kvspan

@@ -5,7 +5,9 @@
 // Full-rank rows live in segments of fixed capacity, grown on demand: 32, 32, 64, 128, then 256
 // tokens each. A short text so allocates little, and where a segment ends depends on how many
 // tokens came before and not on how they were appended. 256 tokens of one head with 64 dimensions
-// in f16 are 32 KiB: long enough to stream, short enough that the unused tail stays small.
+// in f16 are 32 KiB: long enough to stream, short enough that the unused tail stays small. A method
+// that moves rows out again asks for small segments instead (SegmentGrowth), so that memory returns
+// as they leave.
 //
 // Copying the list (a fork) shares the segments' memory; whoever writes first copies.
 #pragma once
@@ -23,6 +25,8 @@
 
 namespace kvspan {
 
+class Code;
+
 // The KV heads that share segments, and how full-rank rows are stored.
 struct GroupShape {
   std::int32_t heads = 0;
@@ -31,16 +35,24 @@ struct GroupShape {
   Element element = Element::kF16;
 };
 
+// Capacities of full-rank segments.
+struct SegmentGrowth {
+  std::int32_t sink = 0;    // > 0: of the first segment, whose tokens stay
+  std::int32_t least = 32;  // the others double from here
+  std::int32_t most = 256;
+};
+
 class SegmentList {
  public:
-  static constexpr std::int32_t kFirstCapacity = 32;
-  static constexpr std::int32_t kCapacity = 256;
-
-  SegmentList(const GroupShape& shape, std::shared_ptr<Ledger> ledger);
+  SegmentList(const GroupShape& shape, std::shared_ptr<Ledger> ledger,
+              const SegmentGrowth& growth = {});
 
   const GroupShape& shape() const noexcept { return shape_; }
   std::span<const Segment> segments() const noexcept { return segments_; }
   std::int32_t tokens() const noexcept { return tokens_; }
+  const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }
+  // Position of a token by its index.
+  std::int32_t position(std::int32_t token) const noexcept;
   // One beyond the last position held; 0 when empty.
   std::int32_t next_position() const noexcept;
 
@@ -57,6 +69,18 @@ class SegmentList {
 
   // Takes a segment whole, with positions beyond every position held, made for this shape.
   void append(Segment segment);
+  // Full-rank rows first .. first + n - 1 as floats, keys [n, heads, key_dim] as stored (after
+  // RoPE), values [n, heads, value_dim], and their positions [n].
+  void read(std::int32_t first, const TensorView<float, 3>& keys,
+            const TensorView<float, 3>& values, std::span<std::int32_t> positions) const noexcept;
+  // The segment, made of the rows at first .. first + segment.tokens() - 1 (full rank, so far),
+  // takes their place. Throws std::bad_alloc, and then holds what it held.
+  void replace(std::int32_t first, Segment segment);
+  // Another representation of the same tokens of segments()[index].
+  void exchange(std::size_t index, Segment segment);
+  // Forgets the tokens with keep[i] == 0, i counting from `first` on; the memory of full-rank rows
+  // returns. Coded segments must be selectable (CodedSide::select). Strong exception guarantee.
+  void select(std::int32_t first, std::span<const std::uint8_t> keep);
 
   // Forgets positions >= position and returns the memory of segments left empty.
   void truncate(std::int32_t position);
@@ -65,17 +89,24 @@ class SegmentList {
   // Bytes of every buffer reachable from here, those shared with forks included.
   std::size_t full_rank_bytes() const noexcept;
   std::size_t position_bytes() const noexcept;  // residual norms included
-  // Adds all of them to `bytes` by kind; a code that several segments use counts once. May
-  // allocate.
-  void add_bytes(CacheBytes& bytes) const;
+  // Adds them to `bytes` by kind, but for the codes', which several lists may share: those are
+  // added to `codes`, once for each use.
+  void add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) const;
 
  private:
+  Segment empty_segment(std::int32_t capacity) const;
+  void copy_rows(const Segment& from, std::int32_t token, Segment& to) const;
+  Segment selected(const Segment& from, std::span<const std::uint8_t> keep, bool open) const;
   void forget_after(std::int32_t tokens);
 
   GroupShape shape_;
+  SegmentGrowth growth_;
   std::shared_ptr<Ledger> ledger_;
   std::vector<Segment> segments_;
   std::int32_t tokens_ = 0;
 };
+
+// Adds the bytes of codes, each once however often it is named, and then what `total` is to be.
+void finish_bytes(std::vector<const Code*> codes, CacheBytes& bytes);
 
 }  // namespace kvspan

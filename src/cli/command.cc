@@ -17,6 +17,8 @@ constexpr std::array kCommands{
     Command{"methods", "List the methods of recipes, or explain one", setup_methods},
     Command{"bench", "Measure speed and memory by context depth", setup_bench},
     Command{"verify", "Compare logits with llama.cpp", setup_verify},
+    Command{"calibrate", "Learn a model's directions from text, for recipes that need them",
+            setup_calibrate},
     Command{"completion", "Print a completion script for a shell", setup_completion},
 };
 

@@ -17,6 +17,8 @@ class Architecture {
   virtual ~Architecture() = default;
   virtual const ModelConfig& config() const noexcept = 0;
   virtual CacheShape cache_shape() const = 0;
+  // Whether a norm stands between a layer's attention output and the residual stream.
+  virtual bool has_post_attention_norm(int layer) const noexcept = 0;
   // The whole forward pass: logits [vocabulary, outputs].
   virtual ggml_tensor* build(const GraphBuilder& graph) const = 0;
 };

@@ -64,6 +64,22 @@ void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
   run.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+template <Observed What>
+void show(ggml_tensor*, const ggml_tensor* x, int ith, int, void* userdata) {
+  const auto& node = *static_cast<AttentionLayer*>(userdata);
+  const AttentionRun& run = *node.run;
+  if (ith != 0 || run.error || run.observer == nullptr) return;
+  const TensorView<const float, 2> rows(
+      static_cast<const float*>(x->data),
+      {static_cast<std::size_t>(x->ne[1]), static_cast<std::size_t>(x->ne[0])},
+      {x->nb[1] / sizeof(float), 1});
+  if constexpr (What == Observed::kLayerInput) {
+    run.observer->on_layer_input(node.layer, rows, run.positions);
+  } else {
+    run.observer->on_post_norm_input(node.layer, rows, run.positions);
+  }
+}
+
 }  // namespace
 
 ggml_tensor* attention_node(ggml_context* ctx, ggml_tensor* queries, ggml_tensor* keys,
@@ -72,6 +88,14 @@ ggml_tensor* attention_node(ggml_context* ctx, ggml_tensor* queries, ggml_tensor
   const std::int64_t width = values->ne[0] * queries->ne[1];
   return ggml_custom_4d(ctx, GGML_TYPE_F32, width, queries->ne[2], 1, 1, args.data(),
                         static_cast<int>(args.size()), compute, GGML_N_TASKS_MAX, layer);
+}
+
+ggml_tensor* observed_node(ggml_context* ctx, ggml_tensor* x, Observed what,
+                           AttentionLayer* layer) {
+  if (layer->run == nullptr || layer->run->observer == nullptr) return x;
+  const auto function =
+      what == Observed::kLayerInput ? show<Observed::kLayerInput> : show<Observed::kPostNormInput>;
+  return ggml_map_custom1_inplace(ctx, x, function, 1, layer);
 }
 
 }  // namespace kvspan

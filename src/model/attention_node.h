@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvspan/cache.h"
+#include "model/activation_observer.h"
 
 namespace kvspan {
 
@@ -26,6 +27,7 @@ struct AttentionRun {
   std::vector<SequenceRows> sequences;
   std::vector<std::int32_t> positions;  // [batch rows]
   AttentionScratch* scratch = nullptr;
+  ActivationObserver* observer = nullptr;  // graphs made while it is set look at activations
   TeamState team;
   // The first failure; later layers then leave the caches alone.
   std::optional<Error> error;
@@ -42,5 +44,10 @@ struct AttentionLayer {
 // [value_dim, kv_heads, n] -> [value_dim * query_heads, n]. All f32, rows of a head contiguous.
 ggml_tensor* attention_node(ggml_context* ctx, ggml_tensor* queries, ggml_tensor* keys,
                             ggml_tensor* keys_raw, ggml_tensor* values, AttentionLayer* layer);
+
+enum class Observed { kLayerInput, kPostNormInput };
+// `x` [width, n] itself, shown to the run's observer when the graph gets there; without an observer
+// no node at all.
+ggml_tensor* observed_node(ggml_context* ctx, ggml_tensor* x, Observed what, AttentionLayer* layer);
 
 }  // namespace kvspan

@@ -21,7 +21,8 @@ struct FreeTensors {
   void operator()(ggml_context* tensors) const { ggml_free(tensors); }
 };
 
-// The tensor's numbers; empty for a type ggml cannot read.
+}  // namespace
+
 std::vector<float> floats_of(const ggml_tensor* tensor) {
   const auto count = static_cast<std::size_t>(ggml_nelements(tensor));
   std::vector<float> numbers(count);
@@ -35,8 +36,6 @@ std::vector<float> floats_of(const ggml_tensor* tensor) {
   }
   return numbers;
 }
-
-}  // namespace
 
 Status write_f32_model(const std::string& from, const std::string& to) {
   KVSPAN_TRY(const auto file, GgufFile::open(from));

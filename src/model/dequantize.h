@@ -6,10 +6,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kvspan/result.h"
 
+struct ggml_tensor;
+
 namespace kvspan {
+
+// The tensor's numbers as f32, row by row; empty for a type ggml cannot read.
+std::vector<float> floats_of(const ggml_tensor* tensor);
 
 // Writes the file at once under `to` (replacing it); 4 bytes a weight. Nothing stays on failure.
 Status write_f32_model(const std::string& from, const std::string& to);

@@ -7,7 +7,10 @@
 
 #include "base/expect.h"
 #include "base/fail.h"
+#include "model/arch/blocks.h"
 #include "model/compiled_graph.h"
+#include "model/dequantize.h"
+#include "model/fingerprint.h"
 #include "model/ggml_log.h"
 
 namespace kvspan {
@@ -160,6 +163,33 @@ const EngineOptions& Engine::options() const noexcept {
   return impl_->options;
 }
 
+std::string Engine::fingerprint() const {
+  return fingerprint_of(*impl_->file);
+}
+
+Result<OutputProjection> Engine::output_projection(int layer) const {
+  KVSPAN_EXPECT(layer >= 0 && layer < impl_->info.layers, "the model has this layer");
+  OutputProjection projection;
+  const GgufFile& file = *impl_->file;
+  const std::string name = layer_name(layer, "attn_output.weight");
+  const LayerShape& shape = impl_->shape.layers[static_cast<std::size_t>(layer)];
+  KVSPAN_TRY(const ggml_tensor* matrix,
+             file.require_tensor(name, std::int64_t{shape.query_heads} * shape.value_dim,
+                                 impl_->info.hidden));
+  projection.weights = floats_of(matrix);
+  if (projection.weights.empty()) {
+    return fail(ErrorCode::kUnsupported, "'{}': tensor '{}' of type {} cannot be read as f32",
+                file.path(), name, ggml_type_name(matrix->type));
+  }
+  const std::string norm = layer_name(layer, "post_attention_norm.weight");
+  if (impl_->architecture->has_post_attention_norm(layer)) {
+    KVSPAN_TRY(const ggml_tensor* gain, file.require_tensor(norm, impl_->info.hidden));
+    projection.gain = floats_of(gain);
+    projection.epsilon = impl_->architecture->config().norm_epsilon;
+  }
+  return projection;
+}
+
 Status Engine::decode(std::span<const BatchPart> batch) {
   Impl& impl = *impl_;
   KVSPAN_CHECK_OK(impl.check(batch));
@@ -216,6 +246,13 @@ Status Engine::prefill(KvCache& cache, std::span<const Token> tokens,
 
 void Engine::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
   impl_->cancel = flag;
+}
+
+void Engine::set_observer(ActivationObserver* observer) {
+  // Graphs show activations only if made to.
+  impl_->last = nullptr;
+  impl_->graphs.clear();
+  impl_->run.observer = observer;
 }
 
 double Engine::attention_seconds() const noexcept {

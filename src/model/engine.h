@@ -14,8 +14,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kvspan/cache.h"
+#include "model/activation_observer.h"
 
 namespace kvspan {
 
@@ -50,6 +52,13 @@ struct BatchPart {
   Logits logits = Logits::kLast;
 };
 
+// The matrix that takes a layer's attention output to the residual stream.
+struct OutputProjection {
+  std::vector<float> weights;  // [hidden, query_heads * value_dim]
+  std::vector<float> gain;     // [hidden], of a norm that follows; empty where none does
+  float epsilon = 0.0f;        // of that norm
+};
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const std::string& path,
@@ -61,6 +70,11 @@ class Engine {
   const ModelInfo& info() const noexcept;
   const CacheShape& cache_shape() const noexcept;
   const EngineOptions& options() const noexcept;
+
+  // Tells this model file from every other (model/fingerprint.h); some milliseconds.
+  std::string fingerprint() const;
+  // Fails for weights of a type that ggml cannot turn into f32.
+  Result<OutputProjection> output_projection(int layer) const;
 
   // One pass over at most options().block tokens in all, each sequence named at most once. On
   // failure (a token outside the vocabulary, no memory, `cancel` set) the caches hold what they
@@ -79,6 +93,10 @@ class Engine {
   // While *flag is true, decode stops at the next graph node and fails with kCancelled. May be
   // null.
   void set_cancel_flag(const std::atomic<bool>* flag) noexcept;
+
+  // Shows activations to `observer`, which must outlive its use; null ends it. Observing costs one
+  // thread's pass over each layer's input.
+  void set_observer(ActivationObserver* observer);
 
   // Time the last decode spent in attention, cache writes included.
   double attention_seconds() const noexcept;

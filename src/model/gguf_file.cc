@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -209,6 +210,18 @@ std::size_t GgufFile::array_length(const std::string& key) const {
 
 ggml_tensor* GgufFile::find_tensor(const std::string& name) const {
   return tensors_ == nullptr ? nullptr : ggml_get_tensor(tensors_, name.c_str());
+}
+
+std::vector<const ggml_tensor*> GgufFile::all_tensors() const {
+  std::vector<const ggml_tensor*> all;
+  for (std::int64_t i = 0; i < gguf_get_n_tensors(gguf_); ++i) {
+    all.push_back(ggml_get_tensor(tensors_, gguf_get_tensor_name(gguf_, i)));
+  }
+  return all;
+}
+
+std::span<const std::byte> GgufFile::header() const noexcept {
+  return {static_cast<const std::byte*>(mapping_), std::min(bytes_, gguf_get_data_offset(gguf_))};
 }
 
 Result<ggml_tensor*> GgufFile::require_tensor(const std::string& name, std::int64_t ne0,

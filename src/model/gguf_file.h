@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,10 @@ class GgufFile {
   // this processor (model/repack.h), for the life of the file.
   Result<ggml_tensor*> require_matrix(const std::string& name, std::int64_t ne0, std::int64_t ne1);
   std::size_t tensor_bytes() const noexcept { return tensor_bytes_; }
+  // In the file's order.
+  std::vector<const ggml_tensor*> all_tensors() const;
+  // Everything before the tensors' data.
+  std::span<const std::byte> header() const noexcept;
 
  private:
   GgufFile() = default;

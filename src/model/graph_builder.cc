@@ -61,6 +61,10 @@ ggml_tensor* GraphBuilder::attend(int layer, ggml_tensor* queries, ggml_tensor* 
                         &layers_[static_cast<std::size_t>(layer)]);
 }
 
+ggml_tensor* GraphBuilder::observe(int layer, Observed what, ggml_tensor* x) const {
+  return observed_node(ctx_, x, what, &layers_[static_cast<std::size_t>(layer)]);
+}
+
 ggml_tensor* GraphBuilder::select_outputs(ggml_tensor* x) const {
   return ggml_get_rows(ctx_, x, inputs_.outputs);
 }

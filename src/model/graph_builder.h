@@ -52,6 +52,8 @@ class GraphBuilder {
   ggml_tensor* rope(ggml_tensor* x, const RopeConfig& rope, ggml_tensor* factors) const;
   ggml_tensor* attend(int layer, ggml_tensor* queries, ggml_tensor* keys, ggml_tensor* keys_raw,
                       ggml_tensor* values) const;
+  // `x`, shown to an observer of the engine where there is one.
+  ggml_tensor* observe(int layer, Observed what, ggml_tensor* x) const;
   // Only the wanted rows; used once, in the last layer, on everything that goes on from there.
   ggml_tensor* select_outputs(ggml_tensor* x) const;
 

@@ -212,6 +212,65 @@ TEST(Attend, PartsMergeByTheirLogSumExp) {
   }
 }
 
+// Each KV head, or two of them, with tokens at positions of their own.
+TEST(Attend, GroupsOfHeadsHaveListsOfTheirOwn) {
+  for (const int queries : {1, 5, 40}) {
+    const LayerShape layer = layer_of(8, 4, 16, 24);
+    const LayerShape single = layer_of(2, 1, 16, 24), pair = layer_of(4, 2, 16, 24);
+    Problem parts[] = {random_problem(single, Element::kF16, 700, queries, 1),
+                       random_problem(pair, Element::kF32, 90, queries, 2),
+                       random_problem(single, Element::kF16, 1300, queries, 3)};
+    std::vector<SegmentList> lists;
+    std::vector<HeadGroup> groups;
+    Problem whole;
+    whole.layer = layer;
+    for (int i = 0; i < queries; ++i) whole.query_positions.push_back(4000 + 3 * i);
+    std::int32_t head = 0, step = 3;
+    for (Problem& part : parts) {
+      for (auto& position : part.positions) position *= step;
+      --step;
+      part.query_positions = whole.query_positions;
+      lists.push_back(testing::list_of(part));
+    }
+    for (std::size_t g = 0; g < 3; ++g) {
+      groups.push_back({head, &lists[g]});
+      head += parts[g].layer.kv_heads;
+    }
+    for (std::size_t i = 0; i < std::size_t(queries); ++i) {
+      for (const Problem& part : parts) {
+        const auto size = std::size_t(part.layer.query_heads * part.layer.key_dim);
+        whole.queries.insert(whole.queries.end(), part.queries.begin() + std::ptrdiff_t(i * size),
+                             part.queries.begin() + std::ptrdiff_t((i + 1) * size));
+      }
+    }
+    for (const int threads : {1, 3}) {
+      std::vector<float> out(std::size_t(queries) * 8 * 24, -77.0f), lse(std::size_t(queries) * 8);
+      AttentionScratch scratch;
+      ThreadPool pool(threads);
+      pool.run([&](Team& team) {
+        (void)attend_segments(layer, groups, whole.queries_view(),
+                              {out.data(), {std::size_t(queries), 8, 24}},
+                              {lse.data(), {std::size_t(queries), 8}}, scratch, team);
+      });
+      std::size_t first = 0;
+      for (const Problem& part : parts) {
+        const testing::Exact exact = testing::exact_attention(part, kChain);
+        const auto heads = std::size_t(part.layer.query_heads);
+        for (std::size_t i = 0; i < std::size_t(queries); ++i) {
+          for (std::size_t h = 0; h < heads; ++h) {
+            const std::size_t r = i * heads + h, at = i * 8 + first + h;
+            ASSERT_NEAR(lse[at], exact.lse[r], exact.lse_bound[r]);
+            for (std::size_t c = 0; c < 24; ++c) {
+              ASSERT_NEAR(out[at * 24 + c], exact.out[r * 24 + c], exact.out_bound[r]);
+            }
+          }
+        }
+        first += heads;
+      }
+    }
+  }
+}
+
 TEST(AttentionScratch, StaysWithinTheStatedBoundForAnyLength) {
   // One layer of 8 KV heads, 128 dimensions; the bound of attention/plan.h written out.
   const LayerShape layer = layer_of(32, 8, 128, 128);
@@ -227,7 +286,8 @@ TEST(AttentionScratch, StaysWithinTheStatedBoundForAnyLength) {
       list.extend(positions);
       AttentionScratch scratch;
       const auto last = std::span(positions).last(std::size_t(queries));
-      scratch.prepare(plan_attention(layer, list, last), 3);
+      const HeadGroup group{0, &list};
+      scratch.prepare(layer, std::span(&group, 1), last, 3);
       ASSERT_TRUE(scratch.ready());
       EXPECT_LE(scratch.bytes(), partials + 3 * (work + 64) + 128) << tokens << " " << queries;
     }

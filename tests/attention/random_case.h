@@ -62,6 +62,7 @@ inline RandomCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   const auto ledger = std::make_shared<Ledger>();
   std::vector<Piece> pieces(1 + random.below(limits.pieces));
   std::int32_t tokens = 0;
+  const Piece* previous = nullptr;
   for (Piece& piece : pieces) {
     piece.tokens = 1 + std::int32_t(random.below(std::uint32_t(limits.piece_tokens)));
     tokens += piece.tokens;
@@ -84,8 +85,18 @@ inline RandomCase random_case(std::uint64_t seed, const CaseLimits& limits) {
         codes.push_back(random_code(choice, dim, layer.rope, ledger, random));
       }
     };
-    choose(true, layer.key_dim, piece.keys);
-    choose(false, layer.value_dim, piece.values);
+    // Half of the time a side goes on with the codes of the piece before: a run.
+    const bool again = previous != nullptr && random.below(2) == 0;
+    if (again) piece = {piece.tokens, previous->keys, previous->values};
+    if (!again || random.below(4) == 0) {
+      piece.keys.clear();
+      choose(true, layer.key_dim, piece.keys);
+    }
+    if (!again || random.below(4) == 0) {
+      piece.values.clear();
+      choose(false, layer.value_dim, piece.values);
+    }
+    previous = &piece;
   }
   const Element element = scale < 1.0 && random.below(2) ? Element::kF16 : Element::kF32;
   Problem p = random_problem(layer, element, tokens, n, seed);

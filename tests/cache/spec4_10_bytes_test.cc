@@ -120,7 +120,9 @@ TEST(Spec4_10_Bytes, ReportedAllocatedAndComputedAgreeForEveryCodecAndShape) {
           const CodecSpec spec = parse_codec_spec(codec).value();
           const Formula f = formula(spec, std::size_t(n), std::size_t(rank), std::size_t(heads));
           CacheBytes bytes;
-          list.add_bytes(bytes);
+          std::vector<const Code*> used;
+          list.add_bytes(bytes, used);
+          finish_bytes(used, bytes);
           const std::size_t width = std::size_t(heads * d), floats = width * std::size_t(rank);
           const std::size_t list_bytes = n > 1 ? lines(std::size_t(n) * 4) : 0;
           EXPECT_EQ(bytes.full_rank, 0u);
@@ -173,7 +175,9 @@ TEST(Spec4_10_Bytes, SpectralRatioOfTheDocumentCannotExceedItsLimit) {
   SegmentList list(shape, ledger);
   list.append(encode_rows(rows.view(), shape, {k, v}, ledger).value());
   CacheBytes bytes;
-  list.add_bytes(bytes);
+  std::vector<const Code*> used;
+  list.add_bytes(bytes, used);
+  finish_bytes(used, bytes);
   const double full = 4.0 * 512 * 128;
   EXPECT_NEAR(full / double(bytes.coefficients), 10.667, 1e-3);
   EXPECT_LT(full / double(bytes.total), 8.534);

@@ -11,6 +11,10 @@ CacheShape Decoder::cache_shape() const {
   return shape;
 }
 
+bool Decoder::has_post_attention_norm(int layer) const noexcept {
+  return layers[static_cast<std::size_t>(layer)].attention_post_norm.weight != nullptr;
+}
+
 ggml_tensor* Decoder::feed_forward(const GraphBuilder& graph, const DecoderLayer& layer,
                                    ggml_tensor* x) const {
   x = graph.norm(x, layer.feed_forward_norm);
@@ -27,8 +31,12 @@ ggml_tensor* Decoder::build(const GraphBuilder& graph) const {
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const DecoderLayer& layer = layers[i];
+    const int index = static_cast<int>(i);
+    x = graph.observe(index, Observed::kLayerInput, x);
     ggml_tensor* attended =
-        layer.attention.build(graph, static_cast<int>(i), graph.norm(x, layer.attention_norm));
+        layer.attention.build(graph, index, graph.norm(x, layer.attention_norm));
+    if (layer.attention_post_norm.weight)
+      attended = graph.observe(index, Observed::kPostNormInput, attended);
     if (i + 1 == layers.size()) {  // beyond the last cache write only the wanted rows matter
       attended = graph.select_outputs(attended);
       x = graph.select_outputs(x);

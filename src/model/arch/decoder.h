@@ -36,6 +36,7 @@ class Decoder final : public Architecture {
 
   const ModelConfig& config() const noexcept override { return model; }
   CacheShape cache_shape() const override;
+  bool has_post_attention_norm(int layer) const noexcept override;
   ggml_tensor* build(const GraphBuilder& graph) const override;
 
   // Reads embedding and output, then each layer with `load_layer`; norms are `rms` or LayerNorm.

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What methods learn about a model from calibration text: means, second moments, error metrics and
+// sample rows of every layer, as plain numbers in memory. `kvspan calibrate` gathers them;
+// docs/formats/calibration.md is the file they are kept in.
+//
+// All averages are over the counted tokens: the text is cut into windows, each read as a sequence
+// of its own, and the first `skip` tokens of a window, whose norms are huge, are in none of them.
+//
+//     H, G     KV heads of the layer, query heads that read one KV head
+//     dk, dv   key_dim and value_dim of one head
+//     k0, k    a token's key before and after RoPE; q0, q the same for a query, not scaled
+//     z        [k0 of head 0, .., k0 of head H-1, v of head 0, .., v of head H-1], D = H dk + H dv
+//     x        the residual stream that enters the layer
+// Matrices are row-major, symmetric and stored whole. Moments are not centred: the covariance of z
+// is joint_moment - mean mean', with mean = [key_mean ; value_mean].
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvspan/cache.h"
+#include "kvspan/result.h"
+
+namespace kvspan {
+
+// Residuals are tabulated at ranks i * dim / 8, i = 1..7, and at these percentiles of the samples.
+inline constexpr int kResidualRanks = 7;
+inline constexpr std::array<int, 4> kResidualPercentiles = {50, 90, 95, 99};
+
+struct LayerCalibration {
+  // In the activations' own units.
+  std::vector<float> key_mean;            // [H * dk], E[k0]
+  std::vector<float> value_mean;          // [H * dv], E[v]
+  std::vector<float> joint_moment;        // [D * D], E[z z']
+  std::vector<float> rotated_key_mean;    // [H * dk], E[k]
+  std::vector<float> rotated_key_moment;  // [(H * dk)^2], E[k k'], joint over heads
+
+  // Second moments of queries, averaged over the G query heads of a KV head.
+  std::vector<float> query_moment;      // [H][dk * dk], E[q q']
+  std::vector<float> raw_query_moment;  // [H][dk * dk], E[q0 q0']; equals query_moment without RoPE
+
+  // What an error of a value costs: with e the error of the head's attention output, e' M e is its
+  // expected squared size in the residual stream, relative to E|x|^2 and averaged over the G heads.
+  // M = sum_g Wo_g' Wo_g / (G E|x|^2). Where a norm of gain g and input y follows the output
+  // matrix, diag(g^2) E[1 / mean(y^2)] stands between the two.
+  std::vector<float> output_metric;  // [H][dv * dv]
+  double residual_energy = 0.0;      // E|x|^2
+
+  // Rows z at Calibration::sample_positions, rounded to f16.
+  std::vector<float> sample_rows;  // [samples * D]
+
+  // Relative residuals |(I - P)k| / |k| of the samples, P onto the leading eigenvectors of the
+  // head's own block of rotated_key_moment; of values likewise, with their block of joint_moment.
+  std::vector<float> key_residuals;    // [H][kResidualRanks][kResidualPercentiles.size()]
+  std::vector<float> value_residuals;  // the same
+
+  // Factor on this layer's distortion when layers compete for bits: measured KL over modelled
+  // distortion, 1 until measured.
+  float weight = 1.0f;
+};
+
+struct Calibration {
+  std::string model;        // its name, for messages
+  std::string fingerprint;  // of the model file; "" when not from a file
+  std::int64_t tokens = 0;  // counted, in every average
+  std::int32_t window = 0;  // tokens of a window
+  std::int32_t skip = 0;    // tokens left out at the start of each
+  // [samples]: the sampled tokens' positions in their window, evenly spread over the text by an odd
+  // stride, so that they meet every offset of a block.
+  std::vector<std::int32_t> sample_positions;
+  std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
+};
+
+// Ok when every array has the size that `shape` asks for, every number is finite, and no diagonal
+// entry of a moment or metric is negative. The error names layer and array, both sizes or the place
+// of the number. Cost: one pass over the numbers.
+Status check_calibration(const CacheShape& shape, const Calibration& calibration);
+
+}  // namespace kvspan

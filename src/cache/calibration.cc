@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvspan/calibration.h"
+
+#include <cmath>
+#include <span>
+#include <string_view>
+
+#include "base/fail.h"
+
+namespace kvspan {
+namespace {
+
+// One array of a layer: `count` matrices of width^2 numbers where `matrix`, else count * width
+// numbers.
+struct Expected {
+  std::string_view name;
+  const std::vector<float>& numbers;
+  std::size_t count, width;
+  bool matrix;
+  std::size_t size() const { return count * width * (matrix ? width : 1); }
+};
+
+Status check_array(int layer, const Expected& array) {
+  if (array.numbers.size() != array.size()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "calibration: layer {}: {} has {} numbers, the model's shape asks for {}", layer,
+                array.name, array.numbers.size(), array.size());
+  }
+  for (std::size_t i = 0; i < array.numbers.size(); ++i) {
+    if (!std::isfinite(array.numbers[i])) {
+      return fail(ErrorCode::kInvalidArgument, "calibration: layer {}: {}[{}] is {}, not finite",
+                  layer, array.name, i, array.numbers[i]);
+    }
+  }
+  if (!array.matrix) return {};
+  for (std::size_t m = 0; m < array.count; ++m) {
+    for (std::size_t i = 0; i < array.width; ++i) {
+      const std::size_t at = (m * array.width + i) * array.width + i;
+      if (array.numbers[at] < 0.0f) {
+        return fail(ErrorCode::kInvalidArgument,
+                    "calibration: layer {}: {}[{}] is {}, negative on a diagonal", layer,
+                    array.name, at, array.numbers[at]);
+      }
+    }
+  }
+  return {};
+}
+
+Status check_layer(int index, const LayerShape& shape, const LayerCalibration& layer,
+                   std::size_t samples) {
+  const auto heads = static_cast<std::size_t>(shape.kv_heads);
+  const auto dk = static_cast<std::size_t>(shape.key_dim);
+  const auto dv = static_cast<std::size_t>(shape.value_dim);
+  const std::size_t joint = heads * (dk + dv);
+  const std::size_t residuals = kResidualRanks * kResidualPercentiles.size();
+  const Expected arrays[] = {
+      {"key_mean", layer.key_mean, heads, dk, false},
+      {"value_mean", layer.value_mean, heads, dv, false},
+      {"joint_moment", layer.joint_moment, 1, joint, true},
+      {"rotated_key_mean", layer.rotated_key_mean, heads, dk, false},
+      {"rotated_key_moment", layer.rotated_key_moment, 1, heads * dk, true},
+      {"query_moment", layer.query_moment, heads, dk, true},
+      {"raw_query_moment", layer.raw_query_moment, heads, dk, true},
+      {"output_metric", layer.output_metric, heads, dv, true},
+      {"sample_rows", layer.sample_rows, samples, joint, false},
+      {"key_residuals", layer.key_residuals, heads, residuals, false},
+      {"value_residuals", layer.value_residuals, heads, residuals, false},
+  };
+  for (const Expected& array : arrays) {
+    if (Status status = check_array(index, array); !status) return status;
+  }
+  if (!std::isfinite(layer.residual_energy) || layer.residual_energy < 0.0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "calibration: layer {}: residual_energy is {}; allowed are finite numbers from 0",
+                index, layer.residual_energy);
+  }
+  if (!std::isfinite(layer.weight) || layer.weight <= 0.0f) {
+    return fail(ErrorCode::kInvalidArgument,
+                "calibration: layer {}: weight is {}; allowed are finite numbers above 0", index,
+                layer.weight);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_calibration(const CacheShape& shape, const Calibration& calibration) {
+  if (calibration.layers.size() != shape.layers.size()) {
+    return fail(ErrorCode::kInvalidArgument, "calibration: {} layers, the model has {}",
+                calibration.layers.size(), shape.layers.size());
+  }
+  if (calibration.tokens < 1) {
+    return fail(ErrorCode::kInvalidArgument, "calibration: {} tokens counted; it takes at least 1",
+                calibration.tokens);
+  }
+  for (std::size_t i = 0; i < calibration.sample_positions.size(); ++i) {
+    if (calibration.sample_positions[i] < 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "calibration: sample_positions[{}] is {}; positions start at 0", i,
+                  calibration.sample_positions[i]);
+    }
+  }
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    if (Status status = check_layer(static_cast<int>(i), shape.layers[i], calibration.layers[i],
+                                    calibration.sample_positions.size());
+        !status) {
+      return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace kvspan

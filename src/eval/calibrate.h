@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gathers a model's Calibration from text: one pass of the model with an exact cache.
+// Cost: a prefill of the text, and a few per cent more for the sums.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvspan/calibration.h"
+#include "model/calibration_file.h"
+#include "model/engine.h"
+
+namespace kvspan {
+
+struct CalibrateOptions {
+  std::int64_t tokens = 32768;  // of the text to read at most
+  std::int32_t window = 4096;   // or the model's context, if that is smaller
+  std::int32_t skip = 32;       // or a quarter of a window shorter than 128
+  std::int64_t samples = 1024;
+};
+
+using TokenProgress = std::function<void(std::size_t done, std::size_t total)>;
+
+// From windows of tokens, each a sequence of its own and within the model's context;
+// `options.window` and `options.skip` are taken as they are. At least one window is longer than
+// skip. Stops with kCancelled when the engine's cancel flag is set. The engine has no observer
+// afterwards.
+Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vector<Token>> windows,
+                                       const CalibrateOptions& options,
+                                       const TokenProgress& progress = nullptr);
+
+// The same from text. The options' window and skip are fitted to the model.
+Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
+                                      const CalibrateOptions& options,
+                                      const TokenProgress& progress = nullptr);
+
+// The model's calibration from the user's cache folder, made and saved there when there is none:
+// `text` is called for what to read, `progress` while that is read. Nothing half-written stays when
+// it fails or is cancelled.
+Result<Calibration> ensure_calibration(Engine& engine,
+                                       const std::function<Result<std::string>()>& text,
+                                       const CalibrateOptions& options = {},
+                                       const TokenProgress& progress = nullptr);
+
+}  // namespace kvspan

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/drop_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "method/largest.h"
+
+namespace kvspan {
+
+Status WindowPolicy::settle(Group& group) {
+  const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
+  const std::int32_t excess = group.list().tokens() - sink - size_;
+  if (excess > 0) {
+    group.select(sink, std::vector<std::uint8_t>(static_cast<std::size_t>(excess), 0));
+  }
+  return {};
+}
+
+void PrunePolicy::clear() {
+  seen_ = 0;
+  norms_ = {};
+}
+
+Status PrunePolicy::settle(Group& group) {
+  const std::int32_t units = (group.waiting() - recent_) / kUnit;
+  if (units < 1) return {};
+  const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
+  const std::int32_t held = group.settled() - sink;
+  const RowBlock rows = group.read(0, units * kUnit);
+  std::vector<float> norms(static_cast<std::size_t>(held), 0.0f);
+  for (std::size_t t = 0; t < rows.size(); ++t) {
+    double sum = 0.0;
+    for (std::int32_t h = 0; h < rows.heads; ++h) {
+      const float* key = rows.keys_of(h).row(t);
+      for (std::int32_t i = 0; i < rows.key_dim; ++i) sum += double{key[i]} * double{key[i]};
+    }
+    norms.push_back(static_cast<float>(std::sqrt(sum)));
+  }
+  norms_.add(norms, group.list().ledger(), MemoryKind::kSketches);
+  group.settle_as_they_are(units * kUnit);
+  seen_ += units * kUnit;
+  const std::vector<std::uint8_t> keep = largest(norms_.values(), keep_.resolve(seen_));
+  group.select(sink, keep);
+  norms_.select(0, keep);
+  return {};
+}
+
+}  // namespace kvspan

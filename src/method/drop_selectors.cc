@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/drop_selectors.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "method/largest.h"
+
+namespace kvspan {
+namespace {
+
+std::vector<float> pooled(std::span<const float> scores, std::int32_t width, bool mean) {
+  const auto n = static_cast<std::ptrdiff_t>(scores.size());
+  const std::ptrdiff_t reach = width / 2;
+  std::vector<float> out(scores.size());
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    const std::ptrdiff_t from = std::max<std::ptrdiff_t>(0, i - reach);
+    const std::ptrdiff_t to = std::min(n - 1, i + reach);
+    float sum = 0.0f, most = 0.0f;
+    for (std::ptrdiff_t j = from; j <= to; ++j) {
+      sum += scores[static_cast<std::size_t>(j)];
+      most = std::max(most, scores[static_cast<std::size_t>(j)]);
+    }
+    out[static_cast<std::size_t>(i)] = mean ? sum / static_cast<float>(width) : most;
+  }
+  return out;
+}
+
+// The first tokens that the method keeps for good stay whatever they received.
+void keep_sink(const Group& group, std::vector<std::uint8_t>& keep) {
+  const auto sink = std::min(keep.size(), static_cast<std::size_t>(group.options().sink));
+  std::fill_n(keep.begin(), sink, std::uint8_t{1});
+}
+
+}  // namespace
+
+void SnapkvSelector::observe(Group& group, std::span<const float> received, std::int32_t) {
+  scores_ = {};
+  scores_.add(received, ledger_);
+  prompt_ = static_cast<std::int32_t>(received.size());
+  group.mark_changed();
+}
+
+Status SnapkvSelector::settle(Group& group, std::int32_t queries) {
+  if (prompt_ == 0 || queries != 1) return {};
+  const std::int32_t window = std::min(options_.window, prompt_);
+  const std::int64_t keep = std::max<std::int64_t>(options_.keep.resolve(prompt_) - window, 0);
+  const std::span<const float> before =
+      scores_.values().first(static_cast<std::size_t>(prompt_ - window));
+  std::vector<std::uint8_t> kept = largest(pooled(before, options_.pool, options_.mean), keep);
+  keep_sink(group, kept);
+  group.select(0, kept);
+  clear();
+  return {};
+}
+
+void SnapkvSelector::clear() {
+  scores_ = {};
+  prompt_ = 0;
+}
+
+void HeavySelector::observe(Group& group, std::span<const float> received, std::int32_t) {
+  scores_.add(received, ledger_);
+  group.mark_changed();
+}
+
+Status HeavySelector::settle(Group& group, std::int32_t) {
+  // Shares are of all tokens so far, dropped ones included.
+  const std::int32_t seen = group.list().next_position(), held = group.list().tokens();
+  const std::int64_t budget = options_.keep.resolve(seen);
+  const std::int64_t step = std::max<std::int64_t>(options_.drop.resolve(budget), 1);
+  if (held < budget + step) return {};
+  const std::int64_t recent = std::min(options_.recent.resolve(seen), budget);
+  const auto older = static_cast<std::size_t>(std::max<std::int64_t>(held - recent, 0));
+  std::vector<std::uint8_t> keep = largest(scores_.values().first(older), budget - recent);
+  keep_sink(group, keep);
+  group.select(0, keep);
+  scores_.select(0, keep);
+  if (options_.history_only) scores_.reset();
+  return {};
+}
+
+void HeavySelector::clear() {
+  scores_ = {};
+}
+
+}  // namespace kvspan

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/expect.h"
+#include "base/fail.h"
+
+namespace kvspan {
+namespace {
+
+// Small enough that memory returns soon after rows have left; the coding unit is a multiple.
+constexpr std::int32_t kTailCapacity = 32;
+
+SegmentGrowth growth_of(const GroupOptions& options) {
+  if (!options.moves) return {};
+  return {.sink = options.sink, .least = kTailCapacity, .most = kTailCapacity};
+}
+
+TensorView<const float, 3> slice(const std::vector<float>& rows, std::size_t first, std::size_t n,
+                                 std::int32_t heads, std::int32_t dim) {
+  const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(dim);
+  return {rows.data() + first * h * d, {n, h, d}};
+}
+
+}  // namespace
+
+KvRows RowBlock::rows(std::size_t first, std::size_t n) const {
+  KvRows view;
+  view.keys = slice(keys, first, n, heads, key_dim);
+  view.values = slice(values, first, n, heads, value_dim);
+  view.positions = std::span(positions).subspan(first, n);
+  return view;
+}
+
+MatrixView RowBlock::keys_of(std::int32_t head) const {
+  const auto d = static_cast<std::size_t>(key_dim);
+  return {keys.data() + static_cast<std::size_t>(head) * d,
+          {size(), d},
+          {static_cast<std::size_t>(heads) * d, 1}};
+}
+
+MatrixView RowBlock::values_of(std::int32_t head) const {
+  const auto d = static_cast<std::size_t>(value_dim);
+  return {values.data() + static_cast<std::size_t>(head) * d,
+          {size(), d},
+          {static_cast<std::size_t>(heads) * d, 1}};
+}
+
+Group::Group(const LayerShape& layer, const GroupOptions& options, std::shared_ptr<Ledger> ledger)
+    : layer_(&layer),
+      options_(options),
+      list_(GroupShape{options.heads, layer.key_dim, layer.value_dim, options.ends},
+            std::move(ledger), growth_of(options)) {}
+
+std::int32_t Group::settled() const noexcept {
+  return std::max(settled_, std::min(options_.sink, list_.tokens()));
+}
+
+RowBlock Group::read(std::int32_t first, std::int32_t n) const {
+  KVSPAN_EXPECT(first >= 0 && n >= 0 && first + n <= waiting(), "rows that wait");
+  return read_tokens(settled() + first, n);
+}
+
+RowBlock Group::read_tokens(std::int32_t first, std::int32_t n) const {
+  RowBlock block{.heads = options_.heads,
+                 .key_dim = layer_->key_dim,
+                 .value_dim = layer_->value_dim,
+                 .keys = {},
+                 .values = {},
+                 .positions = std::vector<std::int32_t>(static_cast<std::size_t>(n))};
+  const auto count = static_cast<std::size_t>(n), h = static_cast<std::size_t>(options_.heads);
+  const auto dk = static_cast<std::size_t>(block.key_dim);
+  const auto dv = static_cast<std::size_t>(block.value_dim);
+  block.keys.resize(count * h * dk);
+  block.values.resize(count * h * dv);
+  if (n > 0) {
+    list_.read(first, {block.keys.data(), {count, h, dk}}, {block.values.data(), {count, h, dv}},
+               block.positions);
+  }
+  return block;
+}
+
+Status Group::code(const RowBlock& rows, std::size_t first, std::size_t n,
+                   std::span<const std::shared_ptr<const Code>> keys,
+                   std::span<const std::shared_ptr<const Code>> values) {
+  const std::int32_t at = settled();
+  KVSPAN_TRY(Segment segment,
+             encode_rows(rows.rows(first, n), list_.shape(),
+                         {.keys = keys, .values = values, .residuals = options_.residuals},
+                         list_.ledger()));
+  list_.replace(at, std::move(segment));
+  settled_ = at + static_cast<std::int32_t>(n);
+  mark_changed();
+  return {};
+}
+
+void Group::select(std::int32_t first, std::span<const std::uint8_t> keep) {
+  const std::int32_t before = settled();
+  std::int32_t gone = 0;
+  bool any = false;
+  for (std::size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i] != 0) continue;
+    any = true;
+    if (first + static_cast<std::int32_t>(i) < before) ++gone;
+  }
+  if (!any) return;
+  list_.select(first, keep);
+  if (options_.scores) scores_.select(first, keep);
+  settled_ = before - gone;
+  mark_changed();
+}
+
+void Group::receive(std::span<const float> weights) {
+  KVSPAN_EXPECT(options_.scores && static_cast<std::int32_t>(weights.size()) == list_.tokens(),
+                "one weight for each token, where scores are kept");
+  scores_.add(weights, list_.ledger());
+  mark_changed();
+}
+
+void Group::settle_as_they_are(std::int32_t n) noexcept {
+  settled_ = settled() + n;
+}
+
+void Group::truncate(std::int32_t position) {
+  list_.truncate(position);
+  settled_ = std::min(settled_, list_.tokens());
+  scores_.truncate(list_.tokens());
+}
+
+void Group::clear() noexcept {
+  list_.clear();
+  scores_ = {};
+  settled_ = 0;
+  changed_at_ = 0;
+}
+
+}  // namespace kvspan

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache of one group of KV heads of one layer, as a method works on it:
+//
+//     index 0 ..        sink: the first tokens, full rank for good
+//     .. settled()      what the method has dealt with: coded segments
+//     .. tokens()       waiting: full-rank rows, the newest of which stay (`recent`)
+//
+// A method takes the oldest waiting rows, makes codes for them and puts the coded segment in their
+// place. Not safe for several threads; groups are independent of each other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/encode_rows.h"
+#include "cache/segment_list.h"
+#include "kvspan/cache.h"
+#include "kvspan/result.h"
+#include "linalg/matrix.h"
+#include "method/token_scores.h"
+
+namespace kvspan {
+
+// Which heads a group has, and how it keeps its full-rank ends.
+struct GroupOptions {
+  std::int32_t first_head = 0;
+  std::int32_t heads = 1;
+  Element ends = Element::kF16;
+  std::int32_t sink = 0;
+  bool moves = true;       // rows leave the full-rank ends again
+  bool residuals = false;  // kept for certificates
+  bool scores = false;     // of received attention, kept per token
+};
+
+// Rows read out of the cache as floats, oldest first; keys after RoPE.
+struct RowBlock {
+  std::int32_t heads = 0, key_dim = 0, value_dim = 0;
+  std::vector<float> keys, values;  // [n, heads, dim]
+  std::vector<std::int32_t> positions;
+
+  std::size_t size() const noexcept { return positions.size(); }
+  KvRows rows(std::size_t first, std::size_t n) const;
+  // Rows of one head, [n, dim].
+  MatrixView keys_of(std::int32_t head) const;
+  MatrixView values_of(std::int32_t head) const;
+};
+
+class Group {
+ public:
+  Group(const LayerShape& layer, const GroupOptions& options, std::shared_ptr<Ledger> ledger);
+
+  const LayerShape& layer() const noexcept { return *layer_; }
+  const GroupOptions& options() const noexcept { return options_; }
+  SegmentList& list() noexcept { return list_; }
+  const SegmentList& list() const noexcept { return list_; }
+
+  // Index of the oldest waiting row.
+  std::int32_t settled() const noexcept;
+  std::int32_t waiting() const noexcept { return list_.tokens() - settled(); }
+  // Up to here truncation undoes nothing that a method did.
+  std::int32_t changed_at() const noexcept { return changed_at_; }
+
+  // Waiting rows first .. first + n - 1, 0 being the oldest.
+  RowBlock read(std::int32_t first, std::int32_t n) const;
+  // Tokens first .. first + n - 1 of the list, full rank all of them.
+  RowBlock read_tokens(std::int32_t first, std::int32_t n) const;
+  // The oldest rows, as read, move into a coded segment. Throws std::bad_alloc, and then, as on
+  // failure, holds what it held.
+  Status code(const RowBlock& rows, std::size_t first, std::size_t n,
+              std::span<const std::shared_ptr<const Code>> keys,
+              std::span<const std::shared_ptr<const Code>> values);
+  // Coded segments whose codes were exchanged; the list has been changed by the caller.
+  void mark_changed() noexcept { changed_at_ = list_.next_position(); }
+  // Forgets tokens; keep[i] belongs to token first + i.
+  void select(std::int32_t first, std::span<const std::uint8_t> keep);
+  // Attention that each token has received so far, where kept: [tokens].
+  std::span<const float> received() const noexcept { return scores_.values(); }
+  // Adds what the last queries gave to the tokens held, [tokens].
+  void receive(std::span<const float> weights);
+  // n waiting rows count as settled and stay full rank.
+  void settle_as_they_are(std::int32_t n) noexcept;
+
+  void truncate(std::int32_t position);
+  void clear() noexcept;
+  std::size_t score_bytes() const noexcept { return scores_.bytes(); }
+
+ private:
+  const LayerShape* layer_;  // outlives the group
+  GroupOptions options_;
+  SegmentList list_;
+  TokenScores scores_;
+  std::int32_t settled_ = 0;
+  std::int32_t changed_at_ = 0;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KvCache that every recipe becomes: groups of heads, a policy and perhaps a selector for each.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/memory.h"
+#include "kvspan/cache.h"
+#include "method/group.h"
+#include "method/prepared.h"
+
+namespace kvspan {
+
+class MethodCache final : public KvCache {
+ public:
+  explicit MethodCache(std::shared_ptr<const Prepared> prepared);
+
+  const CacheShape& shape() const noexcept override { return prepared_->shape; }
+  std::string recipe() const override { return prepared_->recipe; }
+  std::int32_t tokens() const noexcept override;
+  Status append(int layer, const KvRows& rows, Team& team) override;
+  Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
+                AttentionScratch& scratch, Team& team) override;
+  Status settle(int layer, Team& team) override;
+  // Only to where nothing that a method did depends on later tokens; 0 always.
+  Status truncate(std::int32_t n) override;
+  void clear() override;
+  Result<std::unique_ptr<KvCache>> fork() const override;
+  CacheBytes bytes() const override;
+
+  // For tests and error tracking.
+  const Group& group(int layer, std::size_t index) const;
+  const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }
+
+ private:
+  struct Member {
+    Group group;
+    std::unique_ptr<Policy> policy;      // null: rows stay
+    std::unique_ptr<Selector> selector;  // null: all tokens
+    std::int32_t observed_queries = 0;
+    Status outcome;                       // of the last call, for all threads to read
+    std::vector<float> received;          // by the last call's queries
+    std::unique_ptr<SegmentList> chosen;  // what the current call reads, where not all
+
+    Member(const LayerShape& layer, const PreparedGroup& prepared,
+           const std::shared_ptr<Ledger>& ledger);
+    Member(const Member& other);
+    std::int32_t wants(std::int32_t queries) const noexcept;
+    Status settle(std::int32_t queries);
+  };
+  struct Layer {
+    std::vector<Member> members;
+    std::int32_t queries = 0;  // of the last attend
+    bool extended = false;
+  };
+
+  MethodCache(const MethodCache& other) = default;
+  Layer& layer_at(int layer);
+  Status outcome_of(const Layer& layer) const;
+  void choose_tokens(Layer& layer, const LayerShape& shape, const Queries& queries);
+
+  std::shared_ptr<const Prepared> prepared_;
+  std::shared_ptr<Ledger> ledger_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a method decides for one group of KV heads: after every step, which waiting rows become
+// coded, with which codes, and what happens to coefficients stored under older codes.
+//
+// Rows are dealt with in units whose bounds depend on how many tokens came before and on their
+// contents, never on how the calls were split; so token by token and in blocks the same segments
+// come out. A policy learns from rows when they leave the recent end, not before: what truncation
+// can take back, nothing has learnt from.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "base/memory.h"
+#include "kvspan/result.h"
+#include "method/group.h"
+
+namespace kvspan {
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  // One thread. On failure the group holds every row it held.
+  virtual Status settle(Group& group) = 0;
+  // Forgets everything learnt from this sequence.
+  virtual void clear() = 0;
+  // The same knowledge, for a fork.
+  virtual std::unique_ptr<Policy> clone() const = 0;
+  // Bytes of trackers (MemoryKind::kSketches), as on the ledger.
+  virtual std::size_t sketch_bytes() const noexcept { return 0; }
+  // Adds the codes that the policy itself holds, used by a segment or not.
+  virtual void add_codes(std::vector<const Code*>&) const {}
+};
+
+}  // namespace kvspan

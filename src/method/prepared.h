@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A recipe made ready for a model: how each layer's heads are grouped, and what makes the policy
+// and the selector of each group. Immutable; shared by all sequences, as are the codes it holds.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/memory.h"
+#include "kvspan/cache.h"
+#include "kvspan/calibration.h"
+#include "kvspan/result.h"
+#include "method/group.h"
+#include "method/policy.h"
+#include "method/selector.h"
+#include "recipe/recipe.h"
+
+namespace kvspan {
+
+// As many queries as a call has.
+inline constexpr std::int32_t kAllQueries = std::numeric_limits<std::int32_t>::max();
+
+struct PreparedGroup {
+  GroupOptions options;
+  // Null: rows stay as they came.
+  std::function<std::unique_ptr<Policy>(const std::shared_ptr<Ledger>&)> make_policy;
+  std::function<std::unique_ptr<Selector>(const std::shared_ptr<Ledger>&)> make_selector;
+  // Last queries of a call whose attention the policy wants; 0: none.
+  std::int32_t observed_queries = 0;
+};
+
+struct PreparedLayer {
+  std::vector<PreparedGroup> groups;  // together all KV heads, in order
+  bool reconstruct = false;           // rebuild rows before attending (static:read=reconstruct)
+};
+
+struct Prepared {
+  CacheShape shape;
+  std::string recipe;              // canonical
+  std::shared_ptr<Ledger> shared;  // of the codes that sequences share
+  std::vector<PreparedLayer> layers;
+};
+
+// Fails on a recipe that does not fit the shape (a rank beyond the head dimension, say), that needs
+// a calibration where none is given, or a calibration that does not fit.
+Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const Recipe& recipe,
+                                                const Calibration* calibration);
+
+// The recipe cannot be made without a calibration of the model.
+bool needs_calibration(const Recipe& recipe);
+
+}  // namespace kvspan

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tokens of a group are kept, or read: decided beside the method, which decides how they are
+// stored. A selector runs before its method's policy, so that it meets new rows at full rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvspan/cache.h"
+#include "kvspan/result.h"
+#include "method/group.h"
+
+namespace kvspan {
+
+class Selector {
+ public:
+  virtual ~Selector() = default;
+
+  // How many of a call's last queries it wants to know the attention of; 0: none.
+  virtual std::int32_t observed(std::int32_t queries) const noexcept {
+    (void)queries;
+    return 0;
+  }
+  // received: [tokens], the attention given by those queries, summed over the group's query heads.
+  virtual void observe(Group& group, std::span<const float> received, std::int32_t queries) {
+    (void)group, (void)received, (void)queries;
+  }
+  // After the attention of `queries` queries: drops what is to go.
+  virtual Status settle(Group& group, std::int32_t queries) = 0;
+  // Which tokens the queries of a step read: fills keep [tokens] and returns true, or all.
+  // queries: [n, query heads of the group, key_dim].
+  virtual bool choose(const Group& group, const Queries& queries,
+                      std::vector<std::uint8_t>& keep) const {
+    (void)group, (void)queries, (void)keep;
+    return false;
+  }
+  virtual void clear() = 0;
+  virtual std::unique_ptr<Selector> clone() const = 0;
+  virtual std::size_t bytes() const noexcept { return 0; }  // MemoryKind::kPositions
+};
+
+}  // namespace kvspan

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// A made-up model: keys and values of a few directions and some noise, drifting with the text, with
+// the calibration that fits them; and the steps an engine would make.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "base/random.h"
+#include "cache/rope.h"
+#include "kvspan/cache.h"
+#include "kvspan/calibration.h"
+#include "kvspan/team.h"
+
+namespace kvspan::testing {
+
+inline CacheShape synthetic_shape(std::int32_t layers = 2, std::int32_t kv_heads = 2,
+                                  std::int32_t dim = 16) {
+  CacheShape shape;
+  for (std::int32_t i = 0; i < layers; ++i) {
+    LayerShape layer;
+    layer.query_heads = 2 * kv_heads;
+    layer.kv_heads = kv_heads;
+    layer.key_dim = layer.value_dim = dim;
+    layer.rope.rotated_dims = dim;
+    layer.rope.pairs = i % 2 == 0 ? Rope::Pairs::kNeighbours : Rope::Pairs::kHalves;
+    for (std::int32_t p = 0; p < dim / 2; ++p) {
+      layer.rope.angles.push_back(std::pow(10000.0, -2.0 * p / dim));
+    }
+    layer.logit_scale = 1.0f / std::sqrt(static_cast<float>(dim));
+    shape.layers.push_back(layer);
+  }
+  return shape;
+}
+
+// Rows of a text of n tokens, all layers.
+class SyntheticText {
+ public:
+  SyntheticText(const CacheShape& shape, std::int32_t n, std::uint64_t seed)
+      : shape_(shape), n_(n), layers_(shape.layers.size()) {
+    Random random(seed);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const LayerShape& l = shape.layers[i];
+      fill(layers_[i].raw, l.kv_heads, l.key_dim, 1.0f + 0.5f * static_cast<float>(i), random);
+      fill(layers_[i].values, l.kv_heads, l.value_dim, 1.0f, random);
+      fill(layers_[i].queries, l.query_heads, l.key_dim, 1.5f, random);
+      layers_[i].keys = layers_[i].raw;
+      turn(l, l.kv_heads, layers_[i].keys);
+      turn(l, l.query_heads, layers_[i].queries);
+    }
+    positions_.resize(static_cast<std::size_t>(n));
+    std::iota(positions_.begin(), positions_.end(), 0);
+  }
+
+  std::int32_t size() const { return n_; }
+  const CacheShape& shape() const { return shape_; }
+
+  KvRows rows(std::size_t layer, std::int32_t first, std::int32_t n) const {
+    const LayerShape& l = shape_.layers[layer];
+    KvRows rows;
+    rows.keys = view(layers_[layer].keys, l.kv_heads, l.key_dim, first, n);
+    rows.keys_raw = view(layers_[layer].raw, l.kv_heads, l.key_dim, first, n);
+    rows.values = view(layers_[layer].values, l.kv_heads, l.value_dim, first, n);
+    rows.positions = std::span(positions_).subspan(std::size_t(first), std::size_t(n));
+    return rows;
+  }
+  Queries queries(std::size_t layer, std::int32_t first, std::int32_t n) const {
+    const LayerShape& l = shape_.layers[layer];
+    return {view(layers_[layer].queries, l.query_heads, l.key_dim, first, n),
+            std::span(positions_).subspan(std::size_t(first), std::size_t(n))};
+  }
+
+  // The calibration of exactly this text.
+  Calibration calibration() const {
+    Calibration c;
+    c.tokens = c.window = n_;
+    for (std::int32_t t = 0; t < n_; t += 3) c.sample_positions.push_back(t);
+    for (std::size_t i = 0; i < layers_.size(); ++i) c.layers.push_back(layer_moments(i, c));
+    return c;
+  }
+
+ private:
+  struct Layer {
+    std::vector<float> raw, keys, values, queries;  // [n, heads, dim]
+  };
+
+  // Six strong directions per head that turn slowly, the rest weak.
+  void fill(std::vector<float>& rows, std::int32_t heads, std::int32_t dim, float scale,
+            Random& random) {
+    const auto d = std::size_t(dim);
+    rows.assign(std::size_t(n_) * std::size_t(heads) * d, 0.0f);
+    for (std::int32_t h = 0; h < heads; ++h) {
+      std::vector<float> directions(12 * d), mean(d);
+      for (float& x : directions) x = random.normal();
+      for (float& x : mean) x = random.normal();
+      for (std::int32_t t = 0; t < n_; ++t) {
+        float* row = rows.data() + (std::size_t(t) * std::size_t(heads) + std::size_t(h)) * d;
+        const float drift = float(t) / float(n_);
+        for (std::size_t k = 0; k < 6; ++k) {
+          const float a = random.normal() * std::pow(0.7f, float(k));
+          for (std::size_t j = 0; j < d; ++j) {
+            row[j] += scale * a *
+                      ((1 - drift) * directions[k * d + j] + drift * directions[(k + 6) * d + j]) /
+                      std::sqrt(float(dim));
+          }
+        }
+        for (std::size_t j = 0; j < d; ++j) {
+          row[j] += scale * (0.5f * mean[j] + 0.05f * random.normal());
+        }
+      }
+    }
+  }
+
+  void turn(const LayerShape& l, std::int32_t heads, std::vector<float>& rows) const {
+    for (std::int32_t t = 0; t < n_; ++t) {
+      for (std::int32_t h = 0; h < heads; ++h) {
+        rope_rotate(l.rope, t, rows.data() + std::size_t(t * heads + h) * std::size_t(l.key_dim));
+      }
+    }
+  }
+
+  static TensorView<const float, 3> view(const std::vector<float>& rows, std::int32_t heads,
+                                         std::int32_t dim, std::int32_t first, std::int32_t n) {
+    return {rows.data() + std::size_t(first) * std::size_t(heads * dim),
+            {std::size_t(n), std::size_t(heads), std::size_t(dim)}};
+  }
+
+  LayerCalibration layer_moments(std::size_t i, const Calibration& c) const {
+    const LayerShape& l = shape_.layers[i];
+    const Layer& rows = layers_[i];
+    const auto H = std::size_t(l.kv_heads), d = std::size_t(l.key_dim), D = 2 * H * d;
+    const std::size_t G = std::size_t(l.query_heads) / H;
+    std::vector<double> mean(D), joint(D * D), post_mean(H * d), post(H * d * H * d),
+        query(H * d * d);
+    std::vector<float> z(D);
+    LayerCalibration out;
+    for (std::int32_t t = 0; t < n_; ++t) {
+      std::copy_n(rows.raw.data() + std::size_t(t) * H * d, H * d, z.data());
+      std::copy_n(rows.values.data() + std::size_t(t) * H * d, H * d, z.data() + H * d);
+      const float* k = rows.keys.data() + std::size_t(t) * H * d;
+      for (std::size_t a = 0; a < D; ++a) {
+        mean[a] += z[a];
+        for (std::size_t b = 0; b < D; ++b) joint[a * D + b] += double{z[a]} * z[b];
+      }
+      for (std::size_t a = 0; a < H * d; ++a) {
+        post_mean[a] += k[a];
+        for (std::size_t b = 0; b < H * d; ++b) post[a * H * d + b] += double{k[a]} * k[b];
+      }
+      for (std::size_t h = 0; h < H * G; ++h) {
+        const float* q = rows.queries.data() + (std::size_t(t) * H * G + h) * d;
+        for (std::size_t a = 0; a < d; ++a) {
+          for (std::size_t b = 0; b < d; ++b) {
+            query[h / G * d * d + a * d + b] += double{q[a]} * q[b] / double(G);
+          }
+        }
+      }
+    }
+    const auto average = [&](const std::vector<double>& sums, std::size_t from, std::size_t count) {
+      std::vector<float> to(count);
+      for (std::size_t a = 0; a < count; ++a) to[a] = float(sums[from + a] / n_);
+      return to;
+    };
+    out.key_mean = average(mean, 0, H * d);
+    out.value_mean = average(mean, H * d, H * d);
+    out.joint_moment = average(joint, 0, D * D);
+    out.rotated_key_mean = average(post_mean, 0, H * d);
+    out.rotated_key_moment = average(post, 0, H * d * H * d);
+    out.query_moment = out.raw_query_moment = average(query, 0, H * d * d);
+    out.output_metric.assign(H * d * d, 0.0f);
+    for (std::size_t h = 0; h < H; ++h) {
+      for (std::size_t a = 0; a < d; ++a) out.output_metric[h * d * d + a * d + a] = 1.0f;
+    }
+    out.residual_energy = 1.0;
+    for (const std::int32_t t : c.sample_positions) {
+      const float* k = rows.raw.data() + std::size_t(t) * H * d;
+      const float* v = rows.values.data() + std::size_t(t) * H * d;
+      out.sample_rows.insert(out.sample_rows.end(), k, k + H * d);
+      out.sample_rows.insert(out.sample_rows.end(), v, v + H * d);
+    }
+    out.key_residuals.assign(H * std::size_t(kResidualRanks) * kResidualPercentiles.size(), 0.3f);
+    out.value_residuals = out.key_residuals;
+    return out;
+  }
+
+  CacheShape shape_;
+  std::int32_t n_;
+  std::vector<Layer> layers_;
+  std::vector<std::int32_t> positions_;
+};
+
+// Makes the steps of an engine: tokens first .. first + n - 1 in calls of `block`, and returns what
+// attention gave, [n] rows of every layer one after the other.
+inline std::vector<float> run(KvCache& cache, const SyntheticText& text, std::int32_t first,
+                              std::int32_t n, std::int32_t block) {
+  TeamState state;
+  Team team(state, 0, 1);
+  const auto scratch = make_attention_scratch();
+  std::vector<float> all;
+  for (std::int32_t at = first; at < first + n; at += block) {
+    const std::int32_t count = std::min(block, first + n - at);
+    for (std::size_t layer = 0; layer < text.shape().layers.size(); ++layer) {
+      const LayerShape& l = text.shape().layers[layer];
+      const auto heads = std::size_t(l.query_heads), d = std::size_t(l.value_dim);
+      std::vector<float> out(std::size_t(count) * heads * d);
+      const int index = static_cast<int>(layer);
+      EXPECT_TRUE(cache.append(index, text.rows(layer, at, count), team));
+      EXPECT_TRUE(cache.attend(index, text.queries(layer, at, count),
+                               {out.data(), {std::size_t(count), heads, d}}, *scratch, team));
+      const Status settled = cache.settle(index, team);
+      EXPECT_TRUE(settled) << (settled ? "" : settled.error().message);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+  }
+  return all;
+}
+
+inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0.0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
+  }
+  return most;
+}
+
+}  // namespace kvspan::testing
