@@ -169,7 +169,7 @@ Action setup_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
-  app.add_option("--cache", flags->recipes, "Recipes to measure")->type_name("RECIPE");
+  add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure (see kvspan methods)");
   app.add_option("--depth", flags->depths, "Context depths, increasing")->delimiter(',');
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
   app.add_option("--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0")

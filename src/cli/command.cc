@@ -14,6 +14,7 @@ constexpr std::array kCommands{
     Command{"info", "Describe a model", setup_info},
     Command{"pull", "Fetch a model by name, or list those there are", setup_pull},
     Command{"import", "Convert a Hugging Face folder to GGUF", setup_import},
+    Command{"methods", "List the methods of recipes, or explain one", setup_methods},
     Command{"bench", "Measure speed and memory by context depth", setup_bench},
     Command{"verify", "Compare logits with llama.cpp", setup_verify},
     Command{"calibrate", "Learn a model's directions from text, for recipes that need them",

@@ -35,6 +35,7 @@ Action setup_tokenize(CLI::App& app);
 Action setup_info(CLI::App& app);
 Action setup_pull(CLI::App& app);
 Action setup_import(CLI::App& app);
+Action setup_methods(CLI::App& app);
 Action setup_bench(CLI::App& app);
 Action setup_verify(CLI::App& app);
 Action setup_calibrate(CLI::App& app);

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "io/models.h"
+#include "recipe/declaration.h"
 
 namespace kvspan::cli {
 namespace {
@@ -123,6 +124,11 @@ ValueKind value_kind(const CLI::Option& option) {
     if (const auto models = list_models()) {
       for (const ModelFile& model : *models) kind.words.push_back(model.name);
     }
+    return kind;
+  }
+  if (type == "METHOD" || type == "RECIPE") {
+    ValueKind kind{Source::kWords, {}};
+    for (const MethodDeclaration& method : all_methods()) kind.words.emplace_back(method.name);
     return kind;
   }
   if (type.find('|') != std::string::npos) return {Source::kWords, CLI::detail::split(type, '|')};

@@ -12,6 +12,7 @@
 
 #include "base/cpu_level.h"
 #include "base/fail.h"
+#include "recipe/recipe.h"
 
 namespace kvspan::cli {
 namespace {
@@ -51,6 +52,12 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
       ->capture_default_str();
 }
 
+// What is wrong with a recipe; empty if nothing is.
+std::string recipe_mistake(const std::string& text) {
+  const auto recipe = Recipe::parse(text);
+  return recipe.has_value() ? std::string() : recipe.error().message;
+}
+
 }  // namespace
 
 CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& target,
@@ -79,6 +86,16 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
+CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::string& target,
+                             const std::string& description) {
+  return app.add_option(names, target, description)->check(recipe_mistake, "")->type_name("RECIPE");
+}
+
+CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,
+                             std::vector<std::string>& target, const std::string& description) {
+  return app.add_option(names, target, description)->check(recipe_mistake, "")->type_name("RECIPE");
+}
+
 void add_model_flag(CLI::App& app, ModelFlags& flags) {
   app.add_option("-m,--model", flags.model,
                  "Name of a model (see kvspan pull) or path of a GGUF file; default smollm2")
@@ -102,8 +119,7 @@ Status apply_cpu_level(const ModelFlags& flags) {
 void add_engine_flags(CLI::App& app, ModelFlags& flags) {
   add_integer(app, "-c,--ctx-size", flags.context, "Most tokens in the cache", 0,
               std::numeric_limits<std::int32_t>::max(), "0: the model's context");
-  app.add_option("--cache", flags.recipe, "Recipe of the KV cache")
-      ->type_name("RECIPE")
+  add_recipe_flag(app, "--cache", flags.recipe, "Recipe of the KV cache (see kvspan methods)")
       ->capture_default_str();
   add_thread_flags(app, flags);
 }

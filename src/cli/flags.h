@@ -3,7 +3,7 @@
 // bad value into a line with the flag, the value and what is allowed.
 //
 // A flag's type name says what its value is, for --help and for completion scripts alike:
-// FILE, DIR, MODEL, words joined by '|', anything else is free text.
+// FILE, DIR, MODEL, METHOD, RECIPE, words joined by '|', anything else is free text.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,11 @@ struct ModelFlags {
   std::int64_t threads = 1;  // default: as many as the machine runs at once
   std::int64_t context = 0;  // 0: the model's
 };
+// Recipes of caches, refused as the grammar says (recipe/recipe.h).
+CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::string& target,
+                             const std::string& description);
+CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,
+                             std::vector<std::string>& target, const std::string& description);
 void add_model_flag(CLI::App& app, ModelFlags& flags);
 // -t, --cpu-level
 void add_thread_flags(CLI::App& app, ModelFlags& flags);

@@ -109,6 +109,27 @@ Result<Value> parse_value(const KeyDeclaration& key, std::string_view text) {
               allowed_text(key), did_you_mean(text, words));
 }
 
+std::string text_of(const KeyRule& rule) {
+  switch (rule.kind) {
+    case KeyRule::Kind::kExcludes:
+      return fmt::format(
+          "{} and {} exclude each other{}: {}", rule.key, rule.other,
+          rule.value.empty() ? "" : fmt::format(" ({}={} goes)", rule.other, rule.value),
+          rule.reason);
+    case KeyRule::Kind::kOnlyWith:
+      return fmt::format("{} needs {}={}: {}", rule.key, rule.other,
+                         list_of(split_words(rule.value)), rule.reason);
+    case KeyRule::Kind::kTogether:
+      return fmt::format("{} needs {}: {}", rule.key, rule.other, rule.reason);
+    case KeyRule::Kind::kOneOf:
+      return fmt::format("one of {} is needed", list_of(split_words(rule.key)));
+    case KeyRule::Kind::kImplies:
+      return fmt::format("{}={} implies {}={}: {}", rule.other, rule.value, rule.key, rule.implied,
+                         rule.reason);
+  }
+  return {};
+}
+
 std::string_view name_of(MethodKind kind) noexcept {
   constexpr std::array<std::string_view, 4> kNames{"method", "baseline", "selector", "chooser"};
   return kNames[static_cast<std::size_t>(kind)];

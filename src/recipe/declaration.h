@@ -52,6 +52,9 @@ struct KeyRule {
   std::string_view reason;  // a clause that can follow "; "
 };
 
+// The rule as a sentence: "energy and rk exclude each other (but rk=full goes): ...".
+std::string text_of(const KeyRule& rule);
+
 enum class MethodKind : std::uint8_t {
   kMethod,    // learned directions: decides how rows are coded
   kBaseline,  // the same without learning

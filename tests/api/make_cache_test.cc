@@ -99,7 +99,7 @@ TEST(MakeCache, ErrorsNameWhatWasFoundAndWhatIsAllowed) {
     return made.has_value() ? std::string("made") : made.error().message;
   };
   EXPECT_NE(message("fool").find("'fool'"), std::string::npos);
-  EXPECT_NE(message("").find("allowed: full"), std::string::npos);
+  EXPECT_NE(message("").find("allowed: method:key=value"), std::string::npos);
   EXPECT_NE(message("full:stor=f16").find("'stor'"), std::string::npos);
   EXPECT_NE(message("full:store").find("'store'"), std::string::npos);
   EXPECT_NE(message("full:store=int8").find("store=int8"), std::string::npos);
