@@ -50,15 +50,21 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
         "no command is called '{}'{}", rest.front(),
         hint.empty() ? fmt::format("; there are: {}", fmt::join(command_names(), ", ")) : hint);
   }
-  const CLI::App& command = *parsed.front();
-  const std::string see = fmt::format(" (see kvspan {} --help)", command.get_name());
+  const CLI::App* deepest = parsed.front();
+  std::string name = deepest->get_name();
+  while (!deepest->get_subcommands().empty()) {
+    deepest = deepest->get_subcommands().front();
+    name += " " + deepest->get_name();
+  }
+  const CLI::App& command = *deepest;
+  const std::string see = fmt::format(" (see kvspan {} --help)", name);
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> rest = app.remaining(true);
     const std::string first = rest.empty() ? "" : rest.front();
     if (!first.starts_with('-')) return fmt::format("'{}' is not expected here{}", first, see);
-    const std::string name = first.substr(0, first.find('='));
-    return fmt::format("{} has no flag '{}'{}{}", command.get_name(), name,
-                       did_you_mean(name, flag_names(command)), see);
+    const std::string flag = first.substr(0, first.find('='));
+    return fmt::format("{} has no flag '{}'{}{}", name, flag,
+                       did_you_mean(flag, flag_names(command)), see);
   }
   return error.what() + see;
 }
