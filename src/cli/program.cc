@@ -58,6 +58,18 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   }
   const CLI::App& command = *deepest;
   const std::string see = fmt::format(" (see kvspan {} --help)", name);
+  std::vector<std::string> parts;
+  for (const CLI::App* sub : command.get_subcommands(std::function<bool(const CLI::App*)>())) {
+    parts.push_back(sub->get_name());
+  }
+  if (!parts.empty()) {
+    const std::vector<std::string> rest = app.remaining(true);
+    if (rest.empty()) {
+      return fmt::format("{} takes one of: {}{}", name, fmt::join(parts, ", "), see);
+    }
+    return fmt::format("{} takes one of {}, not '{}'{}{}", name, fmt::join(parts, ", "),
+                       rest.front(), did_you_mean(rest.front(), parts), see);
+  }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> rest = app.remaining(true);
     const std::string first = rest.empty() ? "" : rest.front();

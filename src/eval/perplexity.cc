@@ -22,9 +22,10 @@ struct Prediction {
   std::int32_t position = 0;
 };
 
-// A cache and what it has predicted.
+// A cache, or another engine, and what it has predicted.
 struct Subject {
-  std::unique_ptr<KvCache> cache;
+  std::unique_ptr<KvCache> cache;  // or
+  std::unique_ptr<PeerLlama> peer;
   PerplexityRow row;
   std::vector<Prediction> predictions;
   bool running() const { return !row.failed; }
@@ -82,11 +83,17 @@ class Measurement {
 };
 
 void Measurement::note_bytes(Subject& subject) const {
+  PerplexityRow& row = subject.row;
+  row.tokens = subject.peer ? subject.peer->tokens() : subject.cache->tokens();
+  row.kv_bytes_full = full_rank_f16_bytes(engine_.cache_shape(), row.tokens);
+  if (subject.peer) {
+    row.kv_bytes = static_cast<std::uint64_t>(static_cast<double>(row.kv_bytes_full) / 16.0 *
+                                              subject.peer->bits_per_number());
+    return;
+  }
   const CacheBytes bytes = subject.cache->bytes();
-  subject.row.tokens = subject.cache->tokens();
-  subject.row.kv_bytes = bytes.total;
-  subject.row.shared_bytes = bytes.shared;
-  subject.row.kv_bytes_full = full_rank_f16_bytes(engine_.cache_shape(), subject.row.tokens);
+  row.kv_bytes = bytes.total;
+  row.shared_bytes = bytes.shared;
 }
 
 // The engine's logits of positions begin.. against the reference's. The reference itself comes
@@ -102,7 +109,8 @@ void Measurement::compare(Subject& subject, std::span<const Token> window, std::
   threads_.run([&](Team& team) {
     std::vector<float> scratch;
     for (std::size_t i; (i = static_cast<std::size_t>(team.take())) < count;) {
-      const auto logits = engine_.logits(static_cast<std::int32_t>(i));
+      const auto row = static_cast<std::int32_t>(i);
+      const auto logits = subject.peer ? subject.peer->logits(row) : engine_.logits(row);
       const auto expected = std::span(reference_).subspan(i * vocabulary_, vocabulary_);
       const LogSoftmax softmax = log_softmax(logits, scratch);
       if (is_reference) {
@@ -135,7 +143,9 @@ Status Measurement::read_block(std::span<const Token> window, std::size_t begin,
     if (subject.running()) {
       const BatchPart part{subject.cache.get(), window.subspan(begin, end - begin),
                            predicting ? BatchPart::Logits::kAll : BatchPart::Logits::kLast};
-      if (Status status = engine_.decode({&part, 1}); !status) {
+      Status status = subject.peer ? subject.peer->decode(part.tokens, part.logits)
+                                   : engine_.decode({&part, 1});
+      if (!status) {
         if (&subject == &subjects.front() || status.error().code == ErrorCode::kCancelled) {
           return status;
         }
@@ -157,7 +167,9 @@ Status Measurement::read_block(std::span<const Token> window, std::size_t begin,
 Status Measurement::read_window(std::span<const Token> window,
                                 const std::function<void(std::size_t)>& read) {
   for (Subject& subject : subjects) {
-    if (subject.running()) subject.cache->clear();
+    if (!subject.running()) continue;
+    if (subject.cache) subject.cache->clear();
+    if (subject.peer) KVSPAN_CHECK_OK(subject.peer->truncate(0));
   }
   const auto block = static_cast<std::size_t>(options_.block);
   const std::size_t half = window.size() / 2;
@@ -202,22 +214,27 @@ Result<PerplexityReport> measure_perplexity(
   std::vector<std::string> all{options.reference};
   all.insert(all.end(), recipes.begin(), recipes.end());
   for (const std::string& recipe : all) {
+    // A recipe that cannot be made ends it: nothing has been spent yet, and it is best mended now.
     Subject subject;
-    subject.row.recipe = recipe;
-    auto cache = source(recipe);
-    if (cache) {
-      subject.cache = std::move(*cache);
-      subject.row.recipe = subject.cache->recipe();
-    } else {
-      // Nothing has been spent yet: a mistyped recipe is better mended at once.
-      return std::move(cache).error();
-    }
+    KVSPAN_TRY(subject.cache, source(recipe));
+    subject.row.recipe = subject.cache->recipe();
+    measurement.subjects.push_back(std::move(subject));
+  }
+  for (const std::string& type : options.peer_kv) {
+    Subject subject;
+    PeerOptions peer;
+    peer.threads = engine.options().threads;
+    peer.context = static_cast<std::int32_t>((windows.front().size() + 255) / 256 * 256);
+    peer.block = options.block;
+    peer.kv_type = type;
+    KVSPAN_TRY(subject.peer, PeerLlama::load(engine.info().path, peer));
+    subject.row.recipe = "llama.cpp " + type;
     measurement.subjects.push_back(std::move(subject));
   }
 
   PerplexityReport report;
   std::size_t total = 0, done = 0;
-  for (const auto& window : windows) total += window.size() * all.size();
+  for (const auto& window : windows) total += window.size() * measurement.subjects.size();
   for (const auto& window : windows) {
     KVSPAN_EXPECT(window.size() == windows.front().size(), "windows of equal length");
     Status status = measurement.read_window(window, [&](std::size_t tokens) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "model/engine.h"
+#include "model/peer_llama.h"
 
 namespace kvspan {
 
@@ -23,6 +24,9 @@ using CacheSource = std::function<Result<std::unique_ptr<KvCache>>(const std::st
 struct PerplexityOptions {
   std::string reference = "full";
   std::int32_t block = 512;  // tokens between two uses of the cache; at most the engine's
+  // Also llama.cpp with these KV types, on the engine's file and threads, as rows after the
+  // recipes.
+  std::vector<std::string> peer_kv;
   int buckets = 0;  // > 0: all positions are measured too, by so many equal parts of a window
 };
 
@@ -37,7 +41,7 @@ struct PerplexityFigures {
 };
 
 struct PerplexityRow {
-  std::string recipe;  // canonical; as asked for where it could not be made
+  std::string recipe;  // canonical; "llama.cpp TYPE" for the peer
   PerplexityFigures figures;
   std::vector<PerplexityFigures> by_position;  // [buckets], from the start of the window
   // Of the cache at the end of the last window it read, and of the same tokens in f16.
@@ -49,7 +53,7 @@ struct PerplexityRow {
 };
 
 struct PerplexityReport {
-  std::vector<PerplexityRow> rows;  // the reference, then the recipes in order
+  std::vector<PerplexityRow> rows;  // the reference, the recipes in order, the peer
   std::size_t windows = 0;          // read to the end
   bool cancelled = false;           // the figures are of what was read until then
 };
