@@ -26,7 +26,7 @@ struct PerplexityOptions {
   std::int32_t block = 512;  // tokens between two uses of the cache; at most the engine's
   // Also llama.cpp with these KV types, on the engine's file and threads, as rows after the
   // recipes.
-  std::vector<std::string> peer_kv;
+  std::vector<std::string> peer_kv{};
   int buckets = 0;  // > 0: all positions are measured too, by so many equal parts of a window
 };
 
