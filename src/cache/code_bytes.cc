@@ -17,7 +17,9 @@ std::size_t matrix_size(const Code& code) {
 
 void write(const Code& code, ByteWriter& out) {
   const CodecSpec& codec = code.codec().spec();
-  const Rope& rope = code.rope();
+  // The other domains have no use for a rope, and none need fit them.
+  const bool turns = code.domain() == Domain::kPreRopeKey || code.domain() == Domain::kAnchoredKey;
+  const Rope rope = turns ? code.rope() : Rope();
   const bool has_mean = code.mean(0) != nullptr;
   out.put(static_cast<std::uint8_t>(code.domain()));
   out.put(static_cast<std::uint8_t>(rope.pairs));
