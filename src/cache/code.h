@@ -72,6 +72,11 @@ class Code {
   // Rows of B that make one head: [dim, r].
   const float* synthesis(std::int32_t head) const noexcept;
 
+  // A^T [D, r]; synthesis(0) where that is the same.
+  const float* analysis_transposed() const noexcept {
+    return orthonormal() ? synthesis_.as<float>() : analysis_.as<float>();
+  }
+
   // Anchors: the middle of the block of a position, and Rot(position - anchor) mu of one head,
   // [padded dim], neighbouring positions of a block being table_stride() apart.
   std::int32_t anchor_block() const noexcept { return anchor_block_; }

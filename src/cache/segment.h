@@ -58,6 +58,10 @@ class RowSide {
   // Row `token` of all heads becomes row `from_token` of `from`, a side of the same shape, bit for
   // bit.
   void copy(std::int32_t token, const RowSide& from, std::int32_t from_token) noexcept;
+  // The memory of row `token` of `head`, `dim` elements. Call prepare() first to write there.
+  std::byte* row(std::int32_t head, std::int32_t token) noexcept {
+    return rows_->data() + offset_bytes(head, token);
+  }
   void prepare(const std::shared_ptr<Ledger>& ledger);
   std::size_t bytes() const noexcept { return rows_ ? rows_->bytes() : 0; }
 

@@ -33,6 +33,8 @@ struct GroupShape {
   std::int32_t key_dim = 0;
   std::int32_t value_dim = 0;
   Element element = Element::kF16;
+
+  bool operator==(const GroupShape&) const = default;
 };
 
 // Capacities of full-rank segments.
@@ -48,6 +50,7 @@ class SegmentList {
               const SegmentGrowth& growth = {});
 
   const GroupShape& shape() const noexcept { return shape_; }
+  const SegmentGrowth& growth() const noexcept { return growth_; }
   std::span<const Segment> segments() const noexcept { return segments_; }
   std::int32_t tokens() const noexcept { return tokens_; }
   const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }

@@ -7,7 +7,7 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "linalg/right_singular.h"
-#include "subspace/byte_stream.h"
+#include "base/byte_stream.h"
 #include "subspace/squared_length.h"
 
 namespace kvspan {

@@ -8,7 +8,7 @@
 #include "base/fail.h"
 #include "linalg/panel.h"
 #include "linalg/symmetric_eigen.h"
-#include "subspace/byte_stream.h"
+#include "base/byte_stream.h"
 
 namespace kvspan {
 namespace {

@@ -12,7 +12,7 @@
 #include "linalg/right_singular.h"
 #include "linalg/subspaces.h"
 #include "linalg/symmetric_eigen.h"
-#include "subspace/byte_stream.h"
+#include "base/byte_stream.h"
 #include "subspace/squared_length.h"
 
 namespace kvspan {

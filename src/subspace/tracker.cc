@@ -6,11 +6,11 @@
 #include <array>
 #include <cmath>
 
+#include "base/byte_frame.h"
 #include "base/expect.h"
 #include "base/fail.h"
 #include "linalg/finite.h"
 #include "linalg/qr.h"
-#include "subspace/byte_stream.h"
 #include "subspace/frequent_directions.h"
 #include "subspace/gram_tracker.h"
 #include "subspace/oja.h"
@@ -18,10 +18,7 @@
 namespace kvspan {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x004b52545053564bull;  // "KVSPTRK" and a zero byte
-constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kHeaderBytes = 24;
-constexpr std::size_t kChecksumBytes = 8;
+constexpr FrameFormat kFormat{"tracker", "KVSPTRK", 1};
 
 Status check_weights(std::span<const float> weights) {
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -88,43 +85,18 @@ Status Tracker::merge(const Tracker& other) {
 }
 
 std::vector<std::byte> Tracker::save() const {
-  ByteWriter payload;
-  write_payload(payload);
   ByteWriter out;
-  out.put(kMagic);
-  out.put(kVersion);
-  out.put(static_cast<std::uint32_t>(kind()));
-  out.put(static_cast<std::uint64_t>(payload.bytes().size()));
-  out.put_all(std::span<const std::uint8_t>(
-      reinterpret_cast<const std::uint8_t*>(payload.bytes().data()), payload.bytes().size()));
-  out.put(crc64(out.bytes()));
+  begin_frame(kFormat, static_cast<std::uint32_t>(kind()), out);
+  write_payload(out);
+  end_frame(out);
   return std::move(out.bytes());
 }
 
 Result<std::unique_ptr<Tracker>> load_tracker(std::span<const std::byte> bytes,
                                               std::shared_ptr<Ledger> ledger) {
-  ByteReader reader(bytes, "tracker");
-  KVSPAN_TRY(const auto magic, reader.get<std::uint64_t>("magic"));
-  if (magic != kMagic) return reader.wrong("magic", 8, magic, "KVSPTRK");
-  KVSPAN_TRY(const auto version, reader.get<std::uint32_t>("version"));
-  if (version != kVersion) return reader.wrong("version", 4, version, "1");
-  KVSPAN_TRY(const auto kind, reader.get<std::uint32_t>("kind"));
-  KVSPAN_TRY(const auto size, reader.get<std::uint64_t>("payload size"));
-  if (reader.left() < kChecksumBytes || size != reader.left() - kChecksumBytes) {
-    return fail(ErrorCode::kCorruptData,
-                "tracker: payload size at byte 16 is {}; {} bytes follow, {} of them the checksum",
-                size, reader.left(), kChecksumBytes);
-  }
-  std::uint64_t stored = 0;
-  const auto framed = bytes.first(kHeaderBytes + size);
-  std::memcpy(&stored, bytes.data() + framed.size(), kChecksumBytes);
-  if (const std::uint64_t found = crc64(framed); found != stored) {
-    return fail(ErrorCode::kCorruptData,
-                "tracker: checksum at byte {} is {:016x}, the bytes before it give {:016x}",
-                framed.size(), stored, found);
-  }
-  ByteReader payload(framed.subspan(kHeaderBytes), "tracker", kHeaderBytes);
-  switch (static_cast<TrackerKind>(kind)) {
+  KVSPAN_TRY(OpenFrame frame, open_frame(kFormat, bytes));
+  ByteReader& payload = frame.payload;
+  switch (static_cast<TrackerKind>(frame.kind)) {
     case TrackerKind::kFrequentDirections:
       return FrequentDirections::read_payload(payload, std::move(ledger));
     case TrackerKind::kOja:
@@ -134,7 +106,7 @@ Result<std::unique_ptr<Tracker>> load_tracker(std::span<const std::byte> bytes,
   }
   return fail(ErrorCode::kCorruptData,
               "tracker: kind at byte 12 is {}; allowed: 1 (frequent directions), 2 (oja), 3 (gram)",
-              kind);
+              frame.kind);
 }
 
 namespace detail {

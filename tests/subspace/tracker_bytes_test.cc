@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "subspace/byte_stream.h"
+#include "base/byte_stream.h"
 #include "subspace/frequent_directions.h"
 #include "subspace/gram_tracker.h"
 #include "subspace/oja.h"

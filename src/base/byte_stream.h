@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -36,6 +37,14 @@ class ByteWriter {
     bytes_.resize(at + values.size_bytes());
     if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
   }
+  // As get_text reads it: length (u32), then the characters.
+  void put_text(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    put_all(std::span<const char>(text));
+  }
+  void put_bytes(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   std::vector<std::byte>& bytes() noexcept { return bytes_; }
 
  private:
@@ -61,10 +70,7 @@ class ByteReader {
   template <class T>
   Status get_all(std::string_view field, std::span<T> values) {
     static_assert(std::is_arithmetic_v<T>);
-    if (values.size_bytes() > left()) {
-      return fail(ErrorCode::kCorruptData, "{}: {} at byte {} needs {} bytes, {} are left", what_,
-                  field, offset(), values.size_bytes(), left());
-    }
+    KVSPAN_CHECK_OK(expect_at_least(field, values.size_bytes()));
     if (!values.empty()) std::memcpy(values.data(), bytes_.data() + at_, values.size_bytes());
     at_ += values.size_bytes();
     return {};
@@ -81,6 +87,28 @@ class ByteReader {
                   start + i * sizeof(T), values[i], limit);
     }
     return {};
+  }
+  // The next bytes themselves; they live as long as what the reader reads.
+  Result<std::span<const std::byte>> get_bytes(std::string_view field, std::size_t bytes) {
+    KVSPAN_CHECK_OK(expect_at_least(field, bytes));
+    at_ += bytes;
+    return bytes_.subspan(at_ - bytes, bytes);
+  }
+  // Text of at most `longest` characters.
+  Result<std::string> get_text(std::string_view field, std::size_t longest) {
+    KVSPAN_TRY(const auto size, get<std::uint32_t>(field));
+    if (size > longest) {
+      return wrong(field, sizeof(size), size, fmt::format("up to {} characters", longest));
+    }
+    std::string text(size, ' ');
+    KVSPAN_CHECK_OK(get_all(field, std::span<char>(text)));
+    return text;
+  }
+  // An error unless so many are left: checked before anything is allocated for them.
+  Status expect_at_least(std::string_view field, std::size_t bytes) const {
+    if (bytes <= left()) return {};
+    return fail(ErrorCode::kCorruptData, "{}: {} at byte {} needs {} bytes, {} are left", what_,
+                field, offset(), bytes, left());
   }
   // An error unless exactly `bytes` are left: checked before anything is allocated for them.
   Status expect_left(std::string_view field, std::size_t bytes) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "subspace/byte_stream.h"
+#include "base/byte_stream.h"
 
 #include <array>
 
