@@ -14,7 +14,7 @@
 #include "io/atomic_file.h"
 #include "io/user_folders.h"
 #include "model/ggml_log.h"
-#include "subspace/byte_stream.h"
+#include "base/byte_stream.h"
 
 namespace kvspan {
 namespace {
