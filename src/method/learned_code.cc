@@ -13,32 +13,6 @@ namespace {
 
 constexpr double kMetricRidge = 1e-3;
 
-struct Roots {
-  MatrixD root, inverse;
-};
-
-Result<Roots> metric_roots(const MatrixD& metric) {
-  const std::size_t n = metric.rows();
-  MatrixD ridged = metric;
-  double trace = 0.0;
-  for (std::size_t i = 0; i < n; ++i) trace += metric(i, i);
-  const double ridge = trace > 0.0 ? kMetricRidge * trace / static_cast<double>(n) : 1.0;
-  for (std::size_t i = 0; i < n; ++i) ridged(i, i) += ridge;
-  KVSPAN_TRY(const SymmetricEigen eigen, symmetric_eigen(ridged.view()));
-  Roots roots{MatrixD(n, n), MatrixD(n, n)};
-  for (std::size_t k = 0; k < n; ++k) {
-    const double value = std::sqrt(std::max(eigen.values[k], ridge));
-    const double* v = eigen.vectors.row(k);
-    for (std::size_t i = 0; i < n; ++i) {
-      for (std::size_t j = 0; j < n; ++j) {
-        roots.root(i, j) += value * v[i] * v[j];
-        roots.inverse(i, j) += v[i] * v[j] / value;
-      }
-    }
-  }
-  return roots;
-}
-
 MatrixD product(const MatrixD& a, const MatrixD& b) {
   MatrixD c(a.rows(), b.cols());
   for (std::size_t i = 0; i < a.rows(); ++i) {
@@ -51,6 +25,31 @@ MatrixD product(const MatrixD& a, const MatrixD& b) {
     }
   }
   return c;
+}
+
+struct Roots {
+  MatrixD root, inverse;
+};
+
+Result<Roots> metric_roots(const MatrixD& metric) {
+  const std::size_t n = metric.rows();
+  KVSPAN_TRY(const SymmetricEigen eigen, symmetric_eigen(metric.view()));
+  if (!(eigen.values.back() > 0.0)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "an error metric is not positive definite: its least eigenvalue is {:.3g}",
+                eigen.values.back());
+  }
+  // V' diag(values^+-1/2) V, rows of V the eigenvectors.
+  MatrixD scaled(n, n), inverse(n, n), transposed(n, n);
+  for (std::size_t k = 0; k < n; ++k) {
+    const double root = std::sqrt(eigen.values[k]);
+    for (std::size_t i = 0; i < n; ++i) {
+      scaled(k, i) = root * eigen.vectors(k, i);
+      inverse(k, i) = eigen.vectors(k, i) / root;
+      transposed(i, k) = eigen.vectors(k, i);
+    }
+  }
+  return Roots{product(transposed, scaled), product(transposed, inverse)};
 }
 
 CodeParts parts_of(const CodeStyle& style, std::span<const float> mean) {
@@ -82,6 +81,16 @@ Result<std::shared_ptr<const Code>> orthonormal_code(const CodeStyle& style, Mat
   CodeParts parts = parts_of(style, mean);
   parts.analysis = basis;
   return Code::create(parts, ledger, kind);
+}
+
+MatrixD ridged(const MatrixD& metric) {
+  MatrixD out = metric;
+  double trace = 0.0;
+  for (std::size_t i = 0; i < metric.rows(); ++i) trace += metric(i, i);
+  const double ridge =
+      trace > 0.0 ? kMetricRidge * trace / static_cast<double>(metric.rows()) : 1.0;
+  for (std::size_t i = 0; i < metric.rows(); ++i) out(i, i) += ridge;
+  return out;
 }
 
 Result<Transform> leading_transform(const MatrixD& moment, const std::optional<MatrixD>& metric) {

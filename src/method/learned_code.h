@@ -51,6 +51,8 @@ struct Transform {
   Matrix synthesis;           // [D, D], columns likewise
   std::vector<double> power;  // [D]
 };
+// M with 1e-3 of its mean diagonal added to the diagonal; the identity for zeros.
+MatrixD ridged(const MatrixD& metric);
 Result<Transform> leading_transform(const MatrixD& moment, const std::optional<MatrixD>& metric);
 
 Result<std::shared_ptr<const Code>> transform_code(const CodeStyle& style,

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bands_kernels.h"
+
+#include "attention/bands_kernels_body.h"
+
+namespace kvspan {
+
+const BandsAttentionKernels detail::kBandsAttentionRef{score_plain, weigh_plain, project_plain};
+
+const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
+#if defined(__aarch64__)
+  if (level == CpuLevel::kNeon) return detail::kBandsAttentionNeon;
+#elif defined(__x86_64__)
+  if (level == CpuLevel::kAvx2 || level == CpuLevel::kAvx512) return detail::kBandsAttentionAvx2;
+#endif
+  (void)level;
+  return detail::kBandsAttentionRef;
+}
+
+}  // namespace kvspan

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/bands_code.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/fail.h"
+#include "cache/rope.h"
+#include "cache/segment.h"
+
+namespace kvspan {
+namespace {
+
+Status check(const BandsParts& parts) {
+  const auto fails = [](const char* what, std::size_t found, std::size_t wanted) {
+    return fail(ErrorCode::kInvalidArgument, "bands code: {} has {} numbers instead of {}", what,
+                found, wanted);
+  };
+  if (parts.heads < 1 || parts.key_dim < 0 || parts.value_dim < 0 ||
+      parts.key_dim + parts.value_dim == 0) {
+    return fail(ErrorCode::kInvalidArgument, "bands code of {} heads, key_dim {}, value_dim {}",
+                parts.heads, parts.key_dim, parts.value_dim);
+  }
+  const auto h = static_cast<std::size_t>(parts.heads);
+  const std::size_t keys = h * static_cast<std::size_t>(parts.key_dim);
+  const std::size_t values = h * static_cast<std::size_t>(parts.value_dim), d = keys + values;
+  if (parts.key_mean.size() != keys) return fails("the key mean", parts.key_mean.size(), keys);
+  if (parts.value_mean.size() != values) {
+    return fails("the value mean", parts.value_mean.size(), values);
+  }
+  for (const auto& [name, matrix] :
+       {std::pair("analysis", parts.analysis), std::pair("synthesis", parts.synthesis)}) {
+    if (matrix.shape[0] != d || matrix.shape[1] != d) {
+      return fail(ErrorCode::kInvalidArgument, "bands code: {} is {} x {} instead of {} x {}", name,
+                  matrix.shape[0], matrix.shape[1], d, d);
+    }
+    for (std::size_t i = 0; i < d; ++i) {
+      for (std::size_t j = 0; j < d; ++j) {
+        if (!std::isfinite(matrix.row(i)[j])) {
+          return fail(ErrorCode::kInvalidArgument, "bands code: {} has {} at row {}, column {}",
+                      name, matrix.row(i)[j], i, j);
+        }
+      }
+    }
+  }
+  if (parts.bits.size() != d) return fails("bits", parts.bits.size(), d);
+  if (parts.steps.size() != d) return fails("steps", parts.steps.size(), d);
+  if (parts.sigma.size() != d) return fails("sigma", parts.sigma.size(), d);
+  if (parts.anchor_block < 0 || parts.anchor_block % static_cast<int>(kBandTokens) != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "bands code: anchor block of {} positions; allowed: multiples of {}, or 0",
+                parts.anchor_block, kBandTokens);
+  }
+  return {};
+}
+
+// to [n] += factor * from [n]
+void add_scaled(float factor, const float* from, std::int32_t n, float* to) noexcept {
+  for (std::int32_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& parts,
+                                                           const std::shared_ptr<Ledger>& ledger,
+                                                           MemoryKind kind) {
+  KVSPAN_CHECK_OK(check(parts));
+  if (parts.anchor_block > 0 && parts.key_dim > 0) {
+    KVSPAN_CHECK_OK(check_rope(parts.rope, parts.key_dim));
+  }
+  std::shared_ptr<BandsCode> code(new BandsCode);
+  KVSPAN_TRY(code->layout_, BandsLayout::create(parts.bits));
+  if (code->layout_.stored() == 0) {
+    return fail(ErrorCode::kInvalidArgument, "bands code: no component has bits");
+  }
+  for (std::size_t i = 0; i < code->layout_.stored(); ++i) {
+    const float step = parts.steps[code->layout_.order()[i]];
+    if (!(step > 0.0f) || !std::isfinite(step)) {
+      return fail(ErrorCode::kInvalidArgument, "bands code: component {} has {} bits and step {}",
+                  code->layout_.order()[i], code->layout_.width(i), step);
+    }
+  }
+  code->kind_ = kind;
+  code->heads_ = parts.heads;
+  code->key_dim_ = parts.key_dim;
+  code->value_dim_ = parts.value_dim;
+  code->anchor_block_ = parts.anchor_block;
+  code->rope_ = parts.rope;
+  code->gain_ = parts.gain;
+  code->places_ = static_cast<std::int32_t>(code->layout_.quads() * kBandQuad);
+  code->store(parts, ledger);
+  return std::shared_ptr<const BandsCode>(std::move(code));
+}
+
+void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
+  const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
+  const auto floats = [&](std::size_t count) { return Buffer(count * sizeof(float), kind_, ledger); };
+  analysis_ = floats(d * n);
+  synthesis_ = floats(d * n);
+  steps_ = floats(n);
+  inverse_steps_ = floats(n);
+  lowest_ = floats(n);
+  highest_ = floats(n);
+  inverse_sigma_ = floats(n);
+  for (std::size_t p = 0; p < layout_.stored(); ++p) {
+    const std::size_t from = layout_.order()[p];
+    for (std::size_t j = 0; j < d; ++j) {
+      analysis_.as<float>()[j * n + p] = parts.analysis.row(from)[j];
+      synthesis_.as<float>()[j * n + p] = parts.synthesis.row(j)[from];
+    }
+    steps_.as<float>()[p] = parts.steps[from];
+    inverse_steps_.as<float>()[p] = 1.0f / parts.steps[from];
+    const float half = static_cast<float>(1 << (layout_.width(p) - 1));
+    lowest_.as<float>()[p] = -half;
+    highest_.as<float>()[p] = half - 1.0f;
+    inverse_sigma_.as<float>()[p] = parts.sigma[from] > 0.0f ? 1.0f / parts.sigma[from] : 0.0f;
+  }
+  for (std::size_t q = 0; q < layout_.quads(); ++q) {
+    const int bits = layout_.width(q * kBandQuad);
+    if (runs_.empty() || runs_.back().width != bits) {
+      runs_.push_back({static_cast<std::int32_t>(q), 0, bits});
+    }
+    ++runs_.back().quads;
+  }
+  if (value_dim_ > 0) {
+    value_mean_ = floats(parts.value_mean.size());
+    std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
+  }
+  if (key_dim_ == 0) return;
+  mean_stride_ = padded_dim(key_dim_);
+  const std::int32_t offsets = std::max(anchor_block_, 1);
+  turned_means_ = floats(static_cast<std::size_t>(heads_) * static_cast<std::size_t>(offsets) *
+                         static_cast<std::size_t>(mean_stride_));
+  float* to = turned_means_.as<float>();
+  for (std::int32_t h = 0; h < heads_; ++h) {
+    for (std::int32_t i = 0; i < offsets; ++i, to += mean_stride_) {
+      std::copy_n(parts.key_mean.data() + static_cast<std::ptrdiff_t>(h) * key_dim_, key_dim_, to);
+      if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
+    }
+  }
+}
+
+const float* BandsCode::turned_mean(std::int32_t head, std::int32_t position) const noexcept {
+  const std::int32_t offsets = std::max(anchor_block_, 1);
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(head) * offsets +
+                             (anchor_block_ > 0 ? position % anchor_block_ : 0);
+  return turned_means_.as<float>() + row * mean_stride_;
+}
+
+void BandsCode::gather(const float* keys, const float* values, std::int32_t position,
+                       float* z) const noexcept {
+  if (key_dim_ > 0) {
+    std::copy_n(keys, key_width(), z);
+    for (std::int32_t h = 0; h < heads_; ++h) {
+      float* x = z + static_cast<std::ptrdiff_t>(h) * key_dim_;
+      if (anchor_block_ > 0) rope_unrotate(rope_, anchor_of(position), x);
+      add_scaled(-1.0f, turned_mean(h, position), key_dim_, x);
+    }
+  }
+  if (value_dim_ > 0) {
+    float* x = z + key_width();
+    std::copy_n(values, heads_ * value_dim_, x);
+    add_scaled(-1.0f, value_mean_.as<float>(), heads_ * value_dim_, x);
+  }
+}
+
+void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
+                       float* work) const noexcept {
+  std::fill_n(work, places_, 0.0f);
+  const float* a = analysis_.as<float>();
+  for (std::int32_t j = 0; j < width(); ++j, a += places_) add_scaled(z[j], a, places_, work);
+  float factor = 1.0f;
+  *gain = 0;
+  if (gain_) {
+    double sum = 0.0;
+    const float* inverse = inverse_sigma_.as<float>();
+    for (std::int32_t i = 0; i < places_; ++i) {
+      const double x = double{work[i]} * double{inverse[i]};
+      sum += x * x;
+    }
+    *gain = log_gain_code(
+        static_cast<float>(std::sqrt(sum / static_cast<double>(layout_.stored()))));
+    factor = 1.0f / log_gain(*gain);
+  }
+  for (std::int32_t i = 0; i < places_; ++i) {
+    const float level = std::floor(work[i] * factor * inverse_steps_.as<float>()[i]);
+    codes[i] = static_cast<std::int8_t>(
+        std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
+  }
+}
+
+void BandsCode::decode(const std::int8_t* codes, std::int8_t gain, float* c) const noexcept {
+  const float factor = gain_ ? log_gain(gain) : 1.0f;
+  for (std::int32_t i = 0; i < places_; ++i) {
+    c[i] = factor * steps_.as<float>()[i] * (static_cast<float>(codes[i]) + 0.5f);
+  }
+}
+
+void BandsCode::restore(const float* c, std::int32_t position, float* keys,
+                        float* values) const noexcept {
+  const auto synthesise = [&](const float* rows, std::int32_t dim, float* x) {
+    for (std::int32_t j = 0; j < dim; ++j, rows += places_) {
+      double sum = 0.0;
+      for (std::int32_t i = 0; i < places_; ++i) sum += double{rows[i]} * double{c[i]};
+      x[j] = static_cast<float>(sum);
+    }
+  };
+  for (std::int32_t h = 0; h < heads_; ++h) {
+    if (key_dim_ > 0) {
+      float* x = keys + static_cast<std::ptrdiff_t>(h) * key_dim_;
+      synthesise(key_rows(h), key_dim_, x);
+      add_scaled(1.0f, turned_mean(h, position), key_dim_, x);
+      if (anchor_block_ > 0) rope_rotate(rope_, anchor_of(position), x);
+    }
+    if (value_dim_ > 0) {
+      float* x = values + static_cast<std::ptrdiff_t>(h) * value_dim_;
+      synthesise(value_rows(h), value_dim_, x);
+      add_scaled(1.0f, value_mean(h), value_dim_, x);
+    }
+  }
+}
+
+std::size_t BandsCode::bytes() const noexcept {
+  return analysis_.bytes() + synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
+         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + turned_means_.bytes() +
+         value_mean_.bytes();
+}
+
+}  // namespace kvspan

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The code of bands (spec section 3): the learned directions as a transform, each component with its
+// own number of bits. The vector is z = [x_k ; x_v] of all heads of a group, or one of the two:
+//     x_k = Rot(t - t_a)(k0 - mu)    anchored keys; or k - mu, the key after RoPE (no anchor)
+//     x_v = v - m
+//     c = A z, z^ = B c^             A [D, D], B [D, D]; only components with bits are kept
+//     c^_i = g step_i (code_i + 1/2) g the token's gain: the root mean square of c_i / sigma_i over the
+//                                    kept components, in 8 bits (codec/midrise.h); or 1
+// so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
+// leave through the value rows: one unpacking serves both.
+// Immutable; shared by all sequences of a model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "codec/bands_pack.h"
+#include "codec/midrise.h"
+#include "kvspan/cache.h"
+#include "kvspan/result.h"
+#include "kvspan/tensor_view.h"
+
+namespace kvspan {
+
+// What a code is made of; copied.
+struct BandsParts {
+  std::int32_t heads = 1;
+  std::int32_t key_dim = 0;    // 0: no keys in z
+  std::int32_t value_dim = 0;  // 0: no values in z
+  std::int32_t anchor_block = 0;  // positions that share an anchor, a multiple of 16; 0: after RoPE
+  Rope rope;                      // of anchored keys
+  std::span<const float> key_mean;    // [heads * key_dim]
+  std::span<const float> value_mean;  // [heads * value_dim]
+  TensorView<const float, 2> analysis;   // [D, D], a row for each component
+  TensorView<const float, 2> synthesis;  // [D, D], a column for each component
+  std::span<const std::uint8_t> bits;    // [D], 0 to 6 or 8
+  std::span<const float> steps;          // [D], for c / g, of the widths that the layout gives
+  std::span<const float> sigma;          // [D], root mean square of c
+  bool gain = true;
+};
+
+class BandsCode {
+ public:
+  // Fails, naming what is wrong, on shapes that do not fit, numbers that are not finite, or where no
+  // component has bits.
+  static Result<std::shared_ptr<const BandsCode>> create(const BandsParts& parts,
+                                                         const std::shared_ptr<Ledger>& ledger,
+                                                         MemoryKind kind = MemoryKind::kShared);
+
+  std::int32_t heads() const noexcept { return heads_; }
+  std::int32_t key_dim() const noexcept { return key_dim_; }
+  std::int32_t value_dim() const noexcept { return value_dim_; }
+  std::int32_t key_width() const noexcept { return heads_ * key_dim_; }
+  std::int32_t width() const noexcept { return heads_ * (key_dim_ + value_dim_); }  // D
+  bool gain() const noexcept { return gain_; }
+  const Rope& rope() const noexcept { return rope_; }
+  const BandsLayout& layout() const noexcept { return layout_; }
+  // Places of the layout, empty ones included: 4 quads().
+  std::int32_t places() const noexcept { return places_; }
+  // Quads first .. of each run of equal width: what shares a scale of a quantized query.
+  struct WidthRun {
+    std::int32_t first_quad, quads;
+    int width;
+  };
+  std::span<const WidthRun> width_runs() const noexcept { return runs_; }
+  // [places], 0 at empty ones.
+  const float* steps() const noexcept { return steps_.as<float>(); }
+
+  std::int32_t anchor_block() const noexcept { return anchor_block_; }
+  // 0 where keys are coded after RoPE.
+  std::int32_t anchor_of(std::int32_t position) const noexcept {
+    return anchor_block_ == 0
+               ? 0
+               : position / anchor_block_ * anchor_block_ + anchor_block_ / 2;
+  }
+  // Rot(t - t_a) mu of one head, [key_dim padded to 8].
+  const float* turned_mean(std::int32_t head, std::int32_t position) const noexcept;
+  std::int32_t mean_stride() const noexcept { return mean_stride_; }
+  const float* value_mean(std::int32_t head) const noexcept {
+    return value_mean_.as<float>() + static_cast<std::ptrdiff_t>(head) * value_dim_;
+  }
+  // Rows of B of one head, [dim, places].
+  const float* key_rows(std::int32_t head) const noexcept {
+    return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
+  }
+  const float* value_rows(std::int32_t head) const noexcept {
+    return synthesis_.as<float>() +
+           (static_cast<std::ptrdiff_t>(key_width()) + static_cast<std::ptrdiff_t>(head) * value_dim_) *
+               places_;
+  }
+
+  // z [D] of a token from its rows as attention sees them: keys [heads][key_dim] after RoPE, values
+  // [heads][value_dim]; rows are `stride` apart from head to head.
+  void gather(const float* keys, const float* values, std::int32_t position, float* z) const noexcept;
+  // codes [places] and the gain's code of z [D]; work [places] floats.
+  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const noexcept;
+  // c^ [places] from codes and gain.
+  void decode(const std::int8_t* codes, std::int8_t gain, float* c) const noexcept;
+  // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
+  void restore(const float* c, std::int32_t position, float* keys, float* values) const noexcept;
+
+  MemoryKind memory_kind() const noexcept { return kind_; }
+  std::size_t bytes() const noexcept;
+
+ private:
+  BandsCode() = default;
+  void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+
+  std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0,
+               mean_stride_ = 0;
+  bool gain_ = true;
+  Rope rope_;
+  BandsLayout layout_;
+  std::vector<WidthRun> runs_;
+  MemoryKind kind_ = MemoryKind::kShared;
+  Buffer analysis_;   // A' [D, places]
+  Buffer synthesis_;  // B [D, places]
+  Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
+  Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
+  Buffer value_mean_;    // [heads * value_dim]
+};
+
+}  // namespace kvspan

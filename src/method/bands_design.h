@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The codes of bands for all layers of a model, from its calibration (spec section 3).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/bands_code.h"
+#include "kvspan/calibration.h"
+#include "kvspan/result.h"
+#include "method/moments.h"
+#include "recipe/value.h"
+
+namespace kvspan {
+
+struct BandsOptions {
+  bool joint = true;  // keys and values of a group in one code
+  double bits = 2.0;  // an element, gain included; joint codes
+  double key_bits = 0.0, value_bits = 0.0;  // the same where they are coded apart
+  LevelSet levels;
+  std::int32_t anchor = 64;  // 0: keys after RoPE
+  bool gain = true;
+  bool query_metric = true;  // else all errors count alike
+};
+
+struct GroupBands {
+  HeadRange heads;
+  // The same code where both are coded together.
+  std::shared_ptr<const BandsCode> keys;
+  std::shared_ptr<const BandsCode> values;
+};
+
+// groups[l]: the heads of layer l that are coded together. Codes go to the ledger as shared. Fails
+// where the calibration does not allow a code, naming the layer. Cost: an eigenproblem of the width
+// of z for each group, shared out among the processor's threads.
+Result<std::vector<std::vector<GroupBands>>> design_bands(
+    const CacheShape& shape, const Calibration& calibration,
+    const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
+    const std::shared_ptr<Ledger>& ledger);
+
+}  // namespace kvspan
