@@ -201,8 +201,42 @@ void weigh_rows(benchmark::State& state) {
   }
   set_product_counters(state, 2.0 * rows * 64 * dim);
 }
-BENCHMARK(score_rows)->ArgsProduct({{64, 128}, {1, 2, 3, 4, 8}});
-BENCHMARK(weigh_rows)->ArgsProduct({{64, 128}, {1, 2, 3, 4, 8}});
+BENCHMARK(score_rows)->ArgsProduct({{16, 32, 48, 64, 128}, {1, 2, 3, 4, 8}});
+BENCHMARK(weigh_rows)->ArgsProduct({{16, 32, 48, 64, 128}, {1, 2, 3, 4, 8}});
+
+// The same with integer coefficients.
+void score_codes(benchmark::State& state) {
+  const auto dim = static_cast<std::int32_t>(state.range(0));
+  const auto rows = static_cast<std::int32_t>(state.range(1));
+  const std::vector<std::int16_t> q(static_cast<std::size_t>(rows * dim), 1234);
+  const std::vector<std::int8_t> k(static_cast<std::size_t>(64 * dim), 56);
+  const std::vector<float> scale(64, 0.5f);
+  std::vector<float> s(static_cast<std::size_t>(rows * 64));
+  const AttentionKernels& kernels = attention_kernels(cpu_level());
+  for (auto _ : state) {
+    kernels.score_codes({q.data(), dim, scale.data()}, rows, dim, {k.data(), dim, scale.data()}, 64,
+                        false, s.data(), 64);
+    benchmark::ClobberMemory();
+  }
+  set_product_counters(state, 2.0 * rows * 64 * dim);
+}
+void weigh_codes(benchmark::State& state) {
+  const auto dim = static_cast<std::int32_t>(state.range(0));
+  const auto rows = static_cast<std::int32_t>(state.range(1));
+  const std::vector<float> w = random_floats(static_cast<std::size_t>(rows * 64), 1);
+  const std::vector<std::int8_t> v(static_cast<std::size_t>(64 * dim), 56);
+  const std::vector<float> scale(64, 0.5f);
+  std::vector<float> out(static_cast<std::size_t>(rows * dim));
+  const AttentionKernels& kernels = attention_kernels(cpu_level());
+  for (auto _ : state) {
+    kernels.weigh_codes(w.data(), 64, rows, {v.data(), dim, scale.data()}, dim, 64, out.data(),
+                        dim);
+    benchmark::ClobberMemory();
+  }
+  set_product_counters(state, 2.0 * rows * 64 * dim);
+}
+BENCHMARK(score_codes)->ArgsProduct({{16, 32, 64, 128}, {1, 2, 3, 4}});
+BENCHMARK(weigh_codes)->ArgsProduct({{16, 32, 64, 128}, {1, 2, 3, 4}});
 
 void soften(benchmark::State& state) {
   const std::vector<float> from = random_floats(3 * 256, 1);

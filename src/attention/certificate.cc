@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/integer_rows.h"
 #include "base/fail.h"
 #include "base/half.h"
 #include "cache/coded_side.h"
@@ -34,7 +35,50 @@ struct SideFacts {
   // coefficients with a projection of dim products, sizes |B||c| by Cauchy; as much again for
   // having rebuilt the row in f32.
   std::vector<double> rounding;
+  // Integer coefficients, [tokens]; otherwise empty: the largest scale of a token times |B|_2, and
+  // the norm of its codes.
+  std::vector<double> step, codes;
 };
+
+// >= |B|_2 of one head: rows of A are orthonormal but for inverse_error() where B = A^T.
+double synthesis_norm(const Code& code, std::int32_t head) {
+  if (code.orthonormal()) return std::sqrt(1.0 + code.inverse_error());
+  return norm(code.synthesis(head),
+              static_cast<std::size_t>(code.dim()) * static_cast<std::size_t>(code.rank()));
+}
+
+// What rounding queries (keys) and weights (values) to integers adds.
+void add_integer_rounding(const CodedSide::Part& part, std::int32_t head, std::int32_t tokens,
+                          double turn, SideFacts& facts) {
+  const Code& code = *part.code;
+  const Codec& codec = code.codec();
+  const detail::IntegerLayout layout = detail::integer_layout(code);
+  if (!layout.usable || code.domain() == Domain::kPreRopeKey) return;
+  const double b = synthesis_norm(code, head);
+  const auto rank = static_cast<std::size_t>(code.rank());
+  std::vector<std::int8_t> codes(rank);
+  std::vector<float> scale(codec.groups()), offset(codec.groups());
+  for (std::int32_t t = 0; t < tokens; ++t) {
+    codec.decode_codes({part.payload.data(), part.size.payload_bytes}, static_cast<std::size_t>(t),
+                       {codes.data(), {1, rank}});
+    codec.read_scales({part.scales.data(), part.size.scale_bytes},
+                      codec.tile_of(static_cast<std::size_t>(t)), scale, offset);
+    double largest = 0.0, squares = 0.0, sum = 0.0;
+    for (std::size_t i = 0; i < rank; ++i) {
+      const double s = std::abs(double{scale[i / static_cast<std::size_t>(layout.group)]});
+      largest = std::max(largest, s);
+      squares += double{static_cast<float>(codes[i])} * codes[i];
+      sum += s * std::abs(codes[i]);
+    }
+    // A query's numbers are off by kQueryRounding of the largest, which is at most |B^T q|.
+    if (code.domain() != Domain::kValue) {
+      facts.rounding[static_cast<std::size_t>(t)] += turn * b * detail::kQueryRounding * sum;
+    } else {
+      facts.step.push_back(largest * b);
+      facts.codes.push_back(std::sqrt(squares));
+    }
+  }
+}
 
 SideFacts rebuild(const Segment& segment, const RowSide& side, const CodedSide* coded,
                   std::int32_t head, std::int32_t dim, double turn) {
@@ -78,6 +122,7 @@ SideFacts rebuild(const Segment& segment, const RowSide& side, const CodedSide* 
     facts.sizes[t] = b * facts.coefficients[t] + mean;
     facts.rounding[t] = 2.0 * (dim + code.rank() + 16) * kRound * turn * facts.sizes[t];
   }
+  add_integer_rounding(*facts.part, within, segment.tokens(), turn, facts);
   return facts;
 }
 
@@ -130,6 +175,8 @@ struct Seen {
   double logit = 0.0, error = 0.0;  // error >= |l - l^|
   const float* value = nullptr;
   double lost = 0.0, rounding = 0.0;  // of the value
+  double step = 0.0, codes = 0.0;     // of an integer value, see SideFacts
+  const Segment* segment = nullptr;
   double weight = 0.0;
 };
 
@@ -163,6 +210,11 @@ std::vector<Seen> look(const LayerShape& layer, const std::vector<SegmentFacts>&
       one.value = facts.values.rows.data() + t * static_cast<std::size_t>(layer.value_dim);
       one.lost = facts.values.lost[t];
       one.rounding = facts.values.rounding[t];
+      one.segment = facts.segment;
+      if (!facts.values.step.empty()) {
+        one.step = facts.values.step[t];
+        one.codes = facts.values.codes[t];
+      }
       seen.push_back(one);
     }
   }
@@ -185,6 +237,24 @@ double weights_bound(const std::vector<Seen>& seen, double worst) {
   if (up < bound) bound = std::min(bound, 2.0 * up);  // comparisons skip infinities and NaN
   if (down < bound) bound = std::min(bound, 2.0 * down);
   return bound;
+}
+
+// What rounding weights times scales may move the output by: kWeightRounding of the largest among
+// tokens that are rounded together, which are of one segment. Weights may be larger than here by
+// their own errors, which 1 % covers.
+double weight_rounding(const std::vector<Seen>& seen) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < seen.size();) {
+    double largest = 0.0, codes = 0.0;
+    std::size_t j = i;
+    for (; j < seen.size() && seen[j].segment == seen[i].segment; ++j) {
+      largest = std::max(largest, seen[j].weight * seen[j].step);
+      codes += seen[j].codes;
+    }
+    sum += 1.01 * kWeightRounding * largest * codes;
+    i = j;
+  }
+  return sum;
 }
 
 Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
@@ -217,7 +287,8 @@ Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
     from_out = std::max(from_out, std::sqrt(centred) + s.lost);
   }
   result.output = result.weights * std::min(from_zero, from_out) + result.values +
-                  summing * largest + rounding * std::sqrt(static_cast<double>(dim));
+                  summing * largest + rounding * std::sqrt(static_cast<double>(dim)) +
+                  weight_rounding(seen);
   return result;
 }
 

@@ -10,7 +10,9 @@
 //            e^{+-e_i}; the smaller counts.
 //   output   |o - o^| <= |a - a^|_1 max|v_i - m| + sum a^_i |v_i - v^_i| for any m, since both
 //            weights sum to one; m = 0 is the spec's form, m = o^ the other one tried.
-// Roundings of f32 are added to each, so that the bounds hold for what attend_segments computes.
+// Roundings of f32 are added to each, and those of queries and weights where integer coefficients
+// are multiplied as integers (attention/integer_rows.h), so that the bounds hold for what
+// attend_segments computes, in either form.
 // The reference is a cache that keeps the rows as they came where they are coded now, and stores
 // full-rank rows as this one does.
 // Cost: rebuilds every visible row of the head: a mode for checking, not for serving.

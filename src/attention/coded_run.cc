@@ -27,10 +27,20 @@ struct Sizes {
     return static_cast<std::size_t>(kCodedTokens) * std::max(key, value);
   }
   std::size_t mean_rows() const { return static_cast<std::size_t>(kCodedTokens) * key_dim; }
-  std::size_t row() const { return std::max(key, value) + 2 * key_dim + value_dim; }
+  std::size_t row() const { return std::max(key, value) + 2 * key_dim; }
+  std::size_t value_sums() const { return rows * value_dim; }
+  // Integer coefficients: a group is at least 8 components.
+  std::size_t groups() const { return rows_form ? std::max(key, value) / kRowMultiple : 0; }
+  std::size_t numbers() const { return rows_form ? (rows * key + 1) / 2 : 0; }
+  std::size_t query_groups() const { return groups() * rows; }
+  std::size_t scales() const { return groups() * static_cast<std::size_t>(detail::kScaleRows); }
+  std::size_t code_tile() const { return rows_form ? row_tile() / sizeof(float) : 0; }
+  std::size_t integers() const {
+    return numbers() + 2 * query_groups() + 4 * scales() + code_tile();
+  }
   std::size_t total() const {
     return 3 * queries() + 2 * moved() + 2 * scores() + state() + per_row() + row_tile() +
-           mean_rows() + row();
+           mean_rows() + row() + value_sums() + integers();
   }
 };
 
@@ -80,6 +90,35 @@ CodedRun::CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels,
       rows_(item.positions * plan.group),
       padded_rows_(plan.rows_form() ? rows_ : (rows_ + kPanelRows - 1) / kPanelRows * kPanelRows) {}
 
+void CodedRun::foresee(std::span<const Segment> segments) const noexcept {
+  // Three steps, each reading what the one before asked for: the side, its part, the bytes.
+  constexpr std::size_t kBytesAhead = 4, kPartAhead = 8, kSideAhead = 12;
+  constexpr std::ptrdiff_t kLine = 64, kMost = 64 * kLine;
+  const auto each_side = [&](std::size_t ahead, auto use) {
+    if (ahead >= segments.size()) return;
+    for (const CodedSide* side :
+         {segments[ahead].coded_keys.get(), segments[ahead].coded_values.get()}) {
+      if (side != nullptr) use(side);
+    }
+  };
+  const auto ask = [&](const void* from, std::size_t bytes) {
+    const auto* at = static_cast<const char*>(from);
+    for (std::ptrdiff_t i = 0; i < std::min(static_cast<std::ptrdiff_t>(bytes), kMost);
+         i += kLine) {
+      __builtin_prefetch(at + i, 0, 2);  // the first-level cache has few places to wait
+    }
+  };
+  each_side(kSideAhead, [&](const CodedSide* side) { ask(side, sizeof *side); });
+  each_side(kPartAhead, [&](const CodedSide* side) {
+    ask(&side->part(item_.list_head), sizeof(CodedSide::Part));
+  });
+  each_side(kBytesAhead, [&](const CodedSide* side) {
+    const CodedSide::Part& part = side->part(item_.list_head);
+    ask(part.payload.data(), part.size.payload_bytes);
+    ask(part.scales.data(), part.size.scale_bytes);
+  });
+}
+
 bool CodedRun::continues(const Segment& segment) const noexcept {
   const auto same = [this](const CodedSide* side, const Code* code, std::int32_t head) {
     const CodedSide::Part* part = part_of(side, item_.list_head);
@@ -100,6 +139,9 @@ void CodedRun::start(const Segment& first) noexcept {
   const bool rebuilt = key_code_ == nullptr || key_code_->domain() == Domain::kPreRopeKey;
   key_dim_ = rebuilt ? plan_.key_dim : padded_dim(key_code_->rank());
   value_dim_ = value_code_ != nullptr ? padded_dim(value_code_->rank()) : plan_.value_dim;
+  key_layout_ = value_layout_ = {};
+  if (!rebuilt) key_layout_ = detail::integer_layout(*key_code_);
+  if (value_code_ != nullptr) value_layout_ = detail::integer_layout(*value_code_);
   open_ = true;
   moved_ = false;
   piece_count_ = tokens_ = 0;
@@ -133,6 +175,14 @@ void CodedRun::lay_out() {
   row_tile_ = take(s.row_tile());
   mean_rows_ = take(s.mean_rows());
   row_ = take(s.row());
+  value_sums_ = take(s.value_sums());
+  numbers_ = reinterpret_cast<std::int16_t*>(take(s.numbers()));
+  query_scale_ = take(s.query_groups());
+  query_sum_ = take(s.query_groups());
+  scale_ = take(s.scales());
+  scale_offset_ = take(s.scales());
+  scale_work_ = take(2 * s.scales());
+  code_tile_ = reinterpret_cast<std::int8_t*>(take(s.code_tile()));
   // Rows are padded with zeros; what fills them later leaves the padding alone.
   const auto rows = static_cast<std::size_t>(padded_rows_);
   const auto dim = static_cast<std::size_t>(plan_.key_dim);
@@ -245,23 +295,41 @@ void CodedRun::finish() noexcept {
   open_ = false;
 }
 
+// Value sums out of coefficient space, B c + (sum of weights) mean, [rows][plan.value_dim].
+void CodedRun::synthesise_sums(float* to) {
+  const Code& code = *value_code_;
+  const float* mean = code.mean(value_head_);
+  if (code.rank() % kRowMultiple == 0) {  // rows of B times the coefficients
+    kernels_.score_rows(out_, rows_, value_dim_,
+                        detail::rows_at(code.synthesis(value_head_), code.rank()), code.dim(),
+                        nullptr, to, plan_.value_dim);
+  } else {
+    for (std::int32_t r = 0; r < rows_; ++r) {
+      code.synthesise(value_head_, out_ + static_cast<std::ptrdiff_t>(r) * value_dim_,
+                      to + static_cast<std::ptrdiff_t>(r) * plan_.value_dim);
+    }
+  }
+  for (std::int32_t r = 0; mean != nullptr && r < rows_; ++r) {
+    float* row = to + static_cast<std::ptrdiff_t>(r) * plan_.value_dim;
+    for (std::int32_t i = 0; i < code.dim(); ++i) row[i] += sum_[r] * mean[i];
+  }
+}
+
 void CodedRun::finish(const StateView& state) noexcept {
   finish();
+  const float* sums = out_;
+  if (value_code_ != nullptr) {
+    synthesise_sums(value_sums_);
+    sums = value_sums_;
+  }
+  const std::int32_t width = layer_.value_dim;
   for (std::int32_t r = 0; r < rows_; ++r) {
     if (sum_[r] == 0.0f) continue;
-    const float* added = out_ + static_cast<std::ptrdiff_t>(r) * value_dim_;
-    std::int32_t width = plan_.value_dim;
-    if (value_code_ != nullptr) {
-      const float* mean = value_code_->mean(value_head_);
-      value_code_->synthesise(value_head_, added, row_);
-      width = value_code_->dim();
-      for (std::int32_t i = 0; mean != nullptr && i < width; ++i) row_[i] += sum_[r] * mean[i];
-      added = row_;
-    }
     SoftmaxState whole{state.max[r], state.sum[r]};
     const MergeFactors factors = merge_into(whole, {max_[r], sum_[r]});
     state.max[r] = whole.max;
     state.sum[r] = whole.sum;
+    const float* added = sums + static_cast<std::ptrdiff_t>(r) * plan_.value_dim;
     float* to = state.out + static_cast<std::ptrdiff_t>(r) * plan_.value_dim;
     for (std::int32_t i = 0; i < width; ++i) {
       to[i] = to[i] * factors.kept + added[i] * factors.added;

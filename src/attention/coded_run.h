@@ -12,7 +12,9 @@
 // (sum a).
 // Tokens are gathered into batches, whatever the segments' lengths: softmax runs over a batch.
 // Floating-point coefficients of a rank that is a multiple of 8 are read in place by the kernels of
-// full-rank rows; others are decoded some tokens at a time.
+// full-rank rows. Integer ones are multiplied as integers where few queries ask (rows form), with
+// queries rounded to 16 bits (attention/integer_rows.h), bytes in place, narrower codes unpacked to
+// bytes. What remains, and every coefficient in tile form, is decoded some tokens at a time.
 // A side without a code takes part as it is: the other side may be coded.
 // Source: spec sections 2 and 4.2; in coefficient space first by Saxena et al., 2024 (Eigen
 // Attention).
@@ -21,7 +23,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "attention/integer_rows.h"
 #include "attention/item.h"
 #include "cache/coded_side.h"
 
@@ -72,6 +76,11 @@ class CodedRun {
   CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
            const Queries& queries, const AttentionItem& item, float* work) noexcept;
 
+  // Asks the memory for what a coded segment some way ahead of the current one will be read from:
+  // a batch is made of many small pieces, which no hardware foresees. `segments` are those after
+  // the current one.
+  void foresee(std::span<const Segment> segments) const noexcept;
+
   bool open() const noexcept { return open_; }
   // Whether the segment can be added to the open run.
   bool continues(const Segment& segment) const noexcept;
@@ -101,6 +110,7 @@ class CodedRun {
   void flush();
   bool find_ranges();
   void soften_rows();
+  void synthesise_sums(float* to);
   // coded_scores.cc
   void load_queries();
   void score_batch();
@@ -110,6 +120,13 @@ class CodedRun {
   void score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at);
   void rebuild_keys(const detail::CodedPiece& piece, IndexRange part);
   void add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at);
+  // coded_integers.cc
+  void round_queries();
+  template <class Use>
+  void each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout, IndexRange part,
+                  Use use);
+  void score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at);
+  void weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at);
   // received.cc
   void receive_rows();
   void receive_tile();
@@ -138,6 +155,8 @@ class CodedRun {
   bool moved_ = false;                          // queries are where the coefficients are
   std::int32_t anchor_ = 0;                     // at which anchor
 
+  detail::IntegerLayout key_layout_, value_layout_;
+
   // The batch.
   static constexpr std::int32_t kMaxPieces = 16;
   std::array<detail::CodedPiece, kMaxPieces> pieces_;
@@ -156,9 +175,16 @@ class CodedRun {
   float *max_ = nullptr, *sum_ = nullptr, *out_ = nullptr;  // of this run alone
   float *decay_ = nullptr, *offset_ = nullptr;
   std::int32_t *begin_ = nullptr, *end_ = nullptr;
-  float* row_tile_ = nullptr;   // [kCodedTokens][key_dim or value_dim]
-  float* mean_rows_ = nullptr;  // [kCodedTokens][plan.key_dim]
-  float* row_ = nullptr;        // one row of any kind
+  float* row_tile_ = nullptr;    // [kCodedTokens][key_dim or value_dim]
+  float* mean_rows_ = nullptr;   // [kCodedTokens][plan.key_dim]
+  float* row_ = nullptr;         // one row of any kind
+  float* value_sums_ = nullptr;  // [rows][plan.value_dim]
+  // Integer coefficients in rows form:
+  std::int16_t* numbers_ = nullptr;                      // [rows][key_dim]
+  float *query_scale_ = nullptr, *query_sum_ = nullptr;  // [groups][rows]
+  float *scale_ = nullptr, *scale_offset_ = nullptr;     // [groups][kScaleRows]
+  float* scale_work_ = nullptr;                          // [2 groups][kScaleRows]
+  std::int8_t* code_tile_ = nullptr;                     // [kScaleRows][key_dim or value_dim]
 };
 
 }  // namespace kvspan

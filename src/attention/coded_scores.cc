@@ -43,6 +43,7 @@ void CodedRun::move_queries(std::int32_t anchor) {
   float* const sines = row_ + plan_.key_dim;
   if (anchored) rope_turn(code.rope(), -anchor, code.rope().magnitude, cosines, sines);
   const float* mean = anchored ? nullptr : code.mean(key_head_);
+  const bool whole = code.rank() % kRowMultiple == 0;  // kernels read B as it is
   for (std::int32_t r = 0; r < rows_; ++r) {
     const float* from = q_ + static_cast<std::ptrdiff_t>(r) * plan_.key_dim;
     if (anchored) {
@@ -51,13 +52,20 @@ void CodedRun::move_queries(std::int32_t anchor) {
       apply_turn(code.rope(), cosines, sines, at);
       from = at;
     }
-    code.project(key_head_, from, moved_q_ + static_cast<std::ptrdiff_t>(r) * key_dim_);
+    if (!whole) code.project(key_head_, from, moved_q_ + static_cast<std::ptrdiff_t>(r) * key_dim_);
     offset_[r] = 0.0f;
     for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) {
       offset_[r] += from[i] * mean[i];
     }
   }
+  if (whole) {  // B^T q: rows of B weighed by the query
+    std::fill_n(moved_q_, rows_ * key_dim_, 0.0f);
+    kernels_.weigh_rows(anchored ? turned_ : q_, plan_.key_dim, rows_,
+                        detail::rows_at(code.synthesis(key_head_), code.rank()), code.rank(),
+                        code.dim(), nullptr, moved_q_);
+  }
   pack(moved_q_, key_dim_, panels_);
+  round_queries();
   if (anchored && code.mean(0) != nullptr) pack(turned_, plan_.key_dim, mean_panels_);
 }
 
@@ -91,6 +99,11 @@ void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std:
   const bool rebuilt = key_code_->domain() == Domain::kPreRopeKey;
   if (!rebuilt && detail::in_place(*key_code_)) {
     score_loaded(moved_q_, detail::stored_rows(*piece.keys, part.begin), part.size(), at);
+    add_means(piece, part, at);
+    return;
+  }
+  if (key_layout_.usable && !tile_form()) {
+    score_integers(*piece.keys, part, at);
     add_means(piece, part, at);
     return;
   }

@@ -46,6 +46,10 @@ void CodedRun::weigh_part(const detail::CodedPiece& piece) {
     weigh(detail::stored_rows(*piece.values, part.begin), part.size(), piece.at);
     return;
   }
+  if (value_layout_.usable) {
+    weigh_integers(*piece.values, part, piece.at);
+    return;
+  }
   const auto rank = static_cast<std::size_t>(value_code_->rank());
   for (std::int32_t t = part.begin; t < part.end; t += kCodedTokens) {
     const std::int32_t n = std::min(kCodedTokens, part.end - t);

@@ -180,6 +180,8 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
   const auto visit = [&](const Segment& segment, IndexRange needed, std::int32_t index) {
     if (coded.open() && (!segment.coded() || !coded.continues(segment))) coded.finish(state);
     if (segment.coded()) {
+      const std::span<const Segment> all = item.group->list->segments();
+      coded.foresee(all.subspan(static_cast<std::size_t>(&segment - all.data()) + 1));
       if (!coded.open()) coded.start(segment);
       coded.add(segment, needed, index);
     } else if (plan.rows_form()) {

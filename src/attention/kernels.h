@@ -26,8 +26,29 @@ namespace kvspan {
 inline constexpr std::int32_t kPanelRows = 16;
 // Tile functions may touch tokens up to the next multiple of this; their buffers have room for it.
 inline constexpr std::int32_t kTokenMultiple = 8;
+// Coordinates of one product of integers: 2^31 / (kQueryLimit * 128) and more do not fit an int32.
+inline constexpr std::int32_t kMaxCodeDim = 512;
 // A row of scores has room up to the next multiple of this.
 inline constexpr std::int32_t kScoreMultiple = 16;
+
+// Integer coefficients: number i of row t is scale[t] * codes[t * stride + i].
+struct CodeRows {
+  const std::int8_t* codes = nullptr;
+  std::int32_t stride = 0;  // bytes
+  const float* scale = nullptr;
+};
+
+// Query rows rounded to integers of up to kQueryLimit in magnitude: number i of row r is
+// scale[r] * numbers[r * stride + i].
+inline constexpr std::int32_t kQueryLimit = 127 * 256;
+struct IntegerQueries {
+  const std::int16_t* numbers = nullptr;
+  std::int32_t stride = 0;
+  const float* scale = nullptr;
+};
+
+inline constexpr double kWeightRounding = 0.5001 / kQueryLimit;
+inline constexpr std::int32_t kWeightBlock = 64;
 
 struct AttentionKernels {
   // In rows form, `next` is where rows of the same number and size lie that will be read after
@@ -39,10 +60,22 @@ struct AttentionKernels {
                      const RowsView& keys, std::int32_t tokens, const std::byte* next,
                      float* scores, std::int32_t score_stride) noexcept;
   // out[r * dim + i] += sum over t < tokens of weights[r * weight_stride + t] * values[t][i];
-  // weights are at most 1.
+  // weights of f16 values are at most 1.
   void (*weigh_rows)(const float* weights, std::int32_t weight_stride, std::int32_t rows,
                      const RowsView& values, std::int32_t dim, std::int32_t tokens,
                      const std::byte* next, float* out) noexcept;
+  // The same products with integer coefficients, which are never widened in memory. Sums of one
+  // call are exact integers: dim is a multiple of 8 and at most kMaxCodeDim. With `add` the scores
+  // are added to.
+  void (*score_codes)(const IntegerQueries& queries, std::int32_t rows, std::int32_t dim,
+                      const CodeRows& keys, std::int32_t tokens, bool add, float* scores,
+                      std::int32_t score_stride) noexcept;
+  // out[r * out_stride + i] += sum over t of weights[r * weight_stride + t] * values[t][i]. A level
+  // may round weights times scales by at most kWeightRounding of the largest among kWeightBlock
+  // tokens, counted from the first.
+  void (*weigh_codes)(const float* weights, std::int32_t weight_stride, std::int32_t rows,
+                      const CodeRows& values, std::int32_t dim, std::int32_t tokens, float* out,
+                      std::int32_t out_stride) noexcept;
   // Turns scores[0 .. tokens) into weights 2^(score - m), m = max(max, every score), and writes
   // zeros up to the next multiple of kScoreMultiple. Returns their sum and sets *max = m. If m is
   // -inf all weights are 0.

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "attention/codes_x86.h"
 #include "attention/tile_x86.h"
 
 namespace kvspan::detail {
@@ -25,6 +26,14 @@ struct Avx2 {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   static F load_half_part(const std::uint16_t* p, int) { return load_half(p); }
+  static F load_codes(const std::int8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static F load_codes_part(const std::int8_t* p, int) { return load_codes(p); }
+  static __m256i dot16(__m256i sum, __m256i a, __m256i b) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+  }
   static F set(float x) { return _mm256_set1_ps(x); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
@@ -67,8 +76,8 @@ struct Avx2 {
 }  // namespace
 
 const AttentionKernels kAttentionKernelsAvx2{
-    score_rows_simd<Avx2>, weigh_rows_simd<Avx2>, soften_row_simd<Avx2>,
-    widen_simd<Avx2>,      score_tile_simd<Avx2>, soften_tile_simd<Avx2>,
+    score_rows_simd<Avx2>, weigh_rows_simd<Avx2>, score_codes_simd<Avx2>, weigh_codes_simd<Avx2>,
+    soften_row_simd<Avx2>, widen_simd<Avx2>,      score_tile_simd<Avx2>,  soften_tile_simd<Avx2>,
     weigh_tile_simd<Avx2>, cap_simd<Avx2>,        exp2_row_simd<Avx2>};
 
 }  // namespace kvspan::detail

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "attention/codes_x86.h"
 #include "attention/tile_x86.h"
 
 namespace kvspan::detail {
@@ -28,6 +29,14 @@ struct Avx512 {
   static F load_half_part(const std::uint16_t* p, int n) {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
   }
+  static F load_codes(const std::int8_t* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static F load_codes_part(const std::int8_t* p, int n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
+  }
+  static __m256i dot16(__m256i sum, __m256i a, __m256i b) { return _mm256_dpwssd_epi32(sum, a, b); }
   static F set(float x) { return _mm512_set1_ps(x); }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
@@ -62,8 +71,9 @@ struct Avx512 {
 }  // namespace
 
 const AttentionKernels kAttentionKernelsAvx512{
-    score_rows_simd<Avx512>, weigh_rows_simd<Avx512>, soften_row_simd<Avx512>,
-    widen_simd<Avx512>,      score_tile_simd<Avx512>, soften_tile_simd<Avx512>,
-    weigh_tile_simd<Avx512>, cap_simd<Avx512>,        exp2_row_simd<Avx512>};
+    score_rows_simd<Avx512>,  weigh_rows_simd<Avx512>,  score_codes_simd<Avx512>,
+    weigh_codes_simd<Avx512>, soften_row_simd<Avx512>,  widen_simd<Avx512>,
+    score_tile_simd<Avx512>,  soften_tile_simd<Avx512>, weigh_tile_simd<Avx512>,
+    cap_simd<Avx512>,         exp2_row_simd<Avx512>};
 
 }  // namespace kvspan::detail

@@ -141,8 +141,9 @@ void weigh_tile(const float* weights, std::int32_t rows, const float* values, st
 }  // namespace
 
 const AttentionKernels kAttentionKernelsNeon{
-    score_rows_neon, weigh_rows_neon, soften_row_simd<Neon>,
-    widen,           score_tile,      soften_tile_simd<Neon>,
-    weigh_tile,      cap_simd<Neon>,  exp2_row_simd<Neon>};
+    score_rows_neon,  weigh_rows_neon,        score_codes_neon,
+    weigh_codes_neon, soften_row_simd<Neon>,  widen,
+    score_tile,       soften_tile_simd<Neon>, weigh_tile,
+    cap_simd<Neon>,   exp2_row_simd<Neon>};
 
 }  // namespace kvspan::detail

@@ -49,6 +49,35 @@ void weigh_rows(const float* weights, std::int32_t weight_stride, std::int32_t r
   }
 }
 
+void score_codes(const IntegerQueries& queries, std::int32_t rows, std::int32_t dim,
+                 const CodeRows& keys, std::int32_t tokens, bool add, float* scores,
+                 std::int32_t score_stride) noexcept {
+  for (std::int32_t r = 0; r < rows; ++r) {
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      std::int32_t sum = 0;
+      for (std::int32_t i = 0; i < dim; ++i) {
+        sum += queries.numbers[r * queries.stride + i] * keys.codes[t * keys.stride + i];
+      }
+      const float score = static_cast<float>(sum) * (queries.scale[r] * keys.scale[t]);
+      float& to = scores[r * score_stride + t];
+      to = add ? to + score : score;
+    }
+  }
+}
+
+void weigh_codes(const float* weights, std::int32_t weight_stride, std::int32_t rows,
+                 const CodeRows& values, std::int32_t dim, std::int32_t tokens, float* out,
+                 std::int32_t out_stride) noexcept {
+  for (std::int32_t r = 0; r < rows; ++r) {
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      const float weight = weights[r * weight_stride + t] * values.scale[t];
+      for (std::int32_t i = 0; i < dim; ++i) {
+        out[r * out_stride + i] += weight * static_cast<float>(values.codes[t * values.stride + i]);
+      }
+    }
+  }
+}
+
 float soften_row(float* scores, std::int32_t tokens, float* max) noexcept {
   float m = *max;
   for (std::int32_t t = 0; t < tokens; ++t) m = std::max(m, scores[t]);
@@ -127,7 +156,8 @@ void exp2(const float* from, std::int32_t count, float* to) noexcept {
 
 }  // namespace
 
-const AttentionKernels kAttentionKernelsRef{score_rows,  weigh_rows, soften_row, widen, score_tile,
-                                            soften_tile, weigh_tile, cap,        exp2};
+const AttentionKernels kAttentionKernelsRef{score_rows, weigh_rows, score_codes, weigh_codes,
+                                            soften_row, widen,      score_tile,  soften_tile,
+                                            weigh_tile, cap,        exp2};
 
 }  // namespace kvspan::detail

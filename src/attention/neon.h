@@ -17,6 +17,12 @@ void score_rows_neon(const float* queries, std::int32_t rows, std::int32_t dim,
 void weigh_rows_neon(const float* weights, std::int32_t weight_stride, std::int32_t rows,
                      const RowsView& values, std::int32_t dim, std::int32_t tokens,
                      const std::byte* next, float* out) noexcept;
+void score_codes_neon(const IntegerQueries& queries, std::int32_t rows, std::int32_t dim,
+                      const CodeRows& keys, std::int32_t tokens, bool add, float* scores,
+                      std::int32_t score_stride) noexcept;
+void weigh_codes_neon(const float* weights, std::int32_t weight_stride, std::int32_t rows,
+                      const CodeRows& values, std::int32_t dim, std::int32_t tokens, float* out,
+                      std::int32_t out_stride) noexcept;
 
 namespace {
 

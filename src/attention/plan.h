@@ -27,7 +27,7 @@ inline constexpr std::int32_t kTileTokens = 64;
 inline constexpr std::int32_t kRunStride = kRunTokens + kScoreMultiple;
 // A chunk has this many tokens, doubled until there are no more than kMaxItems items (few rows) or
 // kMaxTileItems (many): this bounds the memory for partial results.
-inline constexpr std::int32_t kChunkTokens = 512;
+inline constexpr std::int32_t kChunkTokens = 1024;
 inline constexpr std::int32_t kMaxItems = 256;
 inline constexpr std::int32_t kMaxTileItems = 64;
 

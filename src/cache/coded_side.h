@@ -70,7 +70,9 @@ class CodedSide {
   std::int32_t tokens() const noexcept { return tokens_; }  // as encoded
   std::span<const Part> parts() const noexcept { return parts_; }
   const Part& part(std::int32_t head) const noexcept {
-    return parts_[part_of_head_[static_cast<std::size_t>(head)]];
+    const auto h = static_cast<std::size_t>(head);
+    if (parts_.size() == part_of_head_.size()) return parts_[h];  // a code per head
+    return parts_[parts_.size() == 1 ? 0 : part_of_head_[h]];
   }
 
   // The highest rank among the codes.

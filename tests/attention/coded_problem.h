@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/integer_rows.h"
 #include "cache/coded_side.h"
 #include "cache/encode_rows.h"
 #include "tests/attention/oracle.h"
@@ -180,6 +181,37 @@ struct Reread {
   double value_slack = 0.0;  // error of a coordinate of the output
 };
 
+// What integer products may add (attention/integer_rows.h). A query's numbers are off by
+// kQueryRounding of the largest, at most |B|_F |q|: a score by that times the sum of |scale code|.
+// Weights times scales are off by kWeightRounding of the largest among kWeightBlock tokens; as
+// weights sum to one, so do at most their largest over the blocks.
+inline double integer_slack(const CodedSide::Part& part, std::int32_t tokens, double b, bool keys,
+                            const LayerShape& layer) {
+  const Codec& codec = part.code->codec();
+  if (!is_integer(codec.spec().kind)) return 0.0;
+  std::vector<std::int8_t> codes(codec.cols());
+  std::vector<float> scale(codec.groups()), offset(codec.groups());
+  double sum = 0.0, step = 0.0, norm = 0.0;
+  for (std::size_t t = 0; t < std::size_t(tokens); ++t) {
+    codec.decode_codes({part.payload.data(), part.size.payload_bytes}, t,
+                       {codes.data(), {1, codes.size()}});
+    codec.read_scales({part.scales.data(), part.size.scale_bytes}, codec.tile_of(t), scale, offset);
+    double one = 0.0, squares = 0.0;
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const std::size_t unit = codec.spec().unit_cols == 0 ? codes.size() : codec.spec().unit_cols;
+      const double s = std::abs(double{scale[i / unit]});
+      one += s * std::abs(codes[i]);
+      squares += double(codes[i]) * codes[i];
+      step = std::max(step, s);
+    }
+    sum = std::max(sum, one);
+    norm = std::max(norm, std::sqrt(squares));
+  }
+  const double turn = std::max(1.0, double{std::abs(layer.rope.magnitude)});
+  return keys ? detail::kQueryRounding * b * turn * sum
+              : kWeightRounding * kWeightBlock * b * step * norm;
+}
+
 // The slack. Coefficient space sums r products of coefficients with a projection that is itself a
 // sum of d products, so a score is off by (d + r + 16) u |q| |B|_F |c| (Cauchy over the components;
 // turns and the mean's term add a few roundings of |q|(|B c| + |mean|)); rebuilding rows in f32
@@ -231,7 +263,8 @@ inline Reread reread(const Problem& p, const SegmentList& list) {
         const double size = std::sqrt(b) * std::sqrt(c) + std::sqrt(mean);
         const double steps = dim + code.rank() + 16.0 + (keys ? 0.0 : double(segment.tokens()));
         const double turn = keys ? std::max(1.0, double{std::abs(p.layer.rope.magnitude)}) : 1.0;
-        slack = std::max(slack, 2.0 * steps * kUnit * size * turn * std::abs(gamma));
+        const double integers = integer_slack(part, segment.tokens(), std::sqrt(b), keys, p.layer);
+        slack = std::max(slack, (2.0 * steps * kUnit * size * turn + integers) * std::abs(gamma));
       }
       for (std::int32_t t = 0; t < segment.tokens(); ++t) {
         for (std::int32_t i = 0; i < dim; ++i) {

@@ -54,7 +54,7 @@ struct Rows {
 
 TEST_P(AtLevel, ScoreRowsComputesDotProducts) {
   for (const Element element : {Element::kF16, Element::kF32}) {
-    for (const std::int32_t dim : {8, 16, 24, 40, 64, 80, 128, 256}) {
+    for (const std::int32_t dim : {8, 16, 24, 32, 40, 48, 64, 80, 128, 256}) {
       for (const std::int32_t rows : {1, 2, 3, 4, 5, 8}) {
         for (const std::int32_t tokens : {0, 1, 3, 4, 5, 8, 17, 64, 70}) {
           const std::int32_t stride = dim + 8, score_stride = tokens + 3;
@@ -89,7 +89,7 @@ TEST_P(AtLevel, ScoreRowsComputesDotProducts) {
 
 TEST_P(AtLevel, WeighRowsAddsWeightedValues) {
   for (const Element element : {Element::kF16, Element::kF32}) {
-    for (const std::int32_t dim : {8, 16, 24, 40, 64, 80, 128, 256}) {
+    for (const std::int32_t dim : {8, 16, 24, 32, 40, 48, 64, 80, 128, 256}) {
       for (const std::int32_t rows : {1, 2, 3, 4, 5, 8}) {
         for (const std::int32_t tokens : {0, 1, 3, 4, 5, 8, 17, 64, 70}) {
           const std::int32_t stride = dim + 8, weight_stride = tokens + 1;
@@ -112,6 +112,103 @@ TEST_P(AtLevel, WeighRowsAddsWeightedValues) {
               }
               ASSERT_NEAR(out[at], exact, (tokens + 2) * kUnit * size) << dim << " " << rows;
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Integer products are exact; two factors and the addition round: 4 u of the largest part.
+TEST_P(AtLevel, ScoreCodesMultipliesIntegersExactly) {
+  Random random(21);
+  for (const std::int32_t dim : {8, 16, 24, 32, 40, 48, 64, 96, 128, 256, 512}) {
+    for (const std::int32_t rows : {1, 2, 3, 4, 5, 8}) {
+      for (const std::int32_t tokens : {0, 1, 2, 3, 4, 5, 7, 8, 9, 17, 64}) {
+        for (const bool add : {false, true}) {
+          const std::int32_t stride = dim + 3, q_stride = dim + 8, score_stride = tokens + 3;
+          std::vector<std::int8_t> codes(std::size_t(tokens * stride) + 1);
+          std::vector<std::int16_t> q(std::size_t(rows * q_stride) + 1);
+          const bool extreme = random.below(4) == 0;
+          for (auto& c : codes) {
+            c = extreme ? std::int8_t(-128) : std::int8_t(std::int32_t(random.below(256)) - 128);
+          }
+          for (auto& x : q) {
+            x = extreme
+                    ? std::int16_t(-kQueryLimit)
+                    : std::int16_t(std::int32_t(random.below(2 * kQueryLimit + 1)) - kQueryLimit);
+          }
+          const std::vector<float> scale = normals(std::size_t(tokens) + 1, 22);
+          const std::vector<float> q_scale = normals(std::size_t(rows) + 1, 23);
+          std::vector<float> s = normals(std::size_t(rows * score_stride) + 1, 24);
+          const std::vector<float> before = s;
+          kernels_.score_codes({q.data() + 1, q_stride, q_scale.data() + 1}, rows, dim,
+                               {codes.data() + 1, stride, scale.data() + 1}, tokens, add,
+                               s.data() + 1, score_stride);
+          for (std::int32_t r = 0; r < rows; ++r) {
+            for (std::int32_t t = 0; t < score_stride; ++t) {
+              const auto at = std::size_t(1 + r * score_stride + t);
+              if (t >= tokens) {
+                ASSERT_EQ(s[at], before[at]);
+                continue;
+              }
+              std::int64_t sum = 0;
+              for (std::int32_t i = 0; i < dim; ++i) {
+                sum += std::int64_t{q[std::size_t(1 + r * q_stride + i)]} *
+                       codes[std::size_t(1 + t * stride + i)];
+              }
+              const double product =
+                  double(sum) * q_scale[std::size_t(1 + r)] * scale[std::size_t(1 + t)];
+              const double old = add ? before[at] : 0.0;
+              ASSERT_NEAR(s[at], old + product, 4 * kUnit * (std::abs(product) + std::abs(old)))
+                  << dim << " " << rows << " " << tokens;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AtLevel, WeighCodesAddsWeightedIntegers) {
+  Random random(25);
+  for (const std::int32_t dim : {8, 16, 24, 32, 40, 48, 64, 96, 128, 256}) {
+    for (const std::int32_t rows : {1, 2, 3, 4, 5, 8}) {
+      for (const std::int32_t tokens : {0, 1, 3, 4, 5, 8, 15, 16, 17, 63, 64, 65, 130}) {
+        const std::int32_t stride = dim + 3, weight_stride = tokens + 1, out_stride = dim + 8;
+        std::vector<std::int8_t> codes(std::size_t(tokens * stride) + 1);
+        for (auto& c : codes) c = std::int8_t(std::int32_t(random.below(256)) - 128);
+        const std::vector<float> scale = normals(std::size_t(tokens) + 1, 26);
+        std::vector<float> w = normals(std::size_t(rows * weight_stride) + 1, 27);
+        for (float& x : w) x = 1.0f / (1.0f + x * x);
+        std::vector<float> out = normals(std::size_t(rows * out_stride) + 1, 28);
+        const std::vector<float> before = out;
+        kernels_.weigh_codes(w.data() + 1, weight_stride, rows,
+                             {codes.data() + 1, stride, scale.data() + 1}, dim, tokens,
+                             out.data() + 1, out_stride);
+        for (std::int32_t r = 0; r < rows; ++r) {
+          for (std::int32_t i = 0; i < out_stride; ++i) {
+            const auto at = std::size_t(1 + r * out_stride + i);
+            if (i >= dim) {
+              ASSERT_EQ(out[at], before[at]);
+              continue;
+            }
+            double exact = before[at], size = std::abs(exact), rounded = 0.0;
+            for (std::int32_t first = 0; first < tokens; first += kWeightBlock) {
+              double largest = 0.0, sum = 0.0;
+              for (std::int32_t t = first; t < std::min(tokens, first + kWeightBlock); ++t) {
+                const double weight = double{w[std::size_t(1 + r * weight_stride + t)]} *
+                                      double{scale[std::size_t(1 + t)]};
+                const double code = codes[std::size_t(1 + t * stride + i)];
+                exact += weight * code;
+                size += std::abs(weight * code);
+                largest = std::max(largest, std::abs(weight));
+                sum += std::abs(code);
+              }
+              rounded += kWeightRounding * largest * sum;
+            }
+            ASSERT_NEAR(out[at], exact, rounded + (tokens + 4) * kUnit * size)
+                << dim << " " << rows;
           }
         }
       }

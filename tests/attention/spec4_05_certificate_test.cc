@@ -110,6 +110,20 @@ TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredError) {
               tightness.trials, logits, weights, output);
 }
 
+// One query at a time reads integer coefficients as integers, itself and its weights rounded.
+TEST(Spec4_05_Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
+  Tightness tightness;
+  std::uint64_t seed = 500000;
+  while (tightness.trials < 10000) {
+    check_case(testing::random_case(++seed, {.piece_tokens = 80, .pieces = 3, .queries = 2}),
+               tightness);
+    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+  }
+  std::printf("%zu trials; median bound / error: logits %.2f, weights %.2f, output %.2f\n",
+              tightness.trials, median(tightness.logits), median(tightness.weights),
+              median(tightness.output));
+}
+
 TEST(Spec4_05_Certificate, IsRefusedWhereNoResidualsAreKept) {
   Random random(1);
   LayerShape layer;

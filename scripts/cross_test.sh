@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Compiles the kernels of the other processor family and runs their tests under emulation: x86 on
+# Arm, Arm on x86. Rooms base, codec, cache and attention; what emulation cannot run (AVX-512) is
+# compiled only.
+# Needs (Debian): qemu-user, g++-x86-64-linux-gnu or g++-aarch64-linux-gnu, libgtest-dev (its
+# sources), libfmt-dev (its headers). Without them it says so and exits with 77.
+# usage: scripts/cross_test.sh BUILD_FOLDER [--compile-only]
+set -euo pipefail
+build=${1:?usage: cross_test.sh BUILD_FOLDER [--compile-only]}
+root=$(cd "$(dirname "$0")/.." && pwd)
+case $(uname -m) in
+  aarch64) target=x86_64 other=neon ;;
+  x86_64) target=aarch64 other='avx2\|avx512' ;;
+  *) echo "no other family known for $(uname -m)"; exit 77 ;;
+esac
+compiler=$target-linux-gnu-g++ emulator=qemu-$target gtest=/usr/src/googletest/googletest
+for needed in "$compiler" "$emulator"; do
+  command -v "$needed" > /dev/null || { echo "missing: $needed"; exit 77; }
+done
+[[ -f $gtest/src/gtest-all.cc ]] || { echo "missing: $gtest"; exit 77; }
+[[ -f /usr/include/fmt/format.h ]] || { echo "missing: fmt headers"; exit 77; }
+
+mkdir -p "$build/include"
+ln -sfn /usr/include/fmt "$build/include/fmt"  # alone: other headers there are this machine's
+flags_of() {
+  case $1 in
+    *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c" \
+                      "-Wno-uninitialized -Wno-maybe-uninitialized" ;;
+    *_avx2.cc) echo "-mavx2 -mfma -mf16c" ;;
+    *_neon.cc) echo "-march=armv8.2-a+fp16+dotprod" ;;
+  esac
+  [[ $1 != src/codec/* ]] || echo "-ffp-contract=off"
+}
+launcher=$(command -v ccache || true)
+{
+  echo 'rule cc'
+  echo "  command = $launcher $compiler -std=c++20 -O2 -Wall -Wextra -Wshadow -Werror \$flags" \
+       "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -I$root/include -I$root/src -I$root" \
+       "-isystem include -isystem $gtest/include -I$gtest -c \$in -o \$out"
+  echo 'rule link'
+  echo "  command = $compiler \$in -o \$out -lpthread"
+  objects=
+  for source in $(cd "$root" && ls src/{base,codec,cache,attention}/*.cc | grep -v "_\($other\)\.cc"); do
+    echo "build $source.o: cc $root/$source"
+    echo "  flags = $(flags_of "$source" | tr '\n' ' ')"
+    objects+=" $source.o"
+  done
+  for source in gtest-all gtest_main; do
+    echo "build $source.o: cc $gtest/src/$source.cc"
+    echo "  flags = -w"
+    objects+=" $source.o"
+  done
+  for room in attention codec cache; do
+    tests=
+    for source in $(cd "$root" && ls tests/$room/*_test.cc); do
+      echo "build $source.o: cc $root/$source"
+      tests+=" $source.o"
+    done
+    echo "build ${room}_tests: link $tests $objects"
+  done
+} > "$build/build.ninja"
+ninja -C "$build" -j2
+[[ ${2:-} != --compile-only ]] || exit 0
+
+# Emulation is slow: the kernels, and one test of each use of them.
+cpu=()
+[[ $target != x86_64 ]] || cpu=(-cpu max)
+run() {
+  "$emulator" "${cpu[@]}" -L "/usr/$target-linux-gnu" "$build/$1" --gtest_brief=1 \
+    --gtest_filter="$2"
+}
+run attention_tests '*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:Spec4_02*Runs*'
+run codec_tests '*Level*:*Kernel*'
+run cache_tests '*Narrow*'
+echo "the tests of $target pass under emulation"

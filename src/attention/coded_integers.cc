@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a run with integer coefficients, in rows form: with numbers scale * code + offset by
+// group, a product is scale * (query . codes) + offset * (sum of the query), and a weighted sum
+// weighs codes by weight * scale.
+#include <algorithm>
+
+#include "attention/coded_run.h"
+
+namespace kvspan {
+
+// Queries of the integer products, from the moved ones.
+void CodedRun::round_queries() {
+  if (tile_form() || !key_layout_.usable) return;
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    detail::round_query(moved_q_ + static_cast<std::ptrdiff_t>(r) * key_dim_, key_layout_, rows_,
+                        numbers_ + static_cast<std::ptrdiff_t>(r) * key_dim_, query_scale_ + r,
+                        query_sum_ + r);
+  }
+}
+
+// Calls use(codes, first group's scales, tokens, offset in `part`) for some tokens at a time.
+template <class Use>
+void CodedRun::each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout,
+                          IndexRange part, Use use) {
+  for (std::int32_t t = part.begin; t < part.end; t += detail::kScaleRows) {
+    const std::int32_t n = std::min(detail::kScaleRows, part.end - t);
+    detail::load_scales(side, layout, t, n, detail::kScaleRows, scale_, scale_offset_, scale_work_);
+    use(detail::load_codes(side, layout, t, n, code_tile_), n, t - part.begin);
+  }
+}
+
+void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at) {
+  const detail::IntegerLayout& layout = key_layout_;
+  const auto score = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
+    float* const scores = scores_ + at + from;
+    for (std::int32_t g = 0; g < layout.groups; ++g) {
+      const float* scale = scale_ + g * detail::kScaleRows;
+      const std::int32_t begin = g * layout.group,
+                         end = std::min(layout.width, begin + layout.group);
+      for (std::int32_t i = begin; i < end; i += kMaxCodeDim) {
+        kernels_.score_codes({numbers_ + i, key_dim_, query_scale_ + g * rows_}, rows_,
+                             std::min(kMaxCodeDim, end - i), {codes + i, layout.width, scale}, n,
+                             i > 0, scores, kRunStride);
+      }
+      if (!layout.offsets) continue;
+      const float* offset = scale_offset_ + g * detail::kScaleRows;
+      for (std::int32_t r = 0; r < rows_; ++r) {
+        const float sum = query_sum_[g * rows_ + r];
+        for (std::int32_t t = 0; t < n; ++t) scores[r * kRunStride + t] += sum * offset[t];
+      }
+    }
+  };
+  each_codes(side, layout, part, score);
+}
+
+void CodedRun::weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at) {
+  const detail::IntegerLayout& layout = value_layout_;
+  const auto weigh = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
+    const float* const weights = scores_ + at + from;
+    for (std::int32_t g = 0; g < layout.groups; ++g) {
+      const std::int32_t begin = g * layout.group,
+                         end = std::min(layout.width, begin + layout.group);
+      kernels_.weigh_codes(weights, kRunStride, rows_,
+                           {codes + begin, layout.width, scale_ + g * detail::kScaleRows},
+                           end - begin, n, out_ + begin, value_dim_);
+      if (!layout.offsets) continue;
+      const float* offset = scale_offset_ + g * detail::kScaleRows;
+      const std::int32_t last = std::min(end, value_code_->rank());  // padding stays zero
+      for (std::int32_t r = 0; r < rows_; ++r) {
+        float sum = 0.0f;
+        for (std::int32_t t = 0; t < n; ++t) sum += weights[r * kRunStride + t] * offset[t];
+        for (std::int32_t i = begin; i < last; ++i) out_[r * value_dim_ + i] += sum;
+      }
+    }
+  };
+  each_codes(side, layout, part, weigh);
+}
+
+}  // namespace kvspan
