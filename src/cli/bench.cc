@@ -6,6 +6,7 @@
 
 #include "base/cpu_level.h"
 #include "base/fail.h"
+#include "cli/calibration.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/format.h"
@@ -120,7 +121,7 @@ Result<int> bench(const BenchFlags& flags) {
     KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
     KVSPAN_CHECK_OK(check(flags, engine->info().context));
     for (const std::string& recipe : flags.recipes) {
-      KVSPAN_TRY(const auto cache, make_cache(engine->cache_shape(), recipe));
+      KVSPAN_TRY(const auto cache, new_cache(*engine, recipe));
       options.subjects.push_back({"kvspan", cache->recipe()});
     }
   }

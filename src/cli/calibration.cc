@@ -35,4 +35,16 @@ Result<Calibration> calibration_for(Engine& engine) {
   });
 }
 
+Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe) {
+  KVSPAN_TRY(const bool needed, needs_calibration(recipe));
+  std::optional<Calibration> calibration;
+  if (needed) {
+    KVSPAN_TRY(calibration, calibration_for(engine));
+  }
+  KVSPAN_TRY(
+      const CacheFactory caches,
+      CacheFactory::create(engine.cache_shape(), recipe, calibration ? &*calibration : nullptr));
+  return caches.make();
+}
+
 }  // namespace kvspan::cli

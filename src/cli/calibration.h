@@ -2,9 +2,11 @@
 // The calibration that recipes need, made with a progress bar when there is none yet.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "eval/calibrate.h"
+#include "kvspan/cache.h"
 
 namespace kvspan::cli {
 
@@ -13,5 +15,8 @@ Result<std::string> calibration_text(const std::string& file = "");
 
 // ensure_calibration with that text; a line on standard error says what is being made and why.
 Result<Calibration> calibration_for(Engine& engine);
+
+// An empty cache of a recipe; the calibration that it may need is made first, if it has to be.
+Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe);
 
 }  // namespace kvspan::cli

@@ -19,6 +19,7 @@ constexpr std::array kCommands{
     Command{"verify", "Compare logits with llama.cpp", setup_verify},
     Command{"calibrate", "Learn a model's directions from text, for recipes that need them",
             setup_calibrate},
+    Command{"eval", "Measure what a cache costs in quality", setup_eval},
     Command{"completion", "Print a completion script for a shell", setup_completion},
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 
 #include "base/fail.h"
@@ -19,6 +20,23 @@ using Source = ValueKind::Source;
 
 std::vector<const CLI::App*> commands_of(const CLI::App& program) {
   return program.get_subcommands(std::function<bool(const CLI::App*)>());
+}
+
+// The command's own options and those of its parts (`eval ppl`), each name once.
+std::vector<const CLI::Option*> options_of(const CLI::App& command) {
+  std::vector<const CLI::Option*> options;
+  std::vector<std::string> seen;
+  const auto add = [&](const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+      const std::string name = option->get_name();
+      if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
+      seen.push_back(name);
+      options.push_back(option);
+    }
+  };
+  add(command);
+  for (const CLI::App* part : commands_of(command)) add(*part);
+  return options;
 }
 
 std::vector<std::string> names_of(const CLI::Option& option) {
@@ -144,8 +162,9 @@ std::string bash_completion(const CLI::App& program) {
   std::string values, words;
   for (const CLI::App* command : commands_of(program)) {
     std::vector<std::string> flags;
+    for (const CLI::App* part : commands_of(*command)) flags.push_back(part->get_name());
     std::string arguments;
-    for (const CLI::Option* option : command->get_options()) {
+    for (const CLI::Option* option : options_of(*command)) {
       const ValueKind kind = value_kind(*option);
       if (!option->nonpositional()) {
         arguments += "; " + bash_values(kind);
@@ -184,8 +203,11 @@ std::string zsh_completion(const CLI::App& program) {
   for (const CLI::App* command : commands_of(program)) {
     list += "    " +
             shell_quoted(command->get_name() + ":" + zsh_text(command->get_description())) + "\n";
+    std::vector<std::string> parts;
+    for (const CLI::App* part : commands_of(*command)) parts.push_back(part->get_name());
     std::string arguments;
-    for (const CLI::Option* option : command->get_options()) {
+    if (!parts.empty()) arguments += " " + shell_quoted("1:value:(" + joined(parts) + ")");
+    for (const CLI::Option* option : options_of(*command)) {
       arguments += " \\\n        " + zsh_argument(*option);
       const ValueKind kind = value_kind(*option);
       if (kind.source == Source::kModels) models = joined(kind.words);
@@ -220,7 +242,12 @@ std::string fish_completion(const CLI::App& program) {
   for (const CLI::App* command : commands_of(program)) {
     text += fmt::format("complete -c kvspan -n __fish_use_subcommand -a {} -d {}\n",
                         command->get_name(), shell_quoted(command->get_description()));
-    for (const CLI::Option* option : command->get_options()) {
+    for (const CLI::App* part : commands_of(*command)) {
+      text +=
+          fmt::format("complete -c kvspan -n '__fish_seen_subcommand_from {}' -a {} -d {}\n",
+                      command->get_name(), part->get_name(), shell_quoted(part->get_description()));
+    }
+    for (const CLI::Option* option : options_of(*command)) {
       text += fish_argument(command->get_name(), *option);
     }
   }

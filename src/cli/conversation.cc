@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/conversation.h"
+#include "cli/calibration.h"
 
 #include <algorithm>
 
@@ -100,7 +101,7 @@ Status Conversation::restore(std::vector<ChatMessage> messages) {
 }
 
 Status Conversation::use_recipe(const std::string& recipe) {
-  KVSPAN_TRY(session_.cache, make_cache(session_.engine->cache_shape(), recipe));
+  KVSPAN_TRY(session_.cache, new_cache(*session_.engine, recipe));
   held_.clear();
   return reread();
 }

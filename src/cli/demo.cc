@@ -6,6 +6,7 @@
 
 #include "base/fail.h"
 #include "cli/answer.h"
+#include "cli/calibration.h"
 #include "cli/command.h"
 #include "cli/demo_text.h"
 #include "cli/flags.h"
@@ -29,7 +30,7 @@ struct DemoFlags {
 
 Result<Answer> answer_with(Session& session, const char* recipe, std::span<const Token> tokens,
                            const DemoFlags& flags, bool text_wanted) {
-  KVSPAN_TRY(session.cache, make_cache(session.engine->cache_shape(), recipe));
+  KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
   KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, session.tokenizer->size()));
   GenerateOptions options;
   options.max_tokens = static_cast<std::int32_t>(flags.max_tokens);

@@ -50,15 +50,33 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
         "no command is called '{}'{}", rest.front(),
         hint.empty() ? fmt::format("; there are: {}", fmt::join(command_names(), ", ")) : hint);
   }
-  const CLI::App& command = *parsed.front();
-  const std::string see = fmt::format(" (see kvspan {} --help)", command.get_name());
+  const CLI::App* deepest = parsed.front();
+  std::string name = deepest->get_name();
+  while (!deepest->get_subcommands().empty()) {
+    deepest = deepest->get_subcommands().front();
+    name += " " + deepest->get_name();
+  }
+  const CLI::App& command = *deepest;
+  const std::string see = fmt::format(" (see kvspan {} --help)", name);
+  std::vector<std::string> parts;
+  for (const CLI::App* sub : command.get_subcommands(std::function<bool(const CLI::App*)>())) {
+    parts.push_back(sub->get_name());
+  }
+  if (!parts.empty()) {
+    const std::vector<std::string> rest = app.remaining(true);
+    if (rest.empty()) {
+      return fmt::format("{} takes one of: {}{}", name, fmt::join(parts, ", "), see);
+    }
+    return fmt::format("{} takes one of {}, not '{}'{}{}", name, fmt::join(parts, ", "),
+                       rest.front(), did_you_mean(rest.front(), parts), see);
+  }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> rest = app.remaining(true);
     const std::string first = rest.empty() ? "" : rest.front();
     if (!first.starts_with('-')) return fmt::format("'{}' is not expected here{}", first, see);
-    const std::string name = first.substr(0, first.find('='));
-    return fmt::format("{} has no flag '{}'{}{}", command.get_name(), name,
-                       did_you_mean(name, flag_names(command)), see);
+    const std::string flag = first.substr(0, first.find('='));
+    return fmt::format("{} has no flag '{}'{}{}", name, flag,
+                       did_you_mean(flag, flag_names(command)), see);
   }
   return error.what() + see;
 }

@@ -2,6 +2,7 @@
 #include "cli/session.h"
 
 #include "base/fail.h"
+#include "cli/calibration.h"
 #include "cli/interrupt.h"
 #include "cli/model_path.h"
 
@@ -18,9 +19,9 @@ Result<Session> open_session(const ModelFlags& flags) {
                 flags.context, session.context);
   }
   if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
-  KVSPAN_TRY(session.cache, make_cache(session.engine->cache_shape(), flags.recipe));
-  KVSPAN_TRY(session.tokenizer, Tokenizer::open(path));
   session.engine->set_cancel_flag(&interrupted());
+  KVSPAN_TRY(session.cache, new_cache(*session.engine, flags.recipe));
+  KVSPAN_TRY(session.tokenizer, Tokenizer::open(path));
   return session;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan verify: the engine's logits against llama.cpp's on a text.
-#include <unistd.h>
-
+#include "eval/verify.h"
 #include "base/fail.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -11,8 +10,7 @@
 #include "cli/model_path.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
-#include "eval/verify.h"
-#include "model/dequantize.h"
+#include "cli/temporary_model.h"
 
 namespace kvspan::cli {
 namespace {
@@ -24,18 +22,6 @@ struct VerifyFlags {
   std::string json;
   std::int64_t tokens = 8000;
   std::int64_t compared = 2000;
-};
-
-// Removes a file that is needed only as long as the program runs.
-class TemporaryModel {
- public:
-  explicit TemporaryModel(std::string path) : path_(std::move(path)) {}
-  ~TemporaryModel() { unlink(path_.c_str()); }
-  TemporaryModel(const TemporaryModel&) = delete;
-  TemporaryModel& operator=(const TemporaryModel&) = delete;
-
- private:
-  std::string path_;
 };
 
 Json to_json(const Verification& row) {
@@ -79,10 +65,8 @@ Result<int> verify(const VerifyFlags& flags) {
              measured_tokens(path, flags.file, static_cast<std::size_t>(flags.tokens)));
   std::optional<TemporaryModel> temporary;
   if (flags.weights == "f32") {
-    const std::string copy = fmt::format("{}.f32.{}", path, getpid());
-    temporary.emplace(copy);
-    KVSPAN_CHECK_OK(write_f32_model(path, copy));
-    path = copy;
+    KVSPAN_TRY(temporary, TemporaryModel::f32_copy_of(path));
+    path = temporary->path();
   }
   KVSPAN_TRY(const auto rows, compare(flags, path, tokens));
 

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "base/fail.h"
+#include "eval/engine_caches.h"
 #include "model/peer_llama.h"
 
 namespace kvspan {
@@ -74,8 +75,8 @@ class KvspanSubject final : public Subject {
     auto subject = std::make_unique<KvspanSubject>();
     KVSPAN_TRY(subject->engine_,
                Engine::load(options.model_path, {options.threads, options.block}));
-    KVSPAN_TRY(subject->cache_,
-               make_cache(subject->engine_->cache_shape(), options.subject.recipe));
+    KVSPAN_TRY(const CacheFactory caches, engine_caches(*subject->engine_, options.subject.recipe));
+    subject->cache_ = caches.make();
     return std::unique_ptr<Subject>(std::move(subject));
   }
   Status step(std::span<const Token> tokens) override {

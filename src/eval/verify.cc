@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "eval/divergence.h"
+#include "eval/engine_caches.h"
 
 namespace kvspan {
 namespace {
@@ -50,8 +51,8 @@ bool is_compared(std::size_t position, std::size_t compared, std::size_t tokens)
 }  // namespace
 
 Result<std::unique_ptr<LogitSource>> engine_logits(Engine& engine, const std::string& recipe) {
-  KVSPAN_TRY(auto cache, make_cache(engine.cache_shape(), recipe));
-  return std::unique_ptr<LogitSource>(std::make_unique<EngineLogits>(engine, std::move(cache)));
+  KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe));
+  return std::unique_ptr<LogitSource>(std::make_unique<EngineLogits>(engine, caches.make()));
 }
 
 std::unique_ptr<LogitSource> peer_logits(std::unique_ptr<PeerLlama> peer,

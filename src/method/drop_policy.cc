@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/fail.h"
 #include "method/largest.h"
 
 namespace kvspan {
@@ -24,12 +25,14 @@ void PrunePolicy::clear() {
 }
 
 Status PrunePolicy::settle(Group& group) {
-  const std::int32_t units = (group.waiting() - recent_) / kUnit;
-  if (units < 1) return {};
+  while (group.waiting() - recent_ >= kUnit) KVSPAN_CHECK_OK(settle_unit(group));
+  return {};
+}
+
+Status PrunePolicy::settle_unit(Group& group) {
   const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
-  const std::int32_t held = group.settled() - sink;
-  const RowBlock rows = group.read(0, units * kUnit);
-  std::vector<float> norms(static_cast<std::size_t>(held), 0.0f);
+  const RowBlock rows = group.read(0, kUnit);
+  std::vector<float> norms(norms_.values().size(), 0.0f);
   for (std::size_t t = 0; t < rows.size(); ++t) {
     double sum = 0.0;
     for (std::int32_t h = 0; h < rows.heads; ++h) {
@@ -39,8 +42,8 @@ Status PrunePolicy::settle(Group& group) {
     norms.push_back(static_cast<float>(std::sqrt(sum)));
   }
   norms_.add(norms, group.list().ledger(), MemoryKind::kSketches);
-  group.settle_as_they_are(units * kUnit);
-  seen_ += units * kUnit;
+  group.settle_as_they_are(kUnit);
+  seen_ += kUnit;
   const std::vector<std::uint8_t> keep = largest(norms_.values(), keep_.resolve(seen_));
   group.select(sink, keep);
   norms_.select(0, keep);

@@ -36,6 +36,7 @@ class PrunePolicy final : public Policy {
  private:
   // Rows that are weighed against each other at a time, so that dropping costs little per token.
   static constexpr std::int32_t kUnit = 64;
+  Status settle_unit(Group& group);
 
   Amount keep_;
   std::int32_t recent_;

@@ -37,7 +37,7 @@ Matrix basis_of(const Code& code) {
 
 }  // namespace
 
-FdPolicy::FdPolicy(std::shared_ptr<const GroupPlan> plan, const FdOptions& options,
+FdPolicy::FdPolicy(std::shared_ptr<const CodingPlan> plan, const FdOptions& options,
                    std::shared_ptr<Ledger> ledger)
     : plan_(std::move(plan)), options_(options), ledger_(std::move(ledger)) {
   clear();
@@ -47,26 +47,42 @@ FdPolicy::FdPolicy(const FdPolicy& other)
     : plan_(other.plan_),
       options_(other.options_),
       ledger_(other.ledger_),
-      key_side_{clone_sketch(other.key_side_.sketch.get(), ledger_), other.key_side_.code},
-      value_side_{clone_sketch(other.value_side_.sketch.get(), ledger_), other.value_side_.code},
+      key_side_(clone_side(other.key_side_)),
+      value_side_(clone_side(other.value_side_)),
       rows_seen_(other.rows_seen_),
       looked_at_(other.looked_at_),
       learnt_ahead_(other.learnt_ahead_),
       length_(other.length_),
       segments_(other.segments_) {}
 
+FdPolicy::Side FdPolicy::begin_side(const std::optional<SidePlan>& plan) const {
+  if (!plan) return {};
+  Side side{make_sketch(plan, options_.sketch_per_rank, ledger_), plan->start, {}, 0};
+  if (options_.warm > 0) {
+    const auto floats = static_cast<std::size_t>(options_.warm) *
+                        static_cast<std::size_t>(plan->style.heads * plan->style.dim);
+    side.ring = Buffer(floats * sizeof(float), MemoryKind::kSketches, ledger_);
+  }
+  return side;
+}
+
+FdPolicy::Side FdPolicy::clone_side(const Side& side) const {
+  return {clone_sketch(side.sketch.get(), ledger_), side.code,
+          side.ring.bytes() > 0 ? side.ring.clone(ledger_) : Buffer(), side.learnt};
+}
+
 void FdPolicy::clear() {
-  key_side_ = {make_sketch(plan_->keys, options_.sketch_per_rank, ledger_),
-               plan_->keys ? plan_->keys->start : nullptr};
-  value_side_ = {make_sketch(plan_->values, options_.sketch_per_rank, ledger_),
-                 plan_->values ? plan_->values->start : nullptr};
+  key_side_ = begin_side(plan_->keys);
+  value_side_ = begin_side(plan_->values);
   rows_seen_ = segments_ = 0;
   looked_at_ = learnt_ahead_ = length_ = 0;
 }
 
 std::size_t FdPolicy::sketch_bytes() const noexcept {
-  return (key_side_.sketch ? key_side_.sketch->bytes() : 0) +
-         (value_side_.sketch ? value_side_.sketch->bytes() : 0);
+  std::size_t sum = key_side_.ring.bytes() + value_side_.ring.bytes();
+  if (key_side_.sketch) sum += key_side_.sketch->bytes();
+  if (value_side_.sketch) sum += value_side_.sketch->bytes();
+  return sum;
 }
 
 void FdPolicy::add_codes(std::vector<const Code*>& codes) const {
@@ -78,16 +94,21 @@ bool FdPolicy::ready() const noexcept {
   return (!plan_->keys || key_side_.code) && (!plan_->values || value_side_.code);
 }
 
+Status FdPolicy::learn_row(Side& side, const SidePlan& plan, const RowBlock& rows,
+                           std::size_t row) {
+  const Matrix x = domain_rows(rows, row, 1, 0, plan.style);
+  KVSPAN_CHECK_OK(side.sketch->update(x.view()));
+  if (options_.warm > 0) {
+    const std::size_t place = side.learnt++ % static_cast<std::size_t>(options_.warm);
+    std::copy_n(x.data(), x.cols(), side.ring.as<float>() + place * x.cols());
+  }
+  return {};
+}
+
 Status FdPolicy::learn(const RowBlock& rows, std::size_t row) {
   if (rows_seen_++ % options_.every != 0) return {};
-  if (plan_->keys) {
-    KVSPAN_CHECK_OK(
-        key_side_.sketch->update(domain_rows(rows, row, 1, 0, plan_->keys->style).view()));
-  }
-  if (plan_->values) {
-    KVSPAN_CHECK_OK(
-        value_side_.sketch->update(domain_rows(rows, row, 1, 0, plan_->values->style).view()));
-  }
+  if (plan_->keys) KVSPAN_CHECK_OK(learn_row(key_side_, *plan_->keys, rows, row));
+  if (plan_->values) KVSPAN_CHECK_OK(learn_row(value_side_, *plan_->values, rows, row));
   return {};
 }
 
@@ -97,28 +118,30 @@ bool FdPolicy::fits(const RowBlock& rows, std::size_t row) const {
           within(*plan_->values, *value_side_.code, rows, row, options_.value_tau));
 }
 
-Status FdPolicy::begin_segment(Group& group, const RowBlock& rows, std::size_t row) {
+Status FdPolicy::next_code(Side& side, const SidePlan& plan,
+                           const std::shared_ptr<Ledger>& ledger) {
   if (options_.warm > 0) {
-    // The sketches begin anew with the last rows that are still at hand, this one included.
-    const std::size_t from = row + 1 - std::min(row + 1, static_cast<std::size_t>(options_.warm));
-    for (auto [side, plan] :
-         {std::pair(&key_side_, &plan_->keys), std::pair(&value_side_, &plan_->values)}) {
-      if (!*plan) continue;
-      side->sketch->clear();
+    // The sketch begins anew with the last rows, oldest first.
+    const auto warm = static_cast<std::size_t>(options_.warm);
+    const std::size_t held = std::min(side.learnt, warm), d = side.sketch->dim();
+    side.sketch->clear();
+    for (std::size_t i = side.learnt - held; i < side.learnt; ++i) {
       KVSPAN_CHECK_OK(
-          side->sketch->update(domain_rows(rows, from, row + 1 - from, 0, (*plan)->style).view()));
+          side.sketch->update(MatrixView(side.ring.as<float>() + i % warm * d, {1, d})));
     }
   }
-  for (auto [side, plan] :
-       {std::pair(&key_side_, &plan_->keys), std::pair(&value_side_, &plan_->values)}) {
-    if (!*plan) continue;
-    KVSPAN_TRY(std::shared_ptr<const Code> next,
-               sketch_code(*side->sketch, **plan, group.list().ledger()));
-    const bool same =
-        side->code && options_.merge < 1.0 && side->code->orthonormal() &&
-        subspace_overlap(basis_of(*side->code).view(), basis_of(*next).view()) >= options_.merge;
-    if (!same) side->code = std::move(next);
-  }
+  KVSPAN_TRY(std::shared_ptr<const Code> next, sketch_code(*side.sketch, plan, ledger));
+  const bool same =
+      side.code && options_.merge < 1.0 && side.code->orthonormal() &&
+      subspace_overlap(basis_of(*side.code).view(), basis_of(*next).view()) >= options_.merge;
+  if (!same) side.code = std::move(next);
+  return {};
+}
+
+Status FdPolicy::begin_segment(Group& group) {
+  const std::shared_ptr<Ledger>& ledger = group.list().ledger();
+  if (plan_->keys) KVSPAN_CHECK_OK(next_code(key_side_, *plan_->keys, ledger));
+  if (plan_->values) KVSPAN_CHECK_OK(next_code(value_side_, *plan_->values, ledger));
   length_ = 0;
   ++segments_;
   return {};
@@ -154,7 +177,7 @@ Status FdPolicy::settle(Group& group) {
       std::int64_t wanted = 1;
       if (plan_->keys) wanted = std::max<std::int64_t>(wanted, plan_->keys->rank.directions);
       if (plan_->values) wanted = std::max<std::int64_t>(wanted, plan_->values->rank.directions);
-      if (rows_seen_ / options_.every >= wanted) KVSPAN_CHECK_OK(begin_segment(group, rows, row));
+      if (rows_seen_ / options_.every >= wanted) KVSPAN_CHECK_OK(begin_segment(group));
       continue;
     }
     const bool full = length_ >= options_.chunk;
@@ -162,7 +185,7 @@ Status FdPolicy::settle(Group& group) {
     if (full || (ripe && !fits(rows, row))) {
       gone += looked_at_;
       KVSPAN_CHECK_OK(flush(group, rows, row));
-      KVSPAN_CHECK_OK(begin_segment(group, rows, row));
+      KVSPAN_CHECK_OK(begin_segment(group));
     }
     ++looked_at_;
     ++length_;
@@ -171,6 +194,7 @@ Status FdPolicy::settle(Group& group) {
       KVSPAN_CHECK_OK(flush(group, rows, row + 1));
     }
   }
+  group.mark_changed();  // what has been looked at and learnt cannot be taken back
   return {};
 }
 

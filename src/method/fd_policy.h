@@ -11,8 +11,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/memory.h"
+#include "method/coding_plan.h"
 #include "method/policy.h"
-#include "method/side_plan.h"
 #include "subspace/frequent_directions.h"
 
 namespace kvspan {
@@ -33,7 +34,7 @@ class FdPolicy final : public Policy {
  public:
   static constexpr std::size_t kPieceRows = 32;
 
-  FdPolicy(std::shared_ptr<const GroupPlan> plan, const FdOptions& options,
+  FdPolicy(std::shared_ptr<const CodingPlan> plan, const FdOptions& options,
            std::shared_ptr<Ledger> ledger);
   FdPolicy(const FdPolicy& other);
 
@@ -52,14 +53,20 @@ class FdPolicy final : public Policy {
   struct Side {
     std::unique_ptr<FrequentDirections> sketch;
     std::shared_ptr<const Code> code;  // of the current segment; null before the first
+    Buffer ring;                       // [warm, D], the last rows learnt
+    std::size_t learnt = 0;            // rows in all; the next one goes to learnt % warm
   };
+  Side begin_side(const std::optional<SidePlan>& plan) const;
+  Side clone_side(const Side& side) const;
+  Status learn_row(Side& side, const SidePlan& plan, const RowBlock& rows, std::size_t row);
+  Status next_code(Side& side, const SidePlan& plan, const std::shared_ptr<Ledger>& ledger);
   Status learn(const RowBlock& rows, std::size_t row);
   bool fits(const RowBlock& rows, std::size_t row) const;
-  Status begin_segment(Group& group, const RowBlock& rows, std::size_t row);
+  Status begin_segment(Group& group);
   Status flush(Group& group, const RowBlock& rows, std::size_t end);
   bool ready() const noexcept;
 
-  std::shared_ptr<const GroupPlan> plan_;
+  std::shared_ptr<const CodingPlan> plan_;
   FdOptions options_;
   std::shared_ptr<Ledger> ledger_;
   Side key_side_, value_side_;

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "attention/attend.h"
+#include "attention/received.h"
 #include "base/expect.h"
 #include "base/fail.h"
+#include "method/reconstruct.h"
 
 namespace kvspan {
 namespace {
@@ -32,12 +34,15 @@ TensorView<T, 3> heads_of(const TensorView<T, 3>& rows, std::int32_t first, std:
   return part;
 }
 
-// What a group of `heads` KV heads is to attention.
-LayerShape shape_of(const LayerShape& layer, std::int32_t heads) {
-  LayerShape part = layer;
-  part.query_heads = layer.query_heads / layer.kv_heads * heads;
-  part.kv_heads = heads;
-  return part;
+// Numbers of the tokens that were read, at their places among all.
+std::vector<float> spread(const std::vector<float>& numbers,
+                          const std::vector<std::uint8_t>& mask) {
+  std::vector<float> all(mask.size(), 0.0f);
+  auto from = numbers.begin();
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] != 0) all[i] = *from++;
+  }
+  return all;
 }
 
 }  // namespace
@@ -57,13 +62,17 @@ MethodCache::Member::Member(const Member& other)
 
 std::int32_t MethodCache::Member::wants(std::int32_t queries) const noexcept {
   const std::int32_t selected = selector ? selector->observed(queries) : 0;
-  return std::min(queries, std::max(selected, observed_queries));
+  // A few last queries are those of a prompt; a single one is decoding.
+  const bool counts = queries > 1 || observed_queries == kAllQueries;
+  return std::min(queries, std::max(selected, counts ? observed_queries : 0));
 }
 
 Status MethodCache::Member::settle(std::int32_t queries) {
   // An exception must not leave one thread while the others wait for it.
   try {
+    chosen.reset();
     if (!received.empty()) {
+      if (!mask.empty()) received = spread(received, mask);
       if (group.options().scores) group.receive(received);
       if (selector) selector->observe(group, received, queries);
       received.clear();
@@ -76,15 +85,81 @@ Status MethodCache::Member::settle(std::int32_t queries) {
   }
 }
 
+MethodCache::Layer::Layer(const LayerShape& shape, const PreparedLayer& from,
+                          const std::shared_ptr<Ledger>& ledger)
+    : reconstruct(from.reconstruct) {
+  members.reserve(from.groups.size());
+  for (const PreparedGroup& group : from.groups) members.emplace_back(shape, group, ledger);
+  list_groups();
+}
+
+MethodCache::Layer::Layer(const Layer& other)
+    : members(other.members), queries(other.queries), reconstruct(other.reconstruct) {
+  list_groups();
+}
+
+void MethodCache::Layer::list_groups() {
+  for (const Member& member : members) {
+    groups.push_back({member.group.options().first_head, &member.group.list()});
+  }
+}
+
+// Whether every call reads the lists themselves.
+bool MethodCache::Layer::reads_lists() const noexcept {
+  return !reconstruct && std::none_of(members.begin(), members.end(),
+                                      [](const Member& m) { return m.selector != nullptr; });
+}
+
+std::int32_t MethodCache::Layer::wants(std::int32_t count) const noexcept {
+  std::int32_t most = 0;
+  for (const Member& member : members) most = std::max(most, member.wants(count));
+  return most;
+}
+
+// What a call needs beside the lists: by the leader, before the others go on.
+Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
+                                   std::int32_t observed) {
+  const std::int32_t per_head = shape.query_heads / shape.kv_heads;
+  try {
+    reading = groups;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      Member& member = members[i];
+      const GroupOptions& options = member.group.options();
+      member.chosen.reset();
+      member.mask.clear();
+      Queries part = call;
+      part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
+      if (member.selector && member.selector->choose(member.group, part, member.mask)) {
+        member.chosen = std::make_unique<SegmentList>(member.group.list());
+        member.chosen->select(0, member.mask);
+      }
+      if (reconstruct) {
+        member.chosen = std::make_unique<SegmentList>(
+            reconstructed(member.chosen ? *member.chosen : member.group.list()));
+      }
+      if (member.chosen) reading[i].list = member.chosen.get();
+    }
+    received.clear();
+    if (observed == 0) return {};
+    lse.resize(call.positions.size() * static_cast<std::size_t>(shape.query_heads));
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      Member& member = members[i];
+      const auto tokens = static_cast<std::size_t>(reading[i].list->tokens());
+      member.received.assign(tokens, 0.0f);
+      received.push_back({member.received.data(), {1, tokens}});
+    }
+    return {};
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries",
+                call.positions.size());
+  }
+}
+
 MethodCache::MethodCache(std::shared_ptr<const Prepared> prepared)
     : prepared_(std::move(prepared)), ledger_(std::make_shared<Ledger>()) {
-  layers_.resize(prepared_->layers.size());
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const std::vector<PreparedGroup>& groups = prepared_->layers[i].groups;
-    layers_[i].members.reserve(groups.size());
-    for (const PreparedGroup& group : groups) {
-      layers_[i].members.emplace_back(prepared_->shape.layers[i], group, ledger_);
-    }
+  layers_.reserve(prepared_->layers.size());
+  for (std::size_t i = 0; i < prepared_->layers.size(); ++i) {
+    layers_.emplace_back(prepared_->shape.layers[i], prepared_->layers[i], ledger_);
   }
 }
 
@@ -102,11 +177,6 @@ MethodCache::Layer& MethodCache::layer_at(int layer) {
   KVSPAN_EXPECT(layer >= 0 && static_cast<std::size_t>(layer) < layers_.size(),
                 "the shape has this layer");
   return layers_[static_cast<std::size_t>(layer)];
-}
-
-Status MethodCache::outcome_of(const Layer& layer) const {
-  for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.outcome);
-  return {};
 }
 
 Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
@@ -168,17 +238,24 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
                            AttentionScratch& scratch, Team& team) {
   Layer& from = layer_at(layer);
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
-  if (team.leader()) from.queries = static_cast<std::int32_t>(queries.positions.size());
-  const std::int32_t per_head = shape.query_heads / shape.kv_heads;
-  for (Member& member : from.members) {
-    const GroupOptions& options = member.group.options();
-    Queries part = queries;
-    part.rows = heads_of(queries.rows, options.first_head * per_head, options.heads * per_head);
-    KVSPAN_CHECK_OK(attend_segments(
-        shape_of(shape, options.heads), member.group.list(), part,
-        heads_of(out, options.first_head * per_head, options.heads * per_head), {}, scratch, team));
+  const auto n = static_cast<std::int32_t>(queries.positions.size());
+  const std::int32_t observed = from.wants(n);
+  if (team.leader()) from.queries = n;
+  if (observed == 0 && from.reads_lists()) {
+    return attend_segments(shape, from.groups, queries, out, {}, scratch, team);
   }
-  return {};
+  if (team.leader()) from.prepared = from.prepare(shape, queries, observed);
+  team.barrier();
+  KVSPAN_CHECK_OK(from.prepared);
+  TensorView<float, 2> lse;
+  if (observed > 0) {
+    lse = {from.lse.data(),
+           {queries.positions.size(), static_cast<std::size_t>(shape.query_heads)}};
+  }
+  KVSPAN_CHECK_OK(attend_segments(shape, from.reading, queries, out, lse, scratch, team));
+  if (observed == 0) return {};
+  return received_attention(shape, from.reading, queries, {lse.data, lse.shape, lse.strides},
+                            n - observed, from.received, scratch, team);
 }
 
 Status MethodCache::settle(int layer, Team& team) {
@@ -188,7 +265,8 @@ Status MethodCache::settle(int layer, Team& team) {
     member.outcome = member.settle(at.queries);
   }
   team.barrier();
-  return outcome_of(at);
+  for (const Member& member : at.members) KVSPAN_CHECK_OK(member.outcome);
+  return {};
 }
 
 Status MethodCache::truncate(std::int32_t n) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/plan.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
 #include "method/group.h"
@@ -31,6 +32,9 @@ class MethodCache final : public KvCache {
   CacheBytes bytes() const override;
 
   // For tests and error tracking.
+  std::size_t groups(int layer) const {
+    return layers_[static_cast<std::size_t>(layer)].members.size();
+  }
   const Group& group(int layer, std::size_t index) const;
   const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }
 
@@ -42,7 +46,8 @@ class MethodCache final : public KvCache {
     std::int32_t observed_queries = 0;
     Status outcome;                       // of the last call, for all threads to read
     std::vector<float> received;          // by the last call's queries
-    std::unique_ptr<SegmentList> chosen;  // what the current call reads, where not all
+    std::unique_ptr<SegmentList> chosen;  // what the current call reads, where not the list
+    std::vector<std::uint8_t> mask;       // the tokens that it reads, where not all
 
     Member(const LayerShape& layer, const PreparedGroup& prepared,
            const std::shared_ptr<Ledger>& ledger);
@@ -52,14 +57,27 @@ class MethodCache final : public KvCache {
   };
   struct Layer {
     std::vector<Member> members;
+    std::vector<HeadGroup> groups;   // the members' lists
+    std::vector<HeadGroup> reading;  // what the current call reads instead, where that differs
+    std::vector<float> lse;          // of the current call, [queries, query_heads]
+    std::vector<TensorView<float, 2>> received;
     std::int32_t queries = 0;  // of the last attend
     bool extended = false;
+    bool reconstruct = false;
+    Status prepared;
+
+    Layer(const LayerShape& shape, const PreparedLayer& prepared,
+          const std::shared_ptr<Ledger>& ledger);
+    Layer(const Layer& other);
+    Layer(Layer&&) noexcept = default;
+    void list_groups();
+    bool reads_lists() const noexcept;
+    std::int32_t wants(std::int32_t queries) const noexcept;
+    Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed);
   };
 
   MethodCache(const MethodCache& other) = default;
   Layer& layer_at(int layer);
-  Status outcome_of(const Layer& layer) const;
-  void choose_tokens(Layer& layer, const LayerShape& shape, const Queries& queries);
 
   std::shared_ptr<const Prepared> prepared_;
   std::shared_ptr<Ledger> ledger_;

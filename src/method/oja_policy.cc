@@ -52,7 +52,7 @@ Matrix chosen_rows(const Matrix& rows, std::span<const std::size_t> chosen) {
 
 }  // namespace
 
-OjaPolicy::OjaPolicy(std::shared_ptr<const GroupPlan> plan, const OjaPolicyOptions& options,
+OjaPolicy::OjaPolicy(std::shared_ptr<const CodingPlan> plan, const OjaPolicyOptions& options,
                      std::shared_ptr<Ledger> ledger)
     : plan_(std::move(plan)), options_(options), ledger_(std::move(ledger)) {
   clear();

@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "method/coding_plan.h"
 #include "method/policy.h"
 #include "method/recode.h"
-#include "method/side_plan.h"
 #include "subspace/oja.h"
 
 namespace kvspan {
@@ -32,7 +32,7 @@ struct OjaPolicyOptions {
 
 class OjaPolicy final : public Policy {
  public:
-  OjaPolicy(std::shared_ptr<const GroupPlan> plan, const OjaPolicyOptions& options,
+  OjaPolicy(std::shared_ptr<const CodingPlan> plan, const OjaPolicyOptions& options,
             std::shared_ptr<Ledger> ledger);
   OjaPolicy(const OjaPolicy& other);
 
@@ -44,7 +44,7 @@ class OjaPolicy final : public Policy {
  private:
   Status step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen, double eta);
 
-  std::shared_ptr<const GroupPlan> plan_;
+  std::shared_ptr<const CodingPlan> plan_;
   OjaPolicyOptions options_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<OjaTracker> keys_, values_;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kvspan/calibration.h"
+#include "method/coding_plan.h"
 #include "method/prepared.h"
-#include "method/side_plan.h"
 
 namespace kvspan::detail {
 

@@ -95,7 +95,7 @@ PreparedLayers prepare_quant(const PrepareInput& in) {
     const bool together = method.word("layout") == "tensor";
     const std::int32_t heads = together ? shape.kv_heads : 1;
     for (std::int32_t first = 0; first < shape.kv_heads; first += heads) {
-      auto plan = std::make_shared<GroupPlan>();
+      auto plan = std::make_shared<CodingPlan>();
       plan->first_head = first;
       plan->heads = heads;
       plan->recent = static_cast<std::int32_t>(method.count("recent"));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int32_t kUnit = 64;
 
-FdOptions fd_options(const PrepareInput& in, std::size_t layer, const GroupPlan& plan) {
+FdOptions fd_options(const PrepareInput& in, std::size_t layer, const CodingPlan& plan) {
   const RecipePart& m = in.method;
   FdOptions options;
   options.chunk = static_cast<std::int32_t>(m.count("chunk"));
@@ -62,7 +62,7 @@ std::int32_t unit_of(const RecipePart& m) {
 }
 
 // l as a multiple of the rank; a fixed number of rows is rounded up to one.
-std::int32_t sketch_per_rank(const RecipePart& m, const GroupPlan& plan) {
+std::int32_t sketch_per_rank(const RecipePart& m, const CodingPlan& plan) {
   const SketchRows rows = m.rows("sketch");
   if (rows.times_rank) return std::max(1, rows.count);
   std::int32_t rank = 1;
@@ -71,7 +71,7 @@ std::int32_t sketch_per_rank(const RecipePart& m, const GroupPlan& plan) {
   return std::max(1, (rows.count + rank - 1) / rank);
 }
 
-void set_policy(const PrepareInput& in, std::size_t layer, std::shared_ptr<const GroupPlan> plan,
+void set_policy(const PrepareInput& in, std::size_t layer, std::shared_ptr<const CodingPlan> plan,
                 PreparedGroup& group) {
   const RecipePart& m = in.method;
   if (m.name() == "static") {
@@ -111,7 +111,7 @@ PreparedLayers prepare_subspace(const PrepareInput& in) {
     layer.reconstruct = m.name() == "static" && m.word("read") == "reconstruct";
     const std::vector<HeadRange> groups = head_groups(shape, m);
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      auto plan = std::make_shared<GroupPlan>();
+      auto plan = std::make_shared<CodingPlan>();
       plan->first_head = groups[g].first;
       plan->heads = groups[g].count;
       plan->recent = static_cast<std::int32_t>(m.count("recent"));

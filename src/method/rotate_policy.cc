@@ -10,7 +10,7 @@
 
 namespace kvspan {
 
-RotatePolicy::RotatePolicy(std::shared_ptr<const GroupPlan> plan, std::int32_t sketch_per_rank,
+RotatePolicy::RotatePolicy(std::shared_ptr<const CodingPlan> plan, std::int32_t sketch_per_rank,
                            std::shared_ptr<Ledger> ledger)
     : UnitPolicy(std::move(plan)), sketch_per_rank_(sketch_per_rank), ledger_(std::move(ledger)) {
   clear();

@@ -13,7 +13,7 @@ namespace kvspan {
 class RotatePolicy final : public UnitPolicy {
  public:
   // sketch_rows: l of the sketches, as a multiple of the rank.
-  RotatePolicy(std::shared_ptr<const GroupPlan> plan, std::int32_t sketch_per_rank,
+  RotatePolicy(std::shared_ptr<const CodingPlan> plan, std::int32_t sketch_per_rank,
                std::shared_ptr<Ledger> ledger);
   RotatePolicy(const RotatePolicy& other);
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "method/side_plan.h"
+#include "method/coding_plan.h"
 #include "subspace/frequent_directions.h"
 
 namespace kvspan {

@@ -2,23 +2,23 @@
 // Policies that code a fixed number of rows at a time, once `recent` rows wait behind them.
 #pragma once
 
+#include "method/coding_plan.h"
 #include "method/policy.h"
-#include "method/side_plan.h"
 
 namespace kvspan {
 
 class UnitPolicy : public Policy {
  public:
-  explicit UnitPolicy(std::shared_ptr<const GroupPlan> plan) : plan_(std::move(plan)) {}
+  explicit UnitPolicy(std::shared_ptr<const CodingPlan> plan) : plan_(std::move(plan)) {}
   Status settle(Group& group) final;
 
  protected:
   // Codes rows first .. first + plan().unit - 1 of the block, the oldest that wait.
   virtual Status settle_unit(Group& group, const RowBlock& rows, std::size_t first) = 0;
-  const GroupPlan& plan() const noexcept { return *plan_; }
+  const CodingPlan& plan() const noexcept { return *plan_; }
 
  private:
-  std::shared_ptr<const GroupPlan> plan_;
+  std::shared_ptr<const CodingPlan> plan_;
 };
 
 // One code or none, as spans want them.

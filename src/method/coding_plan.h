@@ -19,7 +19,7 @@ struct SidePlan {
 };
 
 // A side that is not planned stays full rank.
-struct GroupPlan {
+struct CodingPlan {
   std::int32_t first_head = 0;
   std::int32_t heads = 1;
   std::optional<SidePlan> keys;

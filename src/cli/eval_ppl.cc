@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan eval ppl: perplexity of recipes, and their divergence from the full cache.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+
+#include "base/cpu_level.h"
+#include "base/fail.h"
+#include "cli/calibration.h"
+#include "cli/data_folder.h"
+#include "cli/eval_tasks.h"
+#include "cli/flags.h"
+#include "cli/format.h"
+#include "cli/interrupt.h"
+#include "cli/json_output.h"
+#include "cli/measured_text.h"
+#include "cli/model_path.h"
+#include "cli/progress_bar.h"
+#include "cli/table.h"
+#include "cli/temporary_model.h"
+#include "cli/text_input.h"
+#include "eval/windows.h"
+#include "io/atomic_file.h"
+
+namespace kvspan::cli {
+namespace {
+
+constexpr int kBuckets = 8;  // of --long
+
+struct PplFlags {
+  ModelFlags model;
+  std::vector<std::string> recipes;
+  std::string file;
+  std::string json;
+  std::int64_t context = 4096;
+  std::int64_t windows = 4;
+  std::int64_t block = 512;
+  std::string weights = "file";
+  std::string peer;
+  std::vector<std::string> peer_kv{"f16"};
+  bool by_position = false;
+};
+
+double bits_per_element(const PerplexityRow& row) {
+  if (row.kv_bytes_full == 0) return 0.0;
+  return 16.0 * static_cast<double>(row.kv_bytes) / static_cast<double>(row.kv_bytes_full);
+}
+
+void add_figures(const PerplexityFigures& figures, Json& to) {
+  to["positions"] = figures.positions;
+  to["ppl"] = figures.ppl;
+  to["dppl_pct"] = figures.dppl_pct;
+  to["kl"] = figures.kl;
+  to["kl_p99"] = figures.kl_p99;
+  to["top1"] = figures.top1;
+}
+
+Json to_json(const PerplexityRow& row, std::size_t length) {
+  Json json{{"recipe", row.recipe}};
+  add_figures(row.figures, json);
+  json["tokens"] = row.tokens;
+  json["kv_bytes"] = row.kv_bytes;
+  json["kv_bytes_full"] = row.kv_bytes_full;
+  json["kv_ratio"] =
+      ratio_or_null(static_cast<double>(row.kv_bytes_full), static_cast<double>(row.kv_bytes));
+  json["bits"] = bits_per_element(row);
+  json["shared_bytes"] = row.shared_bytes;
+  if (row.failed) json["failed"] = *row.failed;
+  for (std::size_t b = 0; b < row.by_position.size(); ++b) {
+    Json part{{"from", length * b / row.by_position.size()},
+              {"to", length * (b + 1) / row.by_position.size()}};
+    add_figures(row.by_position[b], part);
+    json["by_position"].push_back(std::move(part));
+  }
+  return json;
+}
+
+std::string table_of(const PerplexityReport& report) {
+  using enum Table::Align;
+  Table table({{"recipe"},
+               {"bits", kRight},
+               {"KV", kRight},
+               {"ratio", kRight},
+               {"ppl", kRight},
+               {"dppl", kRight},
+               {"KL", kRight},
+               {"KL p99", kRight},
+               {"same argmax", kRight},
+               {""}});
+  for (const PerplexityRow& row : report.rows) {
+    const PerplexityFigures& f = row.figures;
+    const auto cell = [&](std::string text) { return f.positions == 0 ? "-" : std::move(text); };
+    table.add_row({row.recipe, fmt::format("{:.2f}", bits_per_element(row)),
+                   format_bytes(row.kv_bytes), format_ratio(row.kv_bytes_full, row.kv_bytes),
+                   cell(fmt::format("{:.4f}", f.ppl)), cell(fmt::format("{:+.2f} %", f.dppl_pct)),
+                   cell(fmt::format("{:.5f}", f.kl)), cell(fmt::format("{:.4f}", f.kl_p99)),
+                   cell(fmt::format("{:.2f} %", 100.0 * f.top1)),
+                   row.failed ? "failed: " + *row.failed : ""});
+  }
+  return table.text();
+}
+
+std::string position_table(const PerplexityReport& report, std::size_t length) {
+  using enum Table::Align;
+  Table table({{"positions", kRight},
+               {"recipe"},
+               {"ppl", kRight},
+               {"dppl", kRight},
+               {"KL", kRight},
+               {"same argmax", kRight}});
+  for (std::size_t b = 0; b < kBuckets; ++b) {
+    for (const PerplexityRow& row : report.rows) {
+      const PerplexityFigures& f = row.by_position[b];
+      if (f.positions == 0) continue;
+      table.add_row({fmt::format("{}-{}", length * b / kBuckets, length * (b + 1) / kBuckets - 1),
+                     row.recipe, fmt::format("{:.4f}", f.ppl), fmt::format("{:+.2f} %", f.dppl_pct),
+                     fmt::format("{:.5f}", f.kl), fmt::format("{:.2f} %", 100.0 * f.top1)});
+    }
+  }
+  return table.text();
+}
+
+Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, const Engine& engine) {
+  if (flags.context > engine.info().context) {
+    return fail(ErrorCode::kInvalidArgument, "--ctx: {} exceeds the model's context of {}",
+                flags.context, engine.info().context);
+  }
+  std::string path = flags.file;
+  if (path.empty()) {
+    KVSPAN_TRY(const std::string folder, data_folder());
+    path = folder + "/demo/text.txt";
+  }
+  KVSPAN_TRY(const auto bytes, read_file(path));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  KVSPAN_CHECK_OK(check_text(text, path));
+  KVSPAN_TRY(const auto tokenizer, Tokenizer::open(engine.info().path));
+  WindowOptions options;
+  options.length = static_cast<std::size_t>(flags.context);
+  options.most = static_cast<std::size_t>(flags.windows);
+  auto windows = cut_windows(*tokenizer, text, options);
+  if (!windows) {
+    return fail(windows.error().code, "'{}': {} (--ctx)", path, windows.error().message);
+  }
+  return windows;
+}
+
+Result<int> eval_ppl(const PplFlags& flags) {
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
+  catch_interrupts(Interrupts::kOnce);
+  KVSPAN_TRY(const std::string path, find_model_path(flags.model.model));
+  std::optional<TemporaryModel> f32;
+  if (flags.weights == "f32") {
+    KVSPAN_TRY(f32, TemporaryModel::f32_copy_of(path));
+  }
+  EngineOptions engine_options;
+  engine_options.threads = static_cast<int>(flags.model.threads);
+  engine_options.block = static_cast<std::int32_t>(std::max(flags.block, std::int64_t{512}));
+  KVSPAN_TRY(const auto engine, Engine::load(f32 ? f32->path() : path, engine_options));
+  engine->set_cancel_flag(&interrupted());
+  KVSPAN_TRY(const auto windows, read_windows(flags, *engine));
+
+  PerplexityOptions options;
+  options.block = static_cast<std::int32_t>(flags.block);
+  if (!flags.peer.empty()) options.peer_kv = flags.peer_kv;
+  options.buckets = flags.by_position ? kBuckets : 0;
+  // The reference is a row of its own anyway.
+  std::vector<std::string> recipes;
+  for (const std::string& recipe : flags.recipes) {
+    if (recipe != options.reference) recipes.push_back(recipe);
+  }
+  std::optional<ProgressBar> bar;
+  auto report = measure_perplexity(*engine, windows, recipes, cache_source(*engine), options,
+                                   [&](std::size_t done, std::size_t total) {
+                                     if (!bar) bar.emplace("reading", "tokens", total);
+                                     bar->update(done);
+                                   });
+  bar.reset();
+  if (!report) return std::move(report).error();
+  if (report->rows.front().figures.positions == 0) {
+    return fail(ErrorCode::kCancelled, "stopped before anything was measured");
+  }
+
+  const std::size_t length = windows.front().size();
+  Json json{{"task", "ppl"},
+            {"model", path},
+            {"weights", flags.weights},
+            {"ctx", length},
+            {"windows", report->windows},
+            {"block", options.block},
+            {"threads", engine_options.threads},
+            {"cpu_level", std::string(name_of(cpu_level()))},
+            {"cancelled", report->cancelled},
+            {"rows", Json::array()}};
+  bool failed = false;
+  for (const PerplexityRow& row : report->rows) {
+    json["rows"].push_back(to_json(row, length));
+    failed |= row.failed.has_value();
+  }
+  KVSPAN_CHECK_OK(write_json(json, flags.json));
+  if (flags.json != "-") {
+    fmt::print("{}", table_of(*report));
+    if (flags.by_position) fmt::print("\n{}", position_table(*report, length));
+  }
+  if (report->windows < static_cast<std::size_t>(flags.windows)) {
+    fmt::print(stderr, "kvspan: {} of {} windows were read{}\n", report->windows, flags.windows,
+               report->cancelled ? " before Ctrl-C; the figures hold what was read"
+                                 : ": the text has no more");
+  }
+  if (report->cancelled) return kInterruptedExit;
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+CacheSource cache_source(Engine& engine) {
+  return [&engine](const std::string& recipe) { return new_cache(engine, recipe); };
+}
+
+Action setup_eval_ppl(CLI::App& app) {
+  auto flags = std::make_shared<PplFlags>();
+  add_model_flag(app, flags->model);
+  add_thread_flags(app, flags->model);
+  app.add_option("--cache", flags->recipes, "Recipes to measure beside full")->type_name("RECIPE");
+  add_measured_text_flag(app, flags->file);
+  add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 4, 1 << 24);
+  add_integer(app, "--windows", flags->windows, "Windows to read at most", 1, 1 << 20);
+  add_integer(app, "--block", flags->block, "Tokens read at once", 1, 8192);
+  add_choice(app, "--weights", flags->weights,
+             "The file's weights, or the same numbers as f32. With quantized weights activations "
+             "are rounded to 8 bits, which alone makes a divergence of some 0.003 of any change; "
+             "f32 shows the cache's own",
+             {"file", "f32"});
+  add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
+  app.add_option("--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0")
+      ->delimiter(',');
+  app.add_flag("--long", flags->by_position, "Also by position in the window");
+  add_json_flag(app, flags->json);
+  app.footer(
+      "Examples:\n"
+      "  kvspan eval ppl -m smollm2 --file wiki.test.raw --windows 4 --cache full:store=f32\n"
+      "  kvspan eval ppl -m smollm2 --weights f32 --peer llama.cpp --peer-kv f16,q4_0\n"
+      "  kvspan eval ppl -m gemma3 --file book.txt --ctx 2048 --long --json ppl.json\n"
+      "Counted are the predictions in the second half of each window, as llama.cpp does.");
+  return [flags] { return eval_ppl(*flags); };
+}
+
+}  // namespace kvspan::cli

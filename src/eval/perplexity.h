@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Perplexity of recipes on windows of text, and how far their distributions are from those of the
+// full cache. All caches read the same block of tokens in turn, so the reference's pass is shared
+// and only one block of logits is kept. Counted are the predictions made in the second half of each
+// window, as in llama.cpp's perplexity; every token attends to the past as the cache holds it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/engine.h"
+#include "model/peer_llama.h"
+
+namespace kvspan {
+
+// Makes an empty cache of a recipe for the engine's model, with whatever it needs (a calibration).
+using CacheSource = std::function<Result<std::unique_ptr<KvCache>>(const std::string& recipe)>;
+
+struct PerplexityOptions {
+  std::string reference = "full";
+  std::int32_t block = 512;  // tokens between two uses of the cache; at most the engine's
+  // Also llama.cpp with these KV types, on the engine's file and threads, as rows after the
+  // recipes.
+  std::vector<std::string> peer_kv{};
+  int buckets = 0;  // > 0: all positions are measured too, by so many equal parts of a window
+};
+
+// Averages over positions.
+struct PerplexityFigures {
+  std::size_t positions = 0;
+  double ppl = 0.0;
+  double dppl_pct = 0.0;  // against the reference on the same positions
+  double kl = 0.0;        // mean KL(reference || recipe), nats
+  double kl_p99 = 0.0;
+  double top1 = 0.0;  // share of positions with the reference's most likely token
+};
+
+struct PerplexityRow {
+  std::string recipe;  // canonical; "llama.cpp TYPE" for the peer
+  PerplexityFigures figures;
+  std::vector<PerplexityFigures> by_position;  // [buckets], from the start of the window
+  // Of the cache at the end of the last window it read, and of the same tokens in f16.
+  std::int32_t tokens = 0;
+  std::uint64_t kv_bytes = 0;
+  std::uint64_t kv_bytes_full = 0;
+  std::uint64_t shared_bytes = 0;     // of codes that all sequences share
+  std::optional<std::string> failed;  // why; the figures are of what was read before
+};
+
+struct PerplexityReport {
+  std::vector<PerplexityRow> rows;  // the reference, the recipes in order, the peer
+  std::size_t windows = 0;          // read to the end
+  bool cancelled = false;           // the figures are of what was read until then
+};
+
+// `windows` are within the model's context, at least 4 tokens each. A recipe that fails, or whose
+// logits are not finite, leaves the others running; only a failing reference ends it all.
+// `progress` gets tokens read over all caches. Cancelled by the engine's flag, it returns what is
+// there.
+Result<PerplexityReport> measure_perplexity(
+    Engine& engine, std::span<const std::vector<Token>> windows,
+    std::span<const std::string> recipes, const CacheSource& source,
+    const PerplexityOptions& options,
+    const std::function<void(std::size_t done, std::size_t total)>& progress = nullptr);
+
+}  // namespace kvspan

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvspan calibrate and kvspan eval ppl: what they write, what they refuse, and Ctrl-C."""
+
+import json
+import math
+import signal
+import subprocess
+
+from program_support import PROGRAM, STORIES, TREE, ProgramTest, environment
+
+TEXT = TREE / "data/text/tinystories_head.txt"
+LONG_TEXT = (TREE / "data/text/calibration.txt").read_text() * 20
+
+
+class Interrupted(ProgramTest):
+    def interrupt(self, *arguments):
+        """Runs the program, sends Ctrl-C once it reports progress; returns (exit code, stdout)."""
+        process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   cwd=self.folder, env=environment(self.folder))
+        try:
+            line = process.stderr.readline().decode()
+            self.assertIn("tokens", line)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+        return process.returncode, out.decode()
+
+
+class Calibrate(Interrupted):
+    def test_writes_one_file_found_by_the_models_content(self):
+        found = json.loads(self.output_of("calibrate", "-m", STORIES, "--tokens", "1000", "--json", "-"))
+        self.assertEqual((found["tokens"], found["window"], found["skip"], found["layers"]), (936, 512, 32, 5))
+        folder = self.folder / "cache/kvspan/calibration"
+        self.assertEqual([p.name for p in folder.iterdir()], [found["fingerprint"] + ".gguf"])
+        copy = self.write("moved.gguf", STORIES.read_bytes())
+        again = json.loads(self.output_of("calibrate", "-m", copy, "-f", TEXT, "-o", "out.gguf", "--json", "-"))
+        self.assertEqual(again["fingerprint"], found["fingerprint"])
+        self.assertEqual((self.folder / "out.gguf").read_bytes()[:4], b"GGUF")
+
+    def test_refuses(self):
+        self.refused("calibrate", "-m", STORIES, "-f", "nowhere.txt", says="nowhere.txt")
+        self.refused("calibrate", "-m", STORIES, "-f", self.write("short.txt", "Once"), says="tokens")
+        self.refused("calibrate", "-m", STORIES, "-f", self.write("bad.txt", b"a\xff"), says="bad.txt")
+        self.refused("calibrate", "-m", STORIES, "-o", "nowhere/out.gguf", says="nowhere")
+        self.refused("calibrate", "-m", STORIES, "--tokens", "5", says="--tokens")
+
+    def test_ctrl_c_leaves_nothing(self):
+        text = self.write("long.txt", LONG_TEXT)
+        code, _ = self.interrupt("calibrate", "-m", STORIES, "-f", text, "--tokens", "10000000")
+        self.assertEqual(code, 130)
+        self.assertEqual(list((self.folder / "cache/kvspan/calibration").iterdir()), [])
+
+
+class EvalPpl(Interrupted):
+    def test_rows_carry_every_number_of_the_table(self):
+        arguments = ("eval", "ppl", "-m", STORIES, "-f", TEXT, "--ctx", "256", "--windows", "2",
+                     "--cache", "full", "--cache", "full:store=f32", "--long")
+        found = json.loads(self.output_of(*arguments, "--json", "-"))
+        self.assertEqual([row["recipe"] for row in found["rows"]], ["full", "full:store=f32"])
+        self.assertEqual((found["ctx"], found["windows"], found["cancelled"]), (256, 2, False))
+        full, f32 = found["rows"]
+        self.assertEqual((full["kl"], full["dppl_pct"], full["top1"], full["positions"]), (0, 0, 1, 254))
+        self.assertEqual(full["kv_ratio"], full["kv_bytes_full"] / full["kv_bytes"])
+        self.assertEqual(f32["bits"], 16 * f32["kv_bytes"] / f32["kv_bytes_full"])
+        self.assertTrue(0 < f32["kl"] < 1e-4 and f32["kl"] < f32["kl_p99"])
+        self.assertAlmostEqual(f32["dppl_pct"], 100 * (f32["ppl"] / full["ppl"] - 1), places=6)
+        parts = full["by_position"]
+        self.assertEqual((parts[0]["from"], parts[-1]["to"], len(parts)), (0, 256, 8))
+        second = sum(math.log(p["ppl"]) * p["positions"] for p in parts[4:]) / 254
+        self.assertAlmostEqual(math.exp(second), full["ppl"], places=6)
+        table = self.output_of(*arguments)
+        for row in found["rows"]:
+            self.assertRegex(table, rf"(?m)^{row['recipe']} .* {row['ppl']:.4f} ")
+
+    def test_refuses(self):
+        model = ("-m", STORIES, "-f", TEXT, "--ctx", "256")
+        self.refused("eval", says="ppl")
+        self.refused("eval", "pl", says="'ppl'")
+        self.refused("eval", "ppl", *model, "--widows", "2", says=("--widows", "--windows"))
+        self.refused("eval", "ppl", *model, "--cache", "fulll", says="fulll")
+        self.refused("eval", "ppl", "-m", STORIES, "--ctx", "4096", says=("4096", "512"))
+        self.refused("eval", "ppl", *model[:2], "-f", self.write("t", "Once upon"), "--ctx", "256", says="256")
+        self.refused("eval", "ppl", *model, "--json", "nowhere/x.json", says="nowhere")
+
+    def test_ctrl_c_prints_what_is_done(self):
+        text = self.write("long.txt", LONG_TEXT)
+        code, out = self.interrupt("eval", "ppl", "-m", STORIES, "-f", text, "--ctx", "16", "--windows", "1000000",
+                                   "--cache", "full:store=f32", "--json", "-")
+        self.assertEqual(code, 130)
+        found = json.loads(out)
+        self.assertTrue(found["cancelled"])
+        self.assertGreater(found["rows"][1]["positions"], 0)

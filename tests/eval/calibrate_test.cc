@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calibrations against plain double-precision loops over recorded activations of real models.
+#include "eval/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "base/half.h"
+#include "cache/rope.h"
+#include "eval/sample_residuals.h"
+#include "eval/windows.h"
+#include "io/atomic_file.h"
+#include "model/tokenizer.h"
+#include "tests/eval/recording_cache.h"
+#include "tests/io/temporary_folder.h"
+
+namespace kvspan::testing {
+namespace {
+
+using Row = RecordingCache::Row;
+constexpr std::int32_t kSkip = 16;
+
+std::string data(const std::string& name) {
+  return std::string(KVSPAN_SOURCE_DIR) + "/data/" + name;
+}
+std::unique_ptr<Engine> load(const std::string& name, std::int32_t block = 48) {
+  auto engine = Engine::load(data(name), {2, block});
+  EXPECT_TRUE(engine) << engine.error().message;
+  return std::move(*engine);
+}
+std::string stories() {
+  const auto bytes = read_file(data("text/tinystories_head.txt")).value();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Windows of any tokens; fixtures have weights at random and no tokenizer worth the name.
+std::vector<std::vector<Token>> some_windows(const Engine& engine) {
+  std::vector<std::vector<Token>> windows;
+  Token next = 5;
+  for (const std::size_t length : {60, 33, 50}) {
+    windows.emplace_back();
+    for (std::size_t i = 0; i < length; ++i) {
+      next = (next * 7 + 3) % engine.info().vocabulary;
+      windows.back().push_back(next);
+    }
+  }
+  return windows;
+}
+
+std::vector<Row> counted(const std::vector<Row>& rows) {
+  std::vector<Row> out;
+  for (const Row& row : rows) {
+    if (row.position >= kSkip) out.push_back(row);
+  }
+  return out;
+}
+
+// Numbers [first, first + width) of rows: E[x x'].
+std::vector<double> moment_of(const std::vector<Row>& rows, std::size_t first, std::size_t width) {
+  std::vector<double> moment(width * width, 0.0);
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < width; ++i) {
+      for (std::size_t j = 0; j < width; ++j) {
+        moment[i * width + j] += double{row.numbers[first + i]} * row.numbers[first + j];
+      }
+    }
+  }
+  for (double& entry : moment) entry /= static_cast<double>(rows.size());
+  return moment;
+}
+std::vector<double> mean_of(const std::vector<Row>& rows) {
+  std::vector<double> mean(rows.front().numbers.size(), 0.0);
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += row.numbers[i];
+  }
+  for (double& entry : mean) entry /= static_cast<double>(rows.size());
+  return mean;
+}
+
+// Both sum the same f32 numbers in f64; what differs is the rounding of the result to f32, 2^-24 of
+// it, and the order of summation, far below. Unrotated queries differ by two f32 products more.
+void expect_close(std::span<const float> got, const std::vector<double>& expected, const char* what,
+                  double tolerance = 1e-6) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  double largest = 0.0;
+  for (const double x : expected) largest = std::max(largest, std::abs(x));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], tolerance * largest) << what << "[" << i << "]";
+  }
+}
+
+double energy_of(const std::vector<Row>& rows) {
+  double sum = 0.0;
+  for (const Row& row : rows) {
+    for (const float x : row.numbers) sum += double{x} * x;
+  }
+  return sum / static_cast<double>(rows.size());
+}
+
+std::vector<double> metric_of(const LayerShape& shape, const OutputProjection& projection,
+                              std::size_t head, double factor) {
+  const auto dim = static_cast<std::size_t>(shape.value_dim);
+  const auto group = static_cast<std::size_t>(shape.query_heads / shape.kv_heads);
+  const std::size_t width = static_cast<std::size_t>(shape.query_heads) * dim;
+  std::vector<double> metric(dim * dim, 0.0);
+  for (std::size_t o = 0; o < projection.weights.size() / width; ++o) {
+    const double gain = projection.gain.empty() ? 1.0 : projection.gain[o];
+    for (std::size_t g = 0; g < group; ++g) {
+      const float* w = projection.weights.data() + o * width + (head * group + g) * dim;
+      for (std::size_t i = 0; i < dim; ++i) {
+        for (std::size_t j = 0; j < dim; ++j) {
+          metric[i * dim + j] += gain * gain * w[i] * w[j] * factor / static_cast<double>(group);
+        }
+      }
+    }
+  }
+  return metric;
+}
+
+void check_layer(const Engine& engine, std::size_t index, const RecordingCache::Layer& recorded,
+                 const Calibration& calibration) {
+  const LayerShape& shape = engine.cache_shape().layers[index];
+  const LayerCalibration& layer = calibration.layers[index];
+  const auto heads = static_cast<std::size_t>(shape.kv_heads);
+  const auto dk = static_cast<std::size_t>(shape.key_dim);
+  const auto dv = static_cast<std::size_t>(shape.value_dim);
+  const auto raw = counted(recorded.keys_raw), keys = counted(recorded.keys),
+             values = counted(recorded.values), queries = counted(recorded.queries);
+  ASSERT_EQ(static_cast<std::int64_t>(raw.size()), calibration.tokens);
+  std::vector<Row> joint = raw;
+  for (std::size_t i = 0; i < joint.size(); ++i) {
+    joint[i].numbers.insert(joint[i].numbers.end(), values[i].numbers.begin(),
+                            values[i].numbers.end());
+  }
+  expect_close(layer.key_mean, mean_of(raw), "key_mean");
+  expect_close(layer.value_mean, mean_of(values), "value_mean");
+  expect_close(layer.joint_moment, moment_of(joint, 0, heads * (dk + dv)), "joint_moment");
+  expect_close(layer.rotated_key_mean, mean_of(keys), "rotated_key_mean");
+  expect_close(layer.rotated_key_moment, moment_of(keys, 0, heads * dk), "rotated_key_moment");
+
+  const std::size_t group = static_cast<std::size_t>(shape.query_heads) / heads;
+  for (std::size_t h = 0; h < heads; ++h) {
+    std::vector<Row> of_head, raw_of_head;
+    for (const Row& row : queries) {
+      for (std::size_t g = 0; g < group; ++g) {
+        const auto from = row.numbers.begin() + static_cast<std::ptrdiff_t>((h * group + g) * dk);
+        of_head.push_back({row.position, {from, from + static_cast<std::ptrdiff_t>(dk)}});
+        raw_of_head.push_back(of_head.back());
+        rope_unrotate(shape.rope, row.position, raw_of_head.back().numbers.data());
+      }
+    }
+    expect_close(std::span(layer.query_moment).subspan(h * dk * dk, dk * dk),
+                 moment_of(of_head, 0, dk), "query_moment");
+    expect_close(std::span(layer.raw_query_moment).subspan(h * dk * dk, dk * dk),
+                 moment_of(raw_of_head, 0, dk), "raw_query_moment", 4e-6);
+  }
+  const auto projection = engine.output_projection(static_cast<int>(index));
+  ASSERT_TRUE(projection) << projection.error().message;
+  const double energy = energy_of(counted(recorded.inputs));
+  EXPECT_NEAR(layer.residual_energy / energy, 1.0, 1e-9);
+  double between = 1.0;
+  EXPECT_EQ(recorded.post_norm_inputs.empty(), projection->gain.empty());
+  if (!projection->gain.empty()) {
+    between = 0.0;
+    const auto inputs = counted(recorded.post_norm_inputs);
+    for (const Row& row : inputs) {
+      const double width = static_cast<double>(row.numbers.size());
+      between += 1.0 / (energy_of({row}) / width + projection->epsilon);
+    }
+    between /= static_cast<double>(inputs.size());
+  }
+  for (std::size_t h = 0; h < heads; ++h) {
+    expect_close(std::span(layer.output_metric).subspan(h * dv * dv, dv * dv),
+                 metric_of(shape, *projection, h, between / energy), "output_metric");
+  }
+  // Samples: rows of the joint stream, in order, rounded to f16.
+  const std::size_t width = heads * (dk + dv), count = calibration.sample_positions.size();
+  ASSERT_EQ(layer.sample_rows.size(), count * width);
+  const std::size_t stride = joint.size() / 20 | 1;
+  for (std::size_t s = 0; s < count; ++s) {
+    const Row& row = joint[s * stride];
+    EXPECT_EQ(calibration.sample_positions[s], row.position);
+    for (std::size_t j = 0; j < width; ++j) {
+      ASSERT_EQ(layer.sample_rows[s * width + j], to_float(to_half(row.numbers[j])));
+    }
+  }
+}
+
+class CalibrateModels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CalibrateModels, EqualsPlainLoopsOverTheActivations) {
+  const auto engine = load(GetParam());
+  const auto windows = some_windows(*engine);
+  RecordingCache recorder(engine->cache_shape());
+  engine->set_observer(&recorder);
+  for (const auto& window : windows) {
+    recorder.clear();
+    ASSERT_TRUE(engine->prefill(recorder, window));
+  }
+  engine->set_observer(nullptr);
+  CalibrateOptions options;
+  options.skip = kSkip;
+  options.samples = 20;
+  std::size_t last = 0, total = 0;
+  const auto calibration =
+      gather_calibration(*engine, windows, options, [&](std::size_t done, std::size_t of) {
+        EXPECT_GT(done, last);
+        last = done;
+        total = of;
+      });
+  ASSERT_TRUE(calibration) << calibration.error().message;
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, 143u);
+  EXPECT_EQ(calibration->fingerprint, engine->fingerprint());
+  EXPECT_TRUE(check_calibration(engine->cache_shape(), *calibration));
+  for (std::size_t i = 0; i < recorder.layers.size(); ++i) {
+    check_layer(*engine, i, recorder.layers[i], *calibration);
+  }
+}
+// Grouped heads, one RoPE layout each, no RoPE at all, norms after attention, several windows.
+INSTANTIATE_TEST_SUITE_P(Files, CalibrateModels,
+                         ::testing::Values("models/stories260K.gguf", "fixtures/gemma3.gguf",
+                                           "fixtures/gpt2.gguf", "fixtures/qwen3.gguf",
+                                           "fixtures/llama_yarn.gguf"));
+
+TEST(Calibrate, DoesNotDependOnThreads) {
+  const auto one = Engine::load(data("models/stories260K.gguf"), {1, 48}).value();
+  const auto two = load("models/stories260K.gguf");
+  const auto a = gather_calibration(*one, some_windows(*one), {});
+  const auto b = gather_calibration(*two, some_windows(*two), {});
+  ASSERT_TRUE(a && b);
+  for (std::size_t i = 0; i < a->layers.size(); ++i) {
+    EXPECT_EQ(a->layers[i].joint_moment, b->layers[i].joint_moment);
+    EXPECT_EQ(a->layers[i].raw_query_moment, b->layers[i].raw_query_moment);
+    EXPECT_EQ(a->layers[i].key_residuals, b->layers[i].key_residuals);
+  }
+}
+
+TEST(Calibrate, ObservingChangesNoLogit) {
+  const auto engine = load("fixtures/gemma3.gguf");
+  const std::vector<Token> tokens = some_windows(*engine)[1];
+  const auto logits = [&](ActivationObserver* observer) {
+    engine->set_observer(observer);
+    auto cache = make_cache(engine->cache_shape(), "full").value();
+    EXPECT_TRUE(engine->prefill(*cache, tokens));
+    const auto row = engine->logits(0);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  RecordingCache recorder(engine->cache_shape());
+  const auto observed = logits(&recorder);
+  EXPECT_FALSE(recorder.layers[0].inputs.empty());
+  EXPECT_EQ(observed, logits(nullptr));
+}
+
+// A moment with known eigenvectors (the axes, largest last), so residuals are lengths of heads.
+TEST(SampleResiduals, AreShareOfLengthOutsideTheLeadingDirections) {
+  const LayerShape shape{1, 1, 8, 8, {}, 0, 1.0f, 0.0f};
+  LayerCalibration layer;
+  layer.joint_moment.assign(16 * 16, 0.0f);
+  layer.rotated_key_moment.assign(8 * 8, 0.0f);
+  for (std::size_t i = 0; i < 8; ++i) {
+    layer.rotated_key_moment[i * 9] = static_cast<float>(i + 1);
+    layer.joint_moment[(8 + i) * 17] = static_cast<float>(8 - i);  // values: largest first
+  }
+  const std::vector<std::int32_t> positions{40, 41};
+  layer.sample_rows.assign(2 * 16, 1.0f);
+  for (std::size_t j = 0; j < 8; ++j) layer.sample_rows[16 + j] = j == 7 ? 1.0f : 0.0f;
+  ASSERT_TRUE(add_sample_residuals(shape, positions, layer));
+  for (std::size_t r = 1; r <= 7; ++r) {
+    const double whole = std::sqrt((8.0 - static_cast<double>(r)) / 8.0);
+    // Keys: residuals `whole` and 0. Values: `whole` twice.
+    const std::size_t at = (r - 1) * kResidualPercentiles.size();
+    EXPECT_NEAR(layer.key_residuals[at], whole / 2, 1e-6);
+    EXPECT_NEAR(layer.key_residuals[at + 3], 0.99 * whole, 1e-6);
+    EXPECT_NEAR(layer.value_residuals[at], whole, 1e-6);
+    EXPECT_NEAR(layer.value_residuals[at + 3], whole, 1e-6);
+  }
+}
+
+TEST(Calibrate, TextIsCutToTheModelsContextAndToTheTokensAskedFor) {
+  const auto engine = load("models/stories260K.gguf", 512);
+  CalibrateOptions options;
+  options.tokens = 1300;
+  const auto calibration = calibrate_on_text(*engine, stories(), options);
+  ASSERT_TRUE(calibration) << calibration.error().message;
+  EXPECT_EQ(calibration->window, engine->info().context);
+  EXPECT_EQ(calibration->skip, 32);
+  EXPECT_EQ(calibration->tokens, 1300 - 3 * 32);  // 512 + 512 + 276
+  EXPECT_FALSE(calibrate_on_text(*engine, "Once", {}));
+  options.tokens = 10;
+  EXPECT_FALSE(calibrate_on_text(*engine, stories(), options));
+}
+
+TEST(Calibrate, IsMadeOnceAndFoundByFingerprint) {
+  const TemporaryFolder folder;
+  const ScopedVariable home("XDG_CACHE_HOME", folder.path().c_str());
+  const auto engine = load("models/stories260K.gguf", 512);
+  CalibrateOptions options;
+  options.tokens = 600;
+  int asked = 0;
+  const auto text = [&]() -> Result<std::string> {
+    ++asked;
+    return stories();
+  };
+  // Stopped before the end: nothing is left, not even a temporary file.
+  std::atomic<bool> cancel{true};
+  engine->set_cancel_flag(&cancel);
+  const auto stopped = ensure_calibration(*engine, text, options);
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled) << stopped.error().message;
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "kvspan/calibration"));
+  engine->set_cancel_flag(nullptr);
+
+  const auto made = ensure_calibration(*engine, text, options);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(asked, 2);
+  const auto found = ensure_calibration(*engine, text, options);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(found->layers[0].joint_moment, made->layers[0].joint_moment);
+  EXPECT_EQ(found->layers[0].sample_rows, made->layers[0].sample_rows);
+  const std::string path = calibration_path(*engine).value();
+  EXPECT_EQ(path, folder / ("kvspan/calibration/" + engine->fingerprint() + ".gguf"));
+
+  std::filesystem::resize_file(path, 1000);
+  const auto damaged = ensure_calibration(*engine, text, options);
+  ASSERT_FALSE(damaged);
+  EXPECT_NE(damaged.error().message.find(path), std::string::npos) << damaged.error().message;
+}
+
+}  // namespace
+}  // namespace kvspan::testing

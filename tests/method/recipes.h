@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every method, selector and pair that composes, small enough for a text of some hundred tokens.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvspan::testing {
+
+struct SuiteRecipe {
+  std::string text;
+  bool splits = true;  // the same segments however calls are split
+  bool drops = false;  // tokens are dropped
+  bool reads_some = false;
+};
+
+inline std::vector<SuiteRecipe> suite_recipes() {
+  std::vector<SuiteRecipe> all;
+  const auto add = [&](std::string text, bool splits = true, bool drops = false,
+                       bool reads_some = false) {
+    all.push_back({std::move(text), splits, drops, reads_some});
+  };
+  add("full");
+  add("full:store=f32");
+  for (const char* rope : {"post", "pre", "anchor"}) {
+    const std::string tail = std::string(",sink=5,recent=20,rope=") + rope;
+    for (const char* share : {"head", "layer"}) {
+      const std::string both = tail + ",share=" + share;
+      add("static:rk=6,rv=8" + both);
+      add("fd:rk=6,rv=8,chunk=64,tau=0.3" + both);
+      add("rotate:rk=6,rv=8,every=32" + both);
+      add("spectral:rk=6,rv=8,block=48,store=f16" + both);
+      add("oja:rk=6,rv=8" + both, false);
+    }
+  }
+  for (const char* store : {"f32", "bf16", "int8", "int4"}) {
+    add(std::string("static:rk=8,rv=8,sink=0,recent=0,store=") + store);
+  }
+  add("static:rk=8,rv=8,basis=qk,sink=4,recent=8");
+  add("static:rk=8,rv=8,basis=attn,sink=4,recent=8,gamma=fit");
+  add("static:energy=0.9,sink=4,recent=8,gamma=sqrt");
+  add("static:ratio=0.5,ranks=table,sink=4,recent=8");
+  add("static:rk=full,rv=8,sink=4,recent=8");
+  add("static:rk=8,rv=full,sink=4,recent=8");
+  add("static:rk=8,rv=8,read=reconstruct,sink=4,recent=8");
+  add("fd:rk=6,rv=6,first=full,tau=0.2,warm=40,sink=0,recent=0");
+  add("fd:rk=6,rv=6,lookahead=10,update=subsample,step=3,merge=0.99,sink=3,recent=7");
+  add("spectral:ranks=layers,block=64,scale=tile,weight=attention,sink=4,recent=16", false);
+  add("oja:rk=6,rv=8,stale=rotate,sink=4,recent=16", false);
+  add("oja:rk=6,rv=8,stale=reuse,norm=token,sink=4,recent=16", false);
+  for (const char* bits : {"8", "4", "3", "2"}) {
+    add(std::string("quant:group=16,sink=4,recent=16,bits=") + bits);
+  }
+  add("quant:rotate=none,group=16,sink=0,recent=0");
+  add("quant:layout=head,bits=8,sink=4,recent=16");
+  add("quant:layout=tensor,bits=8,sink=4,recent=16");
+  add("quant:layout=kivi,group=16,bits=2,sink=4,recent=16");
+  add("prune:keep=0.5,sink=4,recent=16", true, true);
+  add("window:size=60", true, true);
+  add("streaming:sink=4,size=60", true, true);
+  for (const char* method :
+       {"", "+static:rk=8,rv=8,sink=4,recent=32", "+quant:group=16,sink=4,recent=32",
+        "+fd:rk=6,rv=6,tau=0.3,sink=4,recent=32"}) {
+    const std::string tail = method;
+    add("snapkv:keep=0.5,window=8" + tail, false, true);
+    add("h2o:keep=0.5" + tail, false, true);
+    add("scissorhands:keep=90,drop=10,history=20" + tail, false, true);
+    add("quest:keep=64,page=8,skip=1" + tail, false, false, true);
+    add("shadowkv:keep=64,chunk=8,outliers=2" + tail, false, false, true);
+  }
+  return all;
+}
+
+}  // namespace kvspan::testing
