@@ -9,12 +9,12 @@
 #include <cstring>
 #include <memory>
 
+#include "base/byte_stream.h"
 #include "base/fail.h"
 #include "base/half.h"
 #include "io/atomic_file.h"
 #include "io/user_folders.h"
 #include "model/ggml_log.h"
-#include "subspace/byte_stream.h"
 
 namespace kvspan {
 namespace {
