@@ -18,6 +18,10 @@ constexpr std::array kTasks{
 
 Action setup_eval(CLI::App& app) {
   app.require_subcommand(1, 1);
+  app.footer(
+      "Examples:\n"
+      "  kvspan eval ppl -m smollm2 --windows 4 --cache quant:bits=4\n"
+      "  kvspan eval ppl --help\n");
   auto actions = std::make_shared<std::vector<std::pair<const CLI::App*, Action>>>();
   for (const Command& task : kTasks) {
     CLI::App* sub = app.add_subcommand(std::string(task.name), std::string(task.summary));

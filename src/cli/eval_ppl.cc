@@ -221,7 +221,7 @@ Action setup_eval_ppl(CLI::App& app) {
   auto flags = std::make_shared<PplFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
-  app.add_option("--cache", flags->recipes, "Recipes to measure beside full")->type_name("RECIPE");
+  add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure beside full");
   add_measured_text_flag(app, flags->file);
   add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 4, 1 << 24);
   add_integer(app, "--windows", flags->windows, "Windows to read at most", 1, 1 << 20);
