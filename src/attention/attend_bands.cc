@@ -82,14 +82,17 @@ class Runner {
     turned_ = take(sizes.rows * sizes.dim);
     moved_ = take(sizes.rows * sizes.key_places);
     offset_ = take(sizes.rows);
+    weight_scale_ = take(sizes.rows);
     scales_ = take(sizes.rows * 9);
-    rounded_ = reinterpret_cast<std::int8_t*>(take(sizes.bytes_as_floats(sizes.rows * sizes.key_places)));
+    rounded_ =
+        reinterpret_cast<std::int8_t*>(take(sizes.bytes_as_floats(sizes.rows * sizes.key_places)));
     sums_ = reinterpret_cast<std::int32_t*>(take(sizes.rows * 16));
     scores_ = take(sizes.rows * (kRunTokens + kScoreMultiple));
     means_ = take(sizes.rows * (kRunTokens + kScoreMultiple));
     weights_ = reinterpret_cast<std::int8_t*>(take(sizes.bytes_as_floats(sizes.rows * kRunTokens)));
     added_ = reinterpret_cast<std::int32_t*>(take(sizes.rows * sizes.value_places));
-    key_codes_ = reinterpret_cast<std::int8_t*>(take(sizes.bytes_as_floats(kRunTiles * sizes.key_places * 16)));
+    key_codes_ = reinterpret_cast<std::int8_t*>(
+        take(sizes.bytes_as_floats(kRunTiles * sizes.key_places * 16)));
     value_codes_ = &keys == &values
                        ? key_codes_
                        : reinterpret_cast<std::int8_t*>(
@@ -193,11 +196,11 @@ class Runner {
     for (std::int32_t i = 0; i < n; ++i) {
       keys_.unpack(tile + i, key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places_ * kTile);
       for (std::int32_t t = 0; t < kTile; ++t) {
-        key_gains_[i * kTile + t] =
-            key_code_.gain() ? log_gain(keys_.gains(tile + i)[t]) : 1.0f;
+        key_gains_[i * kTile + t] = key_code_.gain() ? log_gain(keys_.gains(tile + i)[t]) : 1.0f;
       }
       if (&keys_ == &values_) continue;
-      values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
+      values_.unpack(tile + i,
+                     value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
       for (std::int32_t t = 0; t < kTile; ++t) {
         value_gains_[i * kTile + t] =
             value_code_.gain() ? log_gain(values_.gains(tile + i)[t]) : 1.0f;
@@ -208,9 +211,8 @@ class Runner {
     for (std::int32_t r = 0; r < rows_; ++r) {
       float* s = scores_ + static_cast<std::ptrdiff_t>(r) * stride;
       const std::int32_t from =
-          layer_.window > 0
-              ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
-              : 0;
+          layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
+                            : 0;
       std::int8_t* w8 = weights_ + static_cast<std::ptrdiff_t>(r) * tokens;
       if (from == tokens) {
         std::fill_n(w8, tokens, std::int8_t{0});
@@ -280,14 +282,16 @@ class Runner {
         kernels_.score_rows(from, per_head, dim_, {table.data, dim_, Element::kF32}, 1, nullptr, to,
                             stride);
         for (std::int32_t p = 0; p < per_head; ++p) {
-          std::fill_n(to + static_cast<std::ptrdiff_t>(p) * stride, tokens, to[static_cast<std::ptrdiff_t>(p) * stride]);
+          std::fill_n(to + static_cast<std::ptrdiff_t>(p) * stride, tokens,
+                      to[static_cast<std::ptrdiff_t>(p) * stride]);
         }
       }
     }
     for (std::int32_t i = 0; i < n; ++i) {
       const std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places_ * kTile;
       for (std::int32_t r = 0; r < rows_; ++r) {
-        std::fill_n(scores_ + static_cast<std::ptrdiff_t>(r) * stride + i * kTile, kTile, offset_[r]);
+        std::fill_n(scores_ + static_cast<std::ptrdiff_t>(r) * stride + i * kTile, kTile,
+                    offset_[r]);
       }
       for (std::size_t w = 0; w < key_code_.width_runs().size(); ++w) {
         const auto& run = key_code_.width_runs()[w];
@@ -295,7 +299,8 @@ class Runner {
                      rounded_ + 4 * run.first_quad, key_places_, rows_, sums_);
         for (std::int32_t r = 0; r < rows_; ++r) {
           float* s = scores_ + static_cast<std::ptrdiff_t>(r) * stride + i * kTile;
-          const float scale = scales_[static_cast<std::ptrdiff_t>(r) * 9 + static_cast<std::ptrdiff_t>(w)];
+          const float scale =
+              scales_[static_cast<std::ptrdiff_t>(r) * 9 + static_cast<std::ptrdiff_t>(w)];
           for (std::int32_t t = 0; t < kTile; ++t) {
             s[t] += scale * static_cast<float>(sums_[r * 16 + t]);
           }
@@ -319,10 +324,9 @@ class Runner {
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
   std::int32_t dim_ = 0, key_places_ = 0, value_places_ = 0, first_ = 0, rows_ = 0;
-  float *q_, *turned_, *moved_, *offset_, *scales_, *scores_, *means_, *key_gains_, *value_gains_,
-      *cosines_, *sines_, *state_;
+  float *q_, *turned_, *moved_, *offset_, *weight_scale_, *scales_, *scores_, *means_, *key_gains_,
+      *value_gains_, *cosines_, *sines_, *state_;
   float *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
-  float weight_scale_[BandsScratch::kRowBlock + 64] = {};
   std::int8_t *rounded_, *weights_, *key_codes_, *value_codes_;
   std::int32_t *sums_, *added_;
 };
@@ -417,8 +421,8 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   if (cut.chunks == 1) return {};
   for (int block; (block = team.take()) < cut.row_blocks;) {
     write_rows(values.code(), queries, cut, sizes, block,
-               scratch.partials() +
-                   static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * sizes.state(),
+               scratch.partials() + static_cast<std::size_t>(block) *
+                                        static_cast<std::size_t>(cut.chunks) * sizes.state(),
                out, lse, c);
   }
   team.barrier();

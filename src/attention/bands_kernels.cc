@@ -9,7 +9,7 @@ const BandsAttentionKernels detail::kBandsAttentionRef{score_plain, weigh_plain,
 
 const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)
-  if (level == CpuLevel::kNeon) return detail::kBandsAttentionNeon;
+  if (level == CpuLevel::kNeon || level == CpuLevel::kNeonI8mm) return detail::kBandsAttentionNeon;
 #elif defined(__x86_64__)
   if (level == CpuLevel::kAvx2 || level == CpuLevel::kAvx512) return detail::kBandsAttentionAvx2;
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer products of bands: codes of tiles as codec/bands_pack.h unpacks them, [quads][16 tokens][4
-// components], with queries and weights rounded to 8 bits. Sums are exact: of at most 4096 products
-// below 2^14.
+// Integer products of bands: codes of tiles as codec/bands_pack.h unpacks them, [quads][16
+// tokens][4 components], with queries and weights rounded to 8 bits. Sums are exact: of at most
+// 4096 products below 2^14.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 namespace kvspan {
 
 struct BandsAttentionKernels {
-  // sums[r * 16 + t] = sum over quads q and k < 4 of codes[q][t][k] * queries[r * stride + 4 q + k].
+  // sums[r * 16 + t] = sum over quads q and k < 4 of codes[q][t][k] * queries[r * stride + 4 q +
+  // k].
   void (*score)(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
                 std::int32_t stride, std::int32_t rows, std::int32_t* sums) noexcept;
   // sums[r * 4 quads + 4 q + k] = sum over tiles i and t < 16 of codes[i][q][t][k] * weights[r *

@@ -57,15 +57,21 @@ void score(const std::int8_t* codes, std::int32_t quads, const std::int8_t* quer
            std::int32_t stride, std::int32_t rows, std::int32_t* sums) noexcept {
   std::int32_t r = 0;
   for (; r + kRows <= rows; r += kRows) {
-    score_rows<kRows>(codes, quads, queries + static_cast<std::ptrdiff_t>(r) * stride, stride, sums + 16 * r);
+    score_rows<kRows>(codes, quads, queries + static_cast<std::ptrdiff_t>(r) * stride, stride,
+                      sums + 16 * r);
   }
   const std::int8_t* rest = queries + static_cast<std::ptrdiff_t>(r) * stride;
   switch (rows - r) {
-    case 4: return score_rows<4>(codes, quads, rest, stride, sums + 16 * r);
-    case 3: return score_rows<3>(codes, quads, rest, stride, sums + 16 * r);
-    case 2: return score_rows<2>(codes, quads, rest, stride, sums + 16 * r);
-    case 1: return score_rows<1>(codes, quads, rest, stride, sums + 16 * r);
-    default: return;
+    case 4:
+      return score_rows<4>(codes, quads, rest, stride, sums + 16 * r);
+    case 3:
+      return score_rows<3>(codes, quads, rest, stride, sums + 16 * r);
+    case 2:
+      return score_rows<2>(codes, quads, rest, stride, sums + 16 * r);
+    case 1:
+      return score_rows<1>(codes, quads, rest, stride, sums + 16 * r);
+    default:
+      return;
   }
 }
 
@@ -96,7 +102,8 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
         sum[r] = vdotq_laneq_s32(sum[r], c3, w, 3);
       }
     }
-    for (int r = 0; r < R; ++r) vst1q_s32(sums + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4, sum[r]);
+    for (int r = 0; r < R; ++r)
+      vst1q_s32(sums + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4, sum[r]);
   }
 }
 
@@ -104,8 +111,12 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            const std::int8_t* weights, std::int32_t rows, std::int32_t* sums) noexcept {
   constexpr int kBlock = 9;
   std::int32_t r = 0;
-  const auto at = [&](std::int32_t row) { return weights + static_cast<std::ptrdiff_t>(row) * 16 * tiles; };
-  const auto to = [&](std::int32_t row) { return sums + static_cast<std::ptrdiff_t>(row) * 4 * quads; };
+  const auto at = [&](std::int32_t row) {
+    return weights + static_cast<std::ptrdiff_t>(row) * 16 * tiles;
+  };
+  const auto to = [&](std::int32_t row) {
+    return sums + static_cast<std::ptrdiff_t>(row) * 4 * quads;
+  };
   for (; r + kBlock <= rows; r += kBlock) weigh_rows<kBlock>(codes, tiles, quads, at(r), to(r));
   for (; r + 4 <= rows; r += 4) weigh_rows<4>(codes, tiles, quads, at(r), to(r));
   for (; r < rows; ++r) weigh_rows<1>(codes, tiles, quads, at(r), to(r));
@@ -134,7 +145,8 @@ void project(const float* factors, const float* matrix, std::int32_t rows, std::
     vst1q_f32(to + j, sum);
   }
   for (; j < cols; ++j) {
-    for (std::int32_t i = 0; i < rows; ++i) to[j] += factors[i] * matrix[static_cast<std::ptrdiff_t>(i) * cols + j];
+    for (std::int32_t i = 0; i < rows; ++i)
+      to[j] += factors[i] * matrix[static_cast<std::ptrdiff_t>(i) * cols + j];
   }
 }
 

@@ -94,7 +94,9 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& par
 
 void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
   const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
-  const auto floats = [&](std::size_t count) { return Buffer(count * sizeof(float), kind_, ledger); };
+  const auto floats = [&](std::size_t count) {
+    return Buffer(count * sizeof(float), kind_, ledger);
+  };
   analysis_ = floats(d * n);
   synthesis_ = floats(d * n);
   steps_ = floats(n);
@@ -178,8 +180,8 @@ void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
       const double x = double{work[i]} * double{inverse[i]};
       sum += x * x;
     }
-    *gain = log_gain_code(
-        static_cast<float>(std::sqrt(sum / static_cast<double>(layout_.stored()))));
+    *gain =
+        log_gain_code(static_cast<float>(std::sqrt(sum / static_cast<double>(layout_.stored()))));
     factor = 1.0f / log_gain(*gain);
   }
   for (std::int32_t i = 0; i < places_; ++i) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of bands (spec section 3): the learned directions as a transform, each component with its
-// own number of bits. The vector is z = [x_k ; x_v] of all heads of a group, or one of the two:
+// The code of bands (spec section 3): the learned directions as a transform, each component with
+// its own number of bits. The vector is z = [x_k ; x_v] of all heads of a group, or one of the two:
 //     x_k = Rot(t - t_a)(k0 - mu)    anchored keys; or k - mu, the key after RoPE (no anchor)
 //     x_v = v - m
 //     c = A z, z^ = B c^             A [D, D], B [D, D]; only components with bits are kept
-//     c^_i = g step_i (code_i + 1/2) g the token's gain: the root mean square of c_i / sigma_i over the
+//     c^_i = g step_i (code_i + 1/2) g the token's gain: the root mean square of c_i / sigma_i over
+//     the
 //                                    kept components, in 8 bits (codec/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
@@ -29,12 +30,12 @@ namespace kvspan {
 // What a code is made of; copied.
 struct BandsParts {
   std::int32_t heads = 1;
-  std::int32_t key_dim = 0;    // 0: no keys in z
-  std::int32_t value_dim = 0;  // 0: no values in z
+  std::int32_t key_dim = 0;       // 0: no keys in z
+  std::int32_t value_dim = 0;     // 0: no values in z
   std::int32_t anchor_block = 0;  // positions that share an anchor, a multiple of 16; 0: after RoPE
   Rope rope;                      // of anchored keys
-  std::span<const float> key_mean;    // [heads * key_dim]
-  std::span<const float> value_mean;  // [heads * value_dim]
+  std::span<const float> key_mean;       // [heads * key_dim]
+  std::span<const float> value_mean;     // [heads * value_dim]
   TensorView<const float, 2> analysis;   // [D, D], a row for each component
   TensorView<const float, 2> synthesis;  // [D, D], a column for each component
   std::span<const std::uint8_t> bits;    // [D], 0 to 6 or 8
@@ -45,8 +46,8 @@ struct BandsParts {
 
 class BandsCode {
  public:
-  // Fails, naming what is wrong, on shapes that do not fit, numbers that are not finite, or where no
-  // component has bits.
+  // Fails, naming what is wrong, on shapes that do not fit, numbers that are not finite, or where
+  // no component has bits.
   static Result<std::shared_ptr<const BandsCode>> create(const BandsParts& parts,
                                                          const std::shared_ptr<Ledger>& ledger,
                                                          MemoryKind kind = MemoryKind::kShared);
@@ -73,9 +74,7 @@ class BandsCode {
   std::int32_t anchor_block() const noexcept { return anchor_block_; }
   // 0 where keys are coded after RoPE.
   std::int32_t anchor_of(std::int32_t position) const noexcept {
-    return anchor_block_ == 0
-               ? 0
-               : position / anchor_block_ * anchor_block_ + anchor_block_ / 2;
+    return anchor_block_ == 0 ? 0 : position / anchor_block_ * anchor_block_ + anchor_block_ / 2;
   }
   // Rot(t - t_a) mu of one head, [key_dim padded to 8].
   const float* turned_mean(std::int32_t head, std::int32_t position) const noexcept;
@@ -88,14 +87,15 @@ class BandsCode {
     return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
   }
   const float* value_rows(std::int32_t head) const noexcept {
-    return synthesis_.as<float>() +
-           (static_cast<std::ptrdiff_t>(key_width()) + static_cast<std::ptrdiff_t>(head) * value_dim_) *
-               places_;
+    return synthesis_.as<float>() + (static_cast<std::ptrdiff_t>(key_width()) +
+                                     static_cast<std::ptrdiff_t>(head) * value_dim_) *
+                                        places_;
   }
 
   // z [D] of a token from its rows as attention sees them: keys [heads][key_dim] after RoPE, values
   // [heads][value_dim]; rows are `stride` apart from head to head.
-  void gather(const float* keys, const float* values, std::int32_t position, float* z) const noexcept;
+  void gather(const float* keys, const float* values, std::int32_t position,
+              float* z) const noexcept;
   // codes [places] and the gain's code of z [D]; work [places] floats.
   void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const noexcept;
   // c^ [places] from codes and gain.
@@ -117,8 +117,8 @@ class BandsCode {
   BandsLayout layout_;
   std::vector<WidthRun> runs_;
   MemoryKind kind_ = MemoryKind::kShared;
-  Buffer analysis_;   // A' [D, places]
-  Buffer synthesis_;  // B [D, places]
+  Buffer analysis_;                                                  // A' [D, places]
+  Buffer synthesis_;                                                 // B [D, places]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
   Buffer value_mean_;    // [heads * value_dim]

@@ -25,9 +25,9 @@ void BandsStore::append(std::int32_t position, const std::int8_t* codes, const s
     make_sole_owner(blocks_.back().gains, ledger_);
   }
   Block& block = blocks_.back();
-  layout.pack(codes, kBandTokens, static_cast<std::size_t>(code_->places()),
-              block.payload->as<std::uint8_t>() +
-                  static_cast<std::size_t>(place) * layout.tile_bytes());
+  layout.pack(
+      codes, kBandTokens, static_cast<std::size_t>(code_->places()),
+      block.payload->as<std::uint8_t>() + static_cast<std::size_t>(place) * layout.tile_bytes());
   std::memcpy(block.gains->as<std::int8_t>() + place * kTileTokens, gains, kBandTokens);
   std::memcpy(block.gains->as<std::int8_t>() + kBlockTokens +
                   static_cast<std::size_t>(place) * sizeof(std::uint16_t),
@@ -70,8 +70,8 @@ void BandsStore::coefficients(std::int32_t token, float* c) const {
   unpack(tile, quads.data());
   std::vector<std::int8_t> codes(static_cast<std::size_t>(code_->places()));
   for (std::size_t i = 0; i < codes.size(); ++i) {
-    codes[i] = quads[i / kBandQuad * kBandCodes + static_cast<std::size_t>(t) * kBandQuad +
-                     i % kBandQuad];
+    codes[i] =
+        quads[i / kBandQuad * kBandCodes + static_cast<std::size_t>(t) * kBandQuad + i % kBandQuad];
   }
   code_->decode(codes.data(), gains(tile)[t], c);
 }

@@ -33,9 +33,9 @@ class BandsStore {
   std::int32_t first_position() const noexcept { return first_position_; }
   std::int32_t next_position() const noexcept { return first_position_ + tokens(); }
 
-  // Adds a tile: codes [16, places], gains [16], the tokens kept elsewhere as bits of `escaped`. The
-  // first tile says at which position (a multiple of 16) the store begins. Throws std::bad_alloc, and
-  // then holds what it held.
+  // Adds a tile: codes [16, places], gains [16], the tokens kept elsewhere as bits of `escaped`.
+  // The first tile says at which position (a multiple of 16) the store begins. Throws
+  // std::bad_alloc, and then holds what it held.
   void append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
               std::uint16_t escaped);
   void clear() noexcept;

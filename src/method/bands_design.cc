@@ -103,8 +103,8 @@ class Designer {
       const auto d = static_cast<std::size_t>(layer(u).value_dim);
       MatrixD values(nv, nv);
       for (std::int32_t h = 0; h < u.heads.count; ++h) {
-        const float* from = learnt(u).output_metric.data() +
-                            static_cast<std::size_t>(u.heads.first + h) * d * d;
+        const float* from =
+            learnt(u).output_metric.data() + static_cast<std::size_t>(u.heads.first + h) * d * d;
         const std::size_t at = static_cast<std::size_t>(h) * d;
         for (std::size_t i = 0; i < d; ++i) {
           for (std::size_t j = 0; j < d; ++j) values(at + i, at + j) = from[i * d + j];
@@ -131,8 +131,8 @@ class Designer {
     parts.value_dim = u.values ? l.value_dim : 0;
     parts.anchor_block = u.keys ? options_.anchor : 0;
     if (options_.anchor > 0) parts.rope = l.rope;
-    const std::vector<float> key_mean(u.moment.mean.begin(),
-                                      u.moment.mean.begin() + static_cast<std::ptrdiff_t>(key_width(u)));
+    const std::vector<float> key_mean(
+        u.moment.mean.begin(), u.moment.mean.begin() + static_cast<std::ptrdiff_t>(key_width(u)));
     const std::vector<float> value_mean(
         u.moment.mean.begin() + static_cast<std::ptrdiff_t>(key_width(u)), u.moment.mean.end());
     parts.key_mean = key_mean;
@@ -142,15 +142,15 @@ class Designer {
     parts.bits = u.bits;
     parts.gain = options_.gain;
     std::vector<float> sigma(d), steps(d, 1.0f);
-    for (std::size_t i = 0; i < d; ++i) sigma[i] = static_cast<float>(std::sqrt(u.transform.power[i]));
+    for (std::size_t i = 0; i < d; ++i)
+      sigma[i] = static_cast<float>(std::sqrt(u.transform.power[i]));
     parts.sigma = sigma;
     KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits));
     const Matrix c = sample_coefficients(u, layout, sigma);
     std::vector<float> column(c.rows());
     for (std::size_t p = 0; p < layout.stored(); ++p) {
       for (std::size_t s = 0; s < c.rows(); ++s) column[s] = c(s, p);
-      steps[layout.order()[p]] =
-          static_cast<float>(fit_midrise(column, layout.width(p)).step);
+      steps[layout.order()[p]] = static_cast<float>(fit_midrise(column, layout.width(p)).step);
     }
     parts.steps = steps;
     KVSPAN_TRY(u.code, BandsCode::create(parts, ledger));
@@ -226,8 +226,8 @@ std::vector<std::span<const double>> powers_of(const std::vector<Unit*>& units) 
   return all;
 }
 
-// Bits of the units at `budget` bits an element, gains and the padding of quads counted: the slope is
-// found for what is stored, not for what is asked.
+// Bits of the units at `budget` bits an element, gains and the padding of quads counted: the slope
+// is found for what is stored, not for what is asked.
 Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptions& options) {
   double elements = 0.0, gains = 0.0;
   for (const Unit* unit : units) {
@@ -309,7 +309,8 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
   KVSPAN_CHECK_OK(analyse(values, 1.0));
   if (options.joint) {
     // alpha makes a bit spent on a key as useful as one spent on a value.
-    const double key_slope = slope_for(powers_of(pointers(keys)), 2.0 * kKeyShare * options.bits, options.levels);
+    const double key_slope =
+        slope_for(powers_of(pointers(keys)), 2.0 * kKeyShare * options.bits, options.levels);
     const double value_slope =
         slope_for(powers_of(pointers(values)), 2.0 * kValueShare * options.bits, options.levels);
     both = make_units(true, true);
@@ -323,8 +324,7 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
   if (!options.joint) {
     for (Unit& unit : values) coded.push_back(&unit);
   }
-  KVSPAN_CHECK_OK(
-      for_each(coded, [&](Unit& unit) { return designer.finish(unit, ledger); }));
+  KVSPAN_CHECK_OK(for_each(coded, [&](Unit& unit) { return designer.finish(unit, ledger); }));
 
   std::vector<std::vector<GroupBands>> designed(groups.size());
   std::size_t at = 0;

@@ -225,8 +225,9 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
       stacked.data()[i] += metric->data()[i];
     }
   }
-  KVSPAN_TRY(const Transform transform,
-             leading_transform(stacked, basis == "attn" ? std::optional(ridged(*metric)) : std::nullopt));
+  KVSPAN_TRY(
+      const Transform transform,
+      leading_transform(stacked, basis == "attn" ? std::optional(ridged(*metric)) : std::nullopt));
   plan.rank.directions = plan.rank.choose(transform.power);
   if (keys && m.is_word("gamma") && m.word("gamma") == "sqrt") {
     plan.style.gamma =

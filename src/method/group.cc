@@ -58,6 +58,20 @@ std::int32_t Group::settled() const noexcept {
   return std::max(settled_, std::min(options_.sink, list_.tokens()));
 }
 
+std::int32_t Group::next_position() const noexcept {
+  const std::int32_t listed = list_.next_position();
+  return bands_ && !bands_->keys.empty() ? std::max(listed, bands_->keys.next_position()) : listed;
+}
+
+void Group::move_out(std::span<const std::uint8_t> escape) {
+  const std::int32_t at = settled();
+  std::int32_t stay = 0;
+  for (const std::uint8_t e : escape) stay += e != 0 ? 1 : 0;
+  list_.select(at, escape);
+  settled_ = at + stay;
+  mark_changed();
+}
+
 RowBlock Group::read(std::int32_t first, std::int32_t n) const {
   KVSPAN_EXPECT(first >= 0 && n >= 0 && first + n <= waiting(), "rows that wait");
   return read_tokens(settled() + first, n);
@@ -131,6 +145,10 @@ void Group::truncate(std::int32_t position) {
 
 void Group::clear() noexcept {
   list_.clear();
+  if (bands_) {
+    bands_->keys.clear();
+    if (bands_->values) bands_->values->clear();
+  }
   scores_ = {};
   settled_ = 0;
   changed_at_ = 0;

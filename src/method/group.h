@@ -11,9 +11,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "cache/bands_store.h"
 #include "cache/encode_rows.h"
 #include "cache/segment_list.h"
 #include "kvspan/cache.h"
@@ -22,6 +24,14 @@
 #include "method/token_scores.h"
 
 namespace kvspan {
+
+// Tokens that left the list for bands: keys and values in one store, or in two.
+struct BandsTokens {
+  BandsStore keys;
+  std::optional<BandsStore> values;  // none: `keys` holds both
+
+  const BandsStore& value_store() const noexcept { return values ? *values : keys; }
+};
 
 // Which heads a group has, and how it keeps its full-rank ends.
 struct GroupOptions {
@@ -56,6 +66,14 @@ class Group {
   SegmentList& list() noexcept { return list_; }
   const SegmentList& list() const noexcept { return list_; }
 
+  // Null unless the group's method is bands.
+  BandsTokens* bands() noexcept { return bands_ ? &*bands_ : nullptr; }
+  const BandsTokens* bands() const noexcept { return bands_ ? &*bands_ : nullptr; }
+  void set_bands(BandsTokens bands) { bands_ = std::move(bands); }
+
+  // One beyond the last position held, wherever.
+  std::int32_t next_position() const noexcept;
+
   // Index of the oldest waiting row.
   std::int32_t settled() const noexcept;
   std::int32_t waiting() const noexcept { return list_.tokens() - settled(); }
@@ -72,7 +90,9 @@ class Group {
               std::span<const std::shared_ptr<const Code>> keys,
               std::span<const std::shared_ptr<const Code>> values);
   // Coded segments whose codes were exchanged; the list has been changed by the caller.
-  void mark_changed() noexcept { changed_at_ = list_.next_position(); }
+  void mark_changed() noexcept { changed_at_ = next_position(); }
+  // The oldest n waiting rows leave the list, but for those that escape[i] marks.
+  void move_out(std::span<const std::uint8_t> escape);
   // Forgets tokens; keep[i] belongs to token first + i.
   void select(std::int32_t first, std::span<const std::uint8_t> keep);
   // Attention that each token has received so far, where kept: [tokens].
@@ -90,6 +110,7 @@ class Group {
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;
   SegmentList list_;
+  std::optional<BandsTokens> bands_;
   TokenScores scores_;
   std::int32_t settled_ = 0;
   std::int32_t changed_at_ = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "attention/attend.h"
+#include "attention/attend_bands.h"
 #include "attention/received.h"
 #include "base/expect.h"
 #include "base/fail.h"
@@ -52,7 +53,9 @@ MethodCache::Member::Member(const LayerShape& layer, const PreparedGroup& prepar
     : group(layer, prepared.options, ledger),
       policy(prepared.make_policy ? prepared.make_policy(ledger) : nullptr),
       selector(prepared.make_selector ? prepared.make_selector(ledger) : nullptr),
-      observed_queries(prepared.observed_queries) {}
+      observed_queries(prepared.observed_queries) {
+  if (prepared.bands) group.set_bands(prepared.bands(ledger));
+}
 
 MethodCache::Member::Member(const Member& other)
     : group(other.group),
@@ -164,10 +167,10 @@ MethodCache::MethodCache(std::shared_ptr<const Prepared> prepared)
 }
 
 std::int32_t MethodCache::tokens() const noexcept {
-  std::int32_t least = layers_.front().members.front().group.list().next_position();
+  std::int32_t least = layers_.front().members.front().group.next_position();
   for (const Layer& layer : layers_) {
     for (const Member& member : layer.members) {
-      least = std::min(least, member.group.list().next_position());
+      least = std::min(least, member.group.next_position());
     }
   }
   return least;
@@ -241,6 +244,9 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
   if (team.leader()) from.queries = n;
+  if (from.members.front().group.bands() != nullptr) {
+    return attend_with_bands(from, shape, queries, out, scratch, team);
+  }
   if (observed == 0 && from.reads_lists()) {
     return attend_segments(shape, from.groups, queries, out, {}, scratch, team);
   }
@@ -256,6 +262,52 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   if (observed == 0) return {};
   return received_attention(shape, from.reading, queries, {lse.data, lse.shape, lse.strides},
                             n - observed, from.received, scratch, team);
+}
+
+// The list's tokens and those of bands apart, then merged by their log-sum-exps.
+Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
+                                      const TensorView<float, 3>& out, AttentionScratch& scratch,
+                                      Team& team) {
+  const std::size_t n = queries.positions.size(), heads = out.shape[1], dim = out.shape[2];
+  if (team.leader()) {
+    try {
+      from.lse.resize(2 * n * heads);
+      from.banded.resize(n * heads * dim);
+      from.prepared = {};
+    } catch (const std::bad_alloc&) {
+      from.prepared = fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", n);
+    }
+  }
+  team.barrier();
+  KVSPAN_CHECK_OK(from.prepared);
+  const TensorView<float, 2> lse(from.lse.data(), {n, heads});
+  const TensorView<float, 2> other_lse(from.lse.data() + n * heads, {n, heads});
+  const TensorView<float, 3> other(from.banded.data(), {n, heads, dim});
+  KVSPAN_CHECK_OK(attend_segments(shape, from.groups, queries, out, lse, scratch, team));
+  const std::int32_t per_head = shape.query_heads / shape.kv_heads;
+  for (Member& member : from.members) {
+    const BandsTokens& bands = *member.group.bands();
+    if (bands.keys.empty()) continue;
+    const GroupOptions& options = member.group.options();
+    const std::int32_t first = options.first_head * per_head, count = options.heads * per_head;
+    Queries part = queries;
+    part.rows = heads_of(queries.rows, first, count);
+    TensorView<float, 2> part_lse = lse, part_other_lse = other_lse;
+    for (TensorView<float, 2>* view : {&part_lse, &part_other_lse}) {
+      view->data += first;
+      view->shape[1] = static_cast<std::size_t>(count);
+    }
+    const TensorView<float, 3> part_other = heads_of(other, first, count);
+    KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part, part_other,
+                                 part_other_lse, bands_scratch_, team));
+    if (team.leader()) {
+      merge_attention(heads_of(out, first, count), part_lse,
+                      {part_other.data, part_other.shape, part_other.strides},
+                      {part_other_lse.data, part_other_lse.shape, part_other_lse.strides});
+    }
+  }
+  team.barrier();
+  return {};
 }
 
 Status MethodCache::settle(int layer, Team& team) {
@@ -316,6 +368,14 @@ CacheBytes MethodCache::bytes() const {
     for (const Member& member : layer.members) {
       member.group.list().add_bytes(bytes, codes);
       bytes.positions += member.group.score_bytes();
+      if (const BandsTokens* bands = member.group.bands()) {
+        bytes.coefficients += bands->keys.payload_bytes();
+        bytes.scales += bands->keys.gain_bytes();
+        if (bands->values) {
+          bytes.coefficients += bands->values->payload_bytes();
+          bytes.scales += bands->values->gain_bytes();
+        }
+      }
       if (member.policy) {
         bytes.sketches += member.policy->sketch_bytes();
         member.policy->add_codes(codes);

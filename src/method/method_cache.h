@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/attend_bands.h"
 #include "attention/plan.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
@@ -61,6 +62,7 @@ class MethodCache final : public KvCache {
     std::vector<HeadGroup> reading;  // what the current call reads instead, where that differs
     std::vector<float> lse;          // of the current call, [queries, query_heads]
     std::vector<TensorView<float, 2>> received;
+    std::vector<float> banded;  // what the tokens of bands gave, [queries, query_heads, value_dim]
     std::int32_t queries = 0;  // of the last attend
     bool extended = false;
     bool reconstruct = false;
@@ -76,12 +78,16 @@ class MethodCache final : public KvCache {
     Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed);
   };
 
-  MethodCache(const MethodCache& other) = default;
+  MethodCache(const MethodCache& other)
+      : prepared_(other.prepared_), ledger_(other.ledger_), layers_(other.layers_) {}
   Layer& layer_at(int layer);
+  Status attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
+                           const TensorView<float, 3>& out, AttentionScratch& scratch, Team& team);
 
   std::shared_ptr<const Prepared> prepared_;
   std::shared_ptr<Ledger> ledger_;
   std::vector<Layer> layers_;
+  BandsScratch bands_scratch_;
 };
 
 }  // namespace kvspan

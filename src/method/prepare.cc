@@ -11,7 +11,8 @@ namespace {
 
 using Family = detail::PreparedLayers (*)(const detail::PrepareInput&);
 
-constexpr std::array<std::pair<std::string_view, Family>, 10> kFamilies{{
+constexpr std::array<std::pair<std::string_view, Family>, 11> kFamilies{{
+    {"bands", detail::prepare_bands},
     {"full", detail::prepare_full},
     {"quant", detail::prepare_quant},
     {"static", detail::prepare_subspace},

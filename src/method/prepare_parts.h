@@ -30,6 +30,7 @@ PreparedLayers prepare_subspace(const PrepareInput& in);
 // full, quant
 PreparedLayers prepare_full(const PrepareInput& in);
 PreparedLayers prepare_quant(const PrepareInput& in);
+PreparedLayers prepare_bands(const PrepareInput& in);
 // prune, window, streaming
 PreparedLayers prepare_tokens(const PrepareInput& in);
 // Adds the selector to groups that a method prepared.

@@ -80,7 +80,9 @@ PreparedLayers prepare_full(const PrepareInput& in) {
     options.heads = shape.kv_heads;
     options.ends = in.method.word("store") == "f32" ? Element::kF32 : Element::kF16;
     options.moves = false;
-    layers.push_back({{{.options = options, .make_policy = {}, .make_selector = {}}}});
+    PreparedLayer layer;
+    layer.groups.emplace_back().options = options;
+    layers.push_back(std::move(layer));
   }
   return layers;
 }

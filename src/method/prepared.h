@@ -28,6 +28,8 @@ struct PreparedGroup {
   // Null: rows stay as they came.
   std::function<std::unique_ptr<Policy>(const std::shared_ptr<Ledger>&)> make_policy;
   std::function<std::unique_ptr<Selector>(const std::shared_ptr<Ledger>&)> make_selector;
+  // Null unless tokens go to bands.
+  std::function<BandsTokens(const std::shared_ptr<Ledger>&)> bands;
   // Last queries of a call whose attention the policy wants; 0: none.
   std::int32_t observed_queries = 0;
 };

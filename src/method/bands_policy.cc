@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/bands_policy.h"
+
+#include <array>
+#include <cmath>
+
+#include "base/fail.h"
+
+namespace kvspan {
+namespace {
+
+constexpr std::size_t kTile = kBandTokens;
+// A token stands far out when its coding error is so many times the usual one.
+constexpr double kFarOut = 4.0;
+
+// Codes of a tile under one code, and each token's squared coding error, the weighed one that the
+// transform makes Euclidean: |c - c^|^2 over what was kept, and what was not.
+struct TileCodes {
+  std::vector<std::int8_t> codes;  // [16, places]
+  std::array<std::int8_t, kTile> gains{};
+  std::array<double, kTile> errors{};
+};
+
+TileCodes encode(const BandsCode& code, const RowBlock& rows, std::size_t first) {
+  const auto places = static_cast<std::size_t>(code.places());
+  TileCodes tile;
+  tile.codes.resize(kTile * places);
+  std::vector<float> z(static_cast<std::size_t>(code.width())), c(places), back(places);
+  const KvRows view = rows.rows(first, kTile);
+  for (std::size_t t = 0; t < kTile; ++t) {
+    code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t], z.data());
+    code.encode(z.data(), tile.codes.data() + t * places, &tile.gains[t], c.data());
+    code.decode(tile.codes.data() + t * places, tile.gains[t], back.data());
+    for (std::size_t i = 0; i < places; ++i) {
+      const double off = double{c[i]} - double{back[i]};
+      tile.errors[t] += off * off;
+    }
+  }
+  return tile;
+}
+
+}  // namespace
+
+void BandsPolicy::clear() {
+  coded_ = escaped_ = 0;
+  usual_ = 0.0;
+}
+
+Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first) {
+  BandsTokens& bands = *group.bands();
+  const TileCodes keys = encode(bands.keys.code(), rows, first);
+  TileCodes values;
+  if (bands.values) values = encode(bands.values->code(), rows, first);
+  std::uint16_t mask = 0;
+  std::array<std::uint8_t, kTile> escape{};
+  for (std::size_t t = 0; t < kTile; ++t) {
+    const double error = keys.errors[t] + (bands.values ? values.errors[t] : 0.0);
+    ++coded_;
+    const bool out =
+        usual_ > 0.0 && error > kFarOut * usual_ &&
+        static_cast<double>(escaped_ + 1) <= options_.escape * static_cast<double>(coded_);
+    if (out) {
+      escape[t] = 1;
+      mask = static_cast<std::uint16_t>(mask | 1u << t);
+      ++escaped_;
+      continue;
+    }
+    usual_ += (error - usual_) / static_cast<double>(std::min<std::int64_t>(coded_, 1024));
+  }
+  const std::int32_t position = rows.positions[first];
+  bands.keys.append(position, keys.codes.data(), keys.gains.data(), mask);
+  if (bands.values) {
+    bands.values->append(position, values.codes.data(), values.gains.data(), mask);
+  }
+  group.move_out(escape);
+  return {};
+}
+
+Status BandsPolicy::settle(Group& group) {
+  const std::int32_t tiles = (group.waiting() - options_.recent) / static_cast<std::int32_t>(kTile);
+  if (tiles < 1) return {};
+  const RowBlock rows = group.read(0, tiles * static_cast<std::int32_t>(kTile));
+  for (std::int32_t i = 0; i < tiles; ++i) {
+    KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i) * kTile));
+  }
+  return {};
+}
+
+}  // namespace kvspan

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// bands: waiting rows are coded in tiles of 16 tokens with the codes that were designed before the
+// sequence began (spec section 3). Escapes, the tokens whose coding error stands far out, also stay
+// exact in the list: so many of them that their share of the tokens so far is at most `escape`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "method/policy.h"
+
+namespace kvspan {
+
+struct BandsPolicyOptions {
+  std::int32_t recent = 128;
+  double escape = 0.005;
+};
+
+class BandsPolicy final : public Policy {
+ public:
+  explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
+  Status settle(Group& group) override;
+  void clear() override;
+  std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
+
+ private:
+  Status code_tile(Group& group, const RowBlock& rows, std::size_t first);
+
+  BandsPolicyOptions options_;
+  std::int64_t coded_ = 0, escaped_ = 0;
+  double usual_ = 0.0;  // running mean of the tokens' coding errors, escapes left out
+};
+
+}  // namespace kvspan

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// bands: codes of all layers designed together, tokens in tiles.
+#include <algorithm>
+#include <utility>
+
+#include "base/fail.h"
+#include "method/bands_design.h"
+#include "method/bands_policy.h"
+#include "method/prepare_parts.h"
+
+namespace kvspan::detail {
+namespace {
+
+// Values earn more bits than keys where they are coded apart.
+constexpr double kHalfGap = 0.35;
+
+BandsOptions options_of(const RecipePart& m) {
+  BandsOptions options;
+  options.joint = m.word("share") == "kv";
+  options.levels = m.levels("levels");
+  options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
+  options.gain = m.word("gain") == "token";
+  options.query_metric = m.word("metric") == "query";
+  if (m.has("kbits")) {
+    options.key_bits = m.number("kbits");
+    options.value_bits = m.number("vbits");
+  } else {
+    options.bits = m.number("bits");
+    const double gap = kHalfGap * std::min(1.0, options.bits / 2.0);
+    options.key_bits = options.bits - gap;
+    options.value_bits = options.bits + gap;
+  }
+  return options;
+}
+
+Status refuse_what_is_not_there(const RecipePart& m) {
+  if (m.word("rope") == "pre") {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "bands: rope=pre cannot be read in place; allowed: anchor, or post with share=layer, "
+        "group or head");
+  }
+  if (m.word("rope") == "post" && m.word("share") == "kv") {
+    return fail(ErrorCode::kInvalidArgument,
+                "bands: rope=post has no joint moments of keys and values; allowed with it: "
+                "share=layer, group or head");
+  }
+  if (m.word("calib") == "online") {
+    return fail(ErrorCode::kInvalidArgument,
+                "bands: calib=online is not available; allowed: file (kvspan calibrate makes it)");
+  }
+  if (m.word("ends") == "int8") {
+    return fail(ErrorCode::kInvalidArgument, "bands: ends=int8 is not available; allowed: f16");
+  }
+  if (m.on("certify")) {
+    return fail(ErrorCode::kInvalidArgument, "bands: certify=on is not available; allowed: off");
+  }
+  return {};
+}
+
+}  // namespace
+
+PreparedLayers prepare_bands(const PrepareInput& in) {
+  const RecipePart& m = in.method;
+  KVSPAN_CHECK_OK(refuse_what_is_not_there(m));
+  const BandsOptions options = options_of(m);
+  std::vector<std::vector<HeadRange>> groups;
+  for (const LayerShape& layer : in.shape.layers) {
+    if (m.word("share") == "kv") {
+      groups.push_back({{0, layer.kv_heads}});
+    } else {
+      groups.push_back(head_groups(layer, m));
+    }
+  }
+  KVSPAN_TRY(const auto designed,
+             design_bands(in.shape, *in.calibration, groups, options, in.shared));
+  std::vector<PreparedLayer> layers;
+  for (const std::vector<GroupBands>& codes : designed) {
+    PreparedLayer layer;
+    for (const GroupBands& code : codes) {
+      PreparedGroup group;
+      group.options.first_head = code.heads.first;
+      group.options.heads = code.heads.count;
+      // Tiles begin at multiples of 16.
+      const auto tile = static_cast<std::int64_t>(kBandTokens);
+      group.options.sink = static_cast<std::int32_t>((m.count("sink") + tile - 1) / tile * tile);
+      group.make_policy = [options =
+                               BandsPolicyOptions{static_cast<std::int32_t>(m.count("recent")),
+                                                  m.number("escape")}](const auto&) {
+        return std::make_unique<BandsPolicy>(options);
+      };
+      group.bands = [code](const std::shared_ptr<Ledger>& ledger) {
+        BandsTokens tokens{BandsStore(code.keys, ledger), std::nullopt};
+        if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger);
+        return tokens;
+      };
+      layer.groups.push_back(std::move(group));
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+}  // namespace kvspan::detail

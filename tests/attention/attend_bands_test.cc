@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over bands against rebuilding every row and plain softmax in double.
+#include "attention/attend_bands.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "attention/bands_kernels.h"
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "cache/rope.h"
+
+namespace kvspan {
+namespace {
+
+struct Problem {
+  LayerShape layer;
+  std::shared_ptr<const BandsCode> code, values_code;
+  BandsStore keys, values;
+  std::vector<float> query_rows;
+  std::vector<std::int32_t> positions;
+
+  const BandsStore& value_store() const { return values_code == code ? keys : values; }
+};
+
+// A code with a random well-conditioned transform; bits from 0 to 8.
+std::shared_ptr<const BandsCode> random_code(const LayerShape& l, bool keys, bool values,
+                                             std::int32_t anchor, bool gain, Random& random) {
+  const auto d =
+      static_cast<std::size_t>(l.kv_heads * ((keys ? l.key_dim : 0) + (values ? l.value_dim : 0)));
+  std::vector<float> a(d * d), b(d * d), key_mean, value_mean, steps(d), sigma(d);
+  std::vector<std::uint8_t> bits(d);
+  // Givens rotations of the identity, scaled: the inverse is known.
+  for (std::size_t i = 0; i < d; ++i) {
+    a[i * d + i] = b[i * d + i] = 1.0f;
+  }
+  for (std::size_t k = 0; k < 4 * d; ++k) {
+    const std::size_t i = random.below(std::uint32_t(d)), j = random.below(std::uint32_t(d));
+    if (i == j) continue;
+    const float c = float(std::cos(double(k))), s = float(std::sin(double(k)));
+    for (std::size_t x = 0; x < d; ++x) {
+      const float p = a[i * d + x], q = a[j * d + x];
+      a[i * d + x] = c * p + s * q;
+      a[j * d + x] = c * q - s * p;
+    }
+  }
+  for (std::size_t i = 0; i < d; ++i) {
+    const float scale = float(std::pow(2.0, 2.0 * random.uniform() - 1.0));
+    for (std::size_t x = 0; x < d; ++x) {
+      b[x * d + i] = a[i * d + x] / scale;
+      a[i * d + x] *= scale;
+    }
+    const int levels[] = {0, 1, 2, 3, 4, 5, 6, 8};
+    bits[i] = std::uint8_t(levels[random.below(8)]);
+    sigma[i] = scale;
+    steps[i] = 3.0f * scale / float(1 << std::max(int(bits[i]), 1));
+  }
+  bits[0] = 4;
+  if (keys) key_mean.resize(std::size_t(l.kv_heads * l.key_dim));
+  if (values) value_mean.resize(std::size_t(l.kv_heads * l.value_dim));
+  for (float& x : key_mean) x = float(random.normal());
+  for (float& x : value_mean) x = float(random.normal());
+  BandsParts parts;
+  parts.heads = l.kv_heads;
+  parts.key_dim = keys ? l.key_dim : 0;
+  parts.value_dim = values ? l.value_dim : 0;
+  parts.anchor_block = keys ? anchor : 0;
+  parts.rope = l.rope;
+  parts.key_mean = key_mean;
+  parts.value_mean = value_mean;
+  parts.analysis = {a.data(), {d, d}};
+  parts.synthesis = {b.data(), {d, d}};
+  parts.bits = bits;
+  parts.steps = steps;
+  parts.sigma = sigma;
+  parts.gain = gain;
+  return BandsCode::create(parts, nullptr).value();
+}
+
+Problem random_problem(std::int32_t tiles, std::int32_t queries, bool joint, std::int32_t anchor,
+                       Random& random) {
+  Problem p;
+  LayerShape& l = p.layer;
+  l.kv_heads = 1 + std::int32_t(random.below(3));
+  l.query_heads = l.kv_heads * (1 + std::int32_t(random.below(4)));
+  l.key_dim = 8 * (1 + std::int32_t(random.below(4)));
+  l.value_dim = l.key_dim;
+  l.rope.rotated_dims = l.key_dim;
+  for (std::int32_t i = 0; i < l.key_dim / 2; ++i) l.rope.angles.push_back(std::pow(0.5, i));
+  l.logit_scale = 1.0f / std::sqrt(float(l.key_dim));
+  const bool gain = random.below(3) != 0;
+  p.code = random_code(l, true, joint, anchor, gain, random);
+  p.values_code = joint ? p.code : random_code(l, false, true, anchor, gain, random);
+  p.keys = BandsStore(p.code, nullptr);
+  p.values = BandsStore(p.values_code, nullptr);
+  const auto width = std::size_t(l.kv_heads * l.key_dim);
+  std::vector<float> k(width), v(width);
+  const std::int32_t first = 32;
+  for (std::int32_t tile = 0; tile < tiles; ++tile) {
+    const std::uint16_t escaped = random.below(4) == 0 ? 1u << random.below(16) : 0u;
+    for (BandsStore* store : {&p.keys, &p.values}) {
+      if (store == &p.values && joint) continue;
+      const BandsCode& code = store->code();
+      std::vector<std::int8_t> codes(16 * std::size_t(code.places())), gains(16);
+      std::vector<float> z(std::size_t(code.width())), work(std::size_t(code.places()));
+      for (std::size_t t = 0; t < 16; ++t) {
+        for (float& x : k) x = float(random.normal());
+        for (float& x : v) x = float(random.normal() * 2.0);
+        code.gather(k.data(), v.data(), first + 16 * tile + std::int32_t(t), z.data());
+        code.encode(z.data(), codes.data() + t * std::size_t(code.places()), &gains[t],
+                    work.data());
+      }
+      store->append(first + 16 * tile, codes.data(), gains.data(), escaped);
+    }
+  }
+  p.query_rows.resize(std::size_t(queries * l.query_heads * l.key_dim));
+  for (float& x : p.query_rows) x = float(random.normal());
+  for (std::int32_t i = 0; i < queries; ++i) p.positions.push_back(first + 16 * tiles + i);
+  return p;
+}
+
+TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
+  Random random(21);
+  for (int trial = 0; trial < 60; ++trial) {
+    const bool joint = trial % 2 == 0;
+    const std::int32_t anchor = trial % 3 == 0 ? 0 : trial % 3 == 1 ? 32 : 64;
+    const auto tiles = std::int32_t(1 + random.below(trial % 5 == 0 ? 90 : 12));
+    const auto n = std::int32_t(1 + random.below(trial % 4 == 0 ? 40 : 3));
+    Problem p = random_problem(tiles, n, joint, anchor, random);
+    if (trial % 7 == 3) p.layer.window = 40;
+    const LayerShape& l = p.layer;
+    const auto heads = std::size_t(l.query_heads), d = std::size_t(l.value_dim);
+    const Queries queries{{p.query_rows.data(), {std::size_t(n), heads, std::size_t(l.key_dim)}},
+                          p.positions};
+    std::vector<float> out(std::size_t(n) * heads * d), lse(std::size_t(n) * heads);
+    BandsScratch scratch;
+    TeamState state;
+    Team team(state, 0, 1);
+    ASSERT_TRUE(attend_bands(l, p.keys, p.value_store(), queries,
+                             {out.data(), {std::size_t(n), heads, d}},
+                             {lse.data(), {std::size_t(n), heads}}, scratch, team));
+    // Rebuilt rows.
+    const std::int32_t tokens = p.keys.tokens();
+    const auto width = std::size_t(l.kv_heads * l.key_dim);
+    std::vector<float> k(std::size_t(tokens) * width), v(k.size()), none(width);
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      std::vector<float> c(std::size_t(p.code->places()));
+      p.keys.coefficients(t, c.data());
+      const std::int32_t position = p.keys.first_position() + t;
+      p.code->restore(c.data(), position, k.data() + std::size_t(t) * width,
+                      joint ? v.data() + std::size_t(t) * width : none.data());
+      if (joint) continue;
+      c.resize(std::size_t(p.values_code->places()));
+      p.values.coefficients(t, c.data());
+      p.values_code->restore(c.data(), position, none.data(), v.data() + std::size_t(t) * width);
+    }
+    for (std::int32_t i = 0; i < n; ++i) {
+      for (std::size_t h = 0; h < heads; ++h) {
+        const std::size_t head = h / (heads / std::size_t(l.kv_heads));
+        const float* q = queries.rows.row(i, h);
+        std::vector<double> logits(std::size_t(tokens), -1e300);
+        double most = -1e300, spread = 0.0;
+        for (std::int32_t t = 0; t < tokens; ++t) {
+          if (p.keys.escaped(t / 16) >> (t % 16) & 1) continue;
+          if (l.window > 0 && p.keys.first_position() + t <= p.positions[std::size_t(i)] - l.window)
+            continue;
+          double sum = 0.0;
+          for (std::size_t j = 0; j < std::size_t(l.key_dim); ++j) {
+            sum += double{q[j]} * k[std::size_t(t) * width + head * std::size_t(l.key_dim) + j];
+          }
+          logits[std::size_t(t)] = sum * l.logit_scale;
+          most = std::max(most, logits[std::size_t(t)]);
+        }
+        double total = 0.0;
+        std::vector<double> expected(d);
+        for (std::int32_t t = 0; t < tokens; ++t) {
+          const double w = std::exp(logits[std::size_t(t)] - most);
+          total += w;
+          for (std::size_t j = 0; j < d; ++j) {
+            const double x = v[std::size_t(t) * width + head * d + j];
+            expected[j] += w * x;
+            if (w > 0.0) spread = std::max(spread, std::abs(x));
+          }
+        }
+        const std::size_t at = std::size_t(i) * heads + h;
+        if (most < -1e200) {
+          EXPECT_EQ(lse[at], -std::numeric_limits<float>::infinity());
+          continue;
+        }
+        // Queries in 8 bits: a logit is off by about 1/254 of |q| |c| / sqrt(places); weights in 7
+        // bits: 1/254 of the largest. Both times the size of a value.
+        EXPECT_NEAR(lse[at], most + std::log(total), 0.08) << trial;
+        for (std::size_t j = 0; j < d; ++j) {
+          EXPECT_NEAR(out[at * d + j], expected[j] / total, 0.04 * spread) << trial;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttendBands, KernelsOfEveryLevelGiveTheSameSums) {
+  Random random(22);
+  for (const CpuLevel level : {CpuLevel::kReference, cpu_level()}) {
+    const BandsAttentionKernels& kernels = bands_attention_kernels(level);
+    for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
+      for (std::int32_t rows = 1; rows <= 19; ++rows) {
+        std::vector<std::int8_t> codes(std::size_t(quads) * 64 * 3),
+            queries(std::size_t(rows * quads * 4)), weights(std::size_t(rows) * 48);
+        for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
+        for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
+        for (auto& x : weights) x = std::int8_t(random.below(128));
+        std::vector<std::int32_t> a(std::size_t(rows) * 16), b(a.size()),
+            c(std::size_t(rows * quads * 4)), d(c.size());
+        kernels.score(codes.data(), quads, queries.data(), quads * 4, rows, a.data());
+        detail::kBandsAttentionRef.score(codes.data(), quads, queries.data(), quads * 4, rows,
+                                         b.data());
+        EXPECT_EQ(a, b);
+        kernels.weigh(codes.data(), 3, quads, weights.data(), rows, c.data());
+        detail::kBandsAttentionRef.weigh(codes.data(), 3, quads, weights.data(), rows, d.data());
+        EXPECT_EQ(c, d);
+      }
+    }
+  }
+}
+
+TEST(AttendBands, AnyTeamGivesTheSameBits) {
+  Random random(23);
+  const Problem p = random_problem(100, 2, true, 64, random);
+  const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
+  const Queries queries{{p.query_rows.data(), {2, heads, std::size_t(p.layer.key_dim)}},
+                        p.positions};
+  std::vector<std::vector<float>> outs;
+  for (const int threads : {1, 3}) {
+    std::vector<float> out(2 * heads * d), lse(2 * heads);
+    BandsScratch scratch;
+    ThreadPool pool(threads);
+    pool.run([&](Team& team) {
+      EXPECT_TRUE(attend_bands(p.layer, p.keys, p.value_store(), queries,
+                               {out.data(), {2, heads, d}}, {lse.data(), {2, heads}}, scratch,
+                               team));
+    });
+    outs.push_back(out);
+  }
+  EXPECT_EQ(outs[0], outs[1]);
+}
+
+}  // namespace
+}  // namespace kvspan
