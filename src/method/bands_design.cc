@@ -183,6 +183,12 @@ class Designer {
     const auto first = static_cast<std::size_t>(u.heads.first);
     const std::size_t nk = key_width(u), nv = value_width(u);
     Matrix out(samples, layout.stored());
+    Matrix analysis(nk + nv, layout.stored());  // A' in stored order
+    for (std::size_t p = 0; p < layout.stored(); ++p) {
+      for (std::size_t j = 0; j < nk + nv; ++j) {
+        analysis(j, p) = u.transform.analysis(layout.order()[p], j);
+      }
+    }
     std::vector<float> z(nk + nv);
     for (std::size_t s = 0; s < samples; ++s) {
       const float* row = learnt(u).sample_rows.data() + s * side;
@@ -198,14 +204,15 @@ class Designer {
         const std::int32_t offset = position % n - n / 2;
         for (std::size_t h = 0; h * dk < nk; ++h) rope_offset(l.rope, offset, z.data() + h * dk);
       }
+      float* const c = out.row(s);
+      for (std::size_t j = 0; j < z.size(); ++j) {
+        const float* a = analysis.row(j);
+        for (std::size_t p = 0; p < layout.stored(); ++p) c[p] += z[j] * a[p];
+      }
       double square = 0.0;
       for (std::size_t p = 0; p < layout.stored(); ++p) {
-        const float* a = u.transform.analysis.row(layout.order()[p]);
-        double sum = 0.0;
-        for (std::size_t i = 0; i < z.size(); ++i) sum += double{a[i]} * double{z[i]};
-        out(s, p) = static_cast<float>(sum);
         const double sigma_p = sigma[layout.order()[p]];
-        if (sigma_p > 0.0) square += sum * sum / (sigma_p * sigma_p);
+        if (sigma_p > 0.0) square += double{c[p]} * double{c[p]} / (sigma_p * sigma_p);
       }
       if (!options_.gain) continue;
       const float gain = log_gain(log_gain_code(

@@ -13,43 +13,79 @@ namespace {
 
 constexpr double kMetricRidge = 1e-3;
 
-MatrixD product(const MatrixD& a, const MatrixD& b) {
-  MatrixD c(a.rows(), b.cols());
-  for (std::size_t i = 0; i < a.rows(); ++i) {
-    for (std::size_t k = 0; k < a.cols(); ++k) {
-      const double x = a(i, k);
-      if (x == 0.0) continue;
-      const double* from = b.row(k);
-      double* to = c.row(i);
-      for (std::size_t j = 0; j < b.cols(); ++j) to[j] += x * from[j];
-    }
-  }
-  return c;
-}
-
-struct Roots {
+// Square blocks on the diagonal, outside of which a metric is zero, with their roots.
+struct Block {
+  std::size_t first = 0;
   MatrixD root, inverse;
 };
 
-Result<Roots> metric_roots(const MatrixD& metric) {
-  const std::size_t n = metric.rows();
-  KVSPAN_TRY(const SymmetricEigen eigen, symmetric_eigen(metric.view()));
-  if (!(eigen.values.back() > 0.0)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "an error metric is not positive definite: its least eigenvalue is {:.3g}",
-                eigen.values.back());
-  }
-  // V' diag(values^+-1/2) V, rows of V the eigenvectors.
-  MatrixD scaled(n, n), inverse(n, n), transposed(n, n);
-  for (std::size_t k = 0; k < n; ++k) {
-    const double root = std::sqrt(eigen.values[k]);
-    for (std::size_t i = 0; i < n; ++i) {
-      scaled(k, i) = root * eigen.vectors(k, i);
-      inverse(k, i) = eigen.vectors(k, i) / root;
-      transposed(i, k) = eigen.vectors(k, i);
+// Where a block that begins at `first` ends: nothing beyond it is joined to anything in it.
+std::size_t block_end(const MatrixD& metric, std::size_t first) {
+  std::size_t end = first + 1;
+  for (std::size_t i = first; i < end; ++i) {
+    for (std::size_t j = metric.cols(); j > end; --j) {
+      if (metric(i, j - 1) != 0.0 || metric(j - 1, i) != 0.0) end = j;
     }
   }
-  return Roots{product(transposed, scaled), product(transposed, inverse)};
+  return end;
+}
+
+Result<std::vector<Block>> metric_roots(const MatrixD& metric) {
+  std::vector<Block> blocks;
+  for (std::size_t first = 0; first < metric.rows();) {
+    const std::size_t end = block_end(metric, first), n = end - first;
+    MatrixD part(n, n);
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < n; ++j) part(i, j) = metric(first + i, first + j);
+    }
+    KVSPAN_TRY(const SymmetricEigen eigen, symmetric_eigen(part.view()));
+    if (!(eigen.values.back() > 0.0)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "an error metric is not positive definite: its least eigenvalue is {:.3g}",
+                  eigen.values.back());
+    }
+    // V' diag(values^+-1/2) V, rows of V the eigenvectors.
+    Block block{first, MatrixD(n, n), MatrixD(n, n)};
+    for (std::size_t k = 0; k < n; ++k) {
+      const double root = std::sqrt(eigen.values[k]);
+      const double* v = eigen.vectors.row(k);
+      for (std::size_t i = 0; i < n; ++i) {
+        for (std::size_t j = 0; j < n; ++j) {
+          block.root(i, j) += root * v[i] * v[j];
+          block.inverse(i, j) += v[i] * v[j] / root;
+        }
+      }
+    }
+    blocks.push_back(std::move(block));
+    first = end;
+  }
+  return blocks;
+}
+
+// M diag(blocks), by rows; the blocks are symmetric.
+MatrixD times_blocks(const MatrixD& M, const std::vector<Block>& blocks, MatrixD Block::*which) {
+  MatrixD out(M.rows(), M.cols());
+  for (const Block& block : blocks) {
+    const MatrixD& factor = block.*which;
+    const std::size_t n = factor.rows();
+    for (std::size_t i = 0; i < M.rows(); ++i) {
+      double* to = out.row(i) + block.first;
+      for (std::size_t k = 0; k < n; ++k) {
+        const double x = M(i, block.first + k);
+        const double* from = factor.row(k);
+        for (std::size_t j = 0; j < n; ++j) to[j] += x * from[j];
+      }
+    }
+  }
+  return out;
+}
+
+MatrixD transpose(const MatrixD& M) {
+  MatrixD out(M.cols(), M.rows());
+  for (std::size_t i = 0; i < M.rows(); ++i) {
+    for (std::size_t j = 0; j < M.cols(); ++j) out(j, i) = M(i, j);
+  }
+  return out;
 }
 
 CodeParts parts_of(const CodeStyle& style, std::span<const float> mean) {
@@ -95,29 +131,32 @@ MatrixD ridged(const MatrixD& metric) {
 
 Result<Transform> leading_transform(const MatrixD& moment, const std::optional<MatrixD>& metric) {
   const std::size_t n = moment.rows();
-  Roots roots;
+  std::vector<Block> blocks;
+  MatrixD weighed = moment;
   if (metric) {
-    KVSPAN_TRY(roots, metric_roots(*metric));
+    KVSPAN_TRY(blocks, metric_roots(*metric));
+    weighed =
+        times_blocks(transpose(times_blocks(moment, blocks, &Block::root)), blocks, &Block::root);
   }
-  const MatrixD weighed = metric ? product(product(roots.root, moment), roots.root) : moment;
   KVSPAN_TRY(SymmetricEigen eigen, symmetric_eigen(weighed.view()));
   Transform transform{Matrix(n, n), Matrix(), std::move(eigen.values)};
   for (double& power : transform.power) power = std::max(power, 0.0);
-  const MatrixD analysis = metric ? product(eigen.vectors, roots.root) : std::move(eigen.vectors);
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < n; ++j) {
-      transform.analysis(i, j) = static_cast<float>(analysis(i, j));
+  // Rows of `vectors` are the columns of U: A = U' M^1/2, B' = U' M^-1/2.
+  const auto rounded = [&](const MatrixD& from, bool transposed) {
+    Matrix to(n, n);
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        (transposed ? to(j, i) : to(i, j)) = static_cast<float>(from(i, j));
+      }
     }
+    return to;
+  };
+  if (!metric) {
+    transform.analysis = rounded(eigen.vectors, false);
+    return transform;
   }
-  if (!metric) return transform;
-  // B = M^-1/2 U; rows of `vectors` are the columns of U.
-  transform.synthesis = Matrix(n, n);
-  const MatrixD transposed = product(eigen.vectors, roots.inverse);
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < n; ++j) {
-      transform.synthesis(j, i) = static_cast<float>(transposed(i, j));
-    }
-  }
+  transform.analysis = rounded(times_blocks(eigen.vectors, blocks, &Block::root), false);
+  transform.synthesis = rounded(times_blocks(eigen.vectors, blocks, &Block::inverse), true);
   return transform;
 }
 
