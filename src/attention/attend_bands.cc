@@ -2,6 +2,7 @@
 #include "attention/attend_bands.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -42,6 +43,18 @@ Cut cut_call(const Queries& queries, std::int32_t tiles) {
   cut.chunk_tiles = cut.row_blocks >= 16 ? std::max(tiles, 1) : kChunkTiles;
   cut.chunks = std::max(1, (tiles + cut.chunk_tiles - 1) / cut.chunk_tiles);
   return cut;
+}
+
+// log_gain by table: one power of two for each token would cost as much as its products.
+float gain_of(std::int8_t code) {
+  static const std::array<float, 256> kGains = [] {
+    std::array<float, 256> gains;
+    for (int c = -128; c < 128; ++c) {
+      gains[static_cast<std::size_t>(c + 128)] = log_gain(static_cast<std::int8_t>(c));
+    }
+    return gains;
+  }();
+  return kGains[static_cast<std::size_t>(code + 128)];
 }
 
 struct Sizes {
@@ -165,28 +178,27 @@ class Runner {
       float* t = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
       std::copy_n(q_ + static_cast<std::ptrdiff_t>(r) * dim_, dim_, t);
       if (turns) apply_turn(key_code_.rope(), cosines_, sines_, t);
-      float* m = moved_;
-      std::fill_n(m, key_places_, 0.0f);
-      bands_.project(t, key_code_.key_rows(head_of(r)), key_code_.key_dim(), key_places_, m);
-      const float* steps = key_code_.steps();
-      float half = 0.0f;
-      for (std::int32_t i = 0; i < key_places_; ++i) {
-        m[i] *= steps[i];
-        half += m[i];
-      }
-      offset_[r] = 0.5f * half;
+    }
+    // The query heads of one KV head lie together.
+    const std::int32_t per_head = cut_.query_heads / key_code_.heads();
+    std::fill_n(moved_, static_cast<std::ptrdiff_t>(rows_) * key_places_, 0.0f);
+    for (std::int32_t r = 0; r < rows_; r += per_head) {
+      bands_.project(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, dim_, per_head,
+                     key_code_.key_rows(head_of(r)), key_code_.key_dim(), key_places_,
+                     moved_ + static_cast<std::ptrdiff_t>(r) * key_places_);
+    }
+    for (std::int32_t r = 0; r < rows_; ++r) {
+      float* m = moved_ + static_cast<std::ptrdiff_t>(r) * key_places_;
+      float most = 0.0f;
+      offset_[r] = 0.5f * bands_.scale(m, key_code_.steps(), key_places_, &most);
       std::int8_t* to = rounded_ + static_cast<std::ptrdiff_t>(r) * key_places_;
       float* scale = scales_ + static_cast<std::ptrdiff_t>(r) * 9;
       for (std::size_t w = 0; w < key_code_.width_runs().size(); ++w) {
         const auto& run = key_code_.width_runs()[w];
         const std::int32_t from = 4 * run.first_quad, n = 4 * run.quads;
-        float most = 0.0f;
-        for (std::int32_t i = from; i < from + n; ++i) most = std::max(most, std::abs(m[i]));
+        most = bands_.largest(m + from, n);
         scale[w] = most / 127.0f;
-        const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-        for (std::int32_t i = from; i < from + n; ++i) {
-          to[i] = static_cast<std::int8_t>(std::lrintf(m[i] * inverse));
-        }
+        bands_.round(m + from, most > 0.0f ? 127.0f / most : 0.0f, n, to + from);
       }
     }
   }
@@ -203,7 +215,7 @@ class Runner {
                      value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
       for (std::int32_t t = 0; t < kTile; ++t) {
         value_gains_[i * kTile + t] =
-            value_code_.gain() ? log_gain(values_.gains(tile + i)[t]) : 1.0f;
+            value_code_.gain() ? gain_of(values_.gains(tile + i)[t]) : 1.0f;
       }
     }
     const float* value_gains = &keys_ == &values_ ? key_gains_ : value_gains_;
@@ -232,18 +244,10 @@ class Runner {
         for (std::int32_t i = 0; i < value_places_; ++i) o[i] *= decay;
       }
       sum_[r] += more;
-      float most = 0.0f, half = 0.0f;
-      for (std::int32_t t = 0; t < tokens; ++t) {
-        s[t] *= value_gains[t];
-        half += s[t];
-        most = std::max(most, s[t]);
-      }
-      half_[r] += half;
+      float most = 0.0f;
+      half_[r] += bands_.scale(s, value_gains, tokens, &most);
       weight_scale_[r] = most / 127.0f;
-      const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-      for (std::int32_t t = 0; t < tokens; ++t) {
-        w8[t] = static_cast<std::int8_t>(std::lrintf(s[t] * inverse));
-      }
+      bands_.round(s, most > 0.0f ? 127.0f / most : 0.0f, tokens, w8);
     }
     bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, added_);
     for (std::int32_t r = 0; r < rows_; ++r) {

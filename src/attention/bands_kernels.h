@@ -19,9 +19,18 @@ struct BandsAttentionKernels {
   // 16 tiles + 16 i + t]; tiles lie quads * 64 apart. Weights are 0 .. 127.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const std::int8_t* weights, std::int32_t rows, std::int32_t* sums) noexcept;
-  // to [cols] += sum over i < rows of factors[i] * matrix[i * cols ..].
-  void (*project)(const float* factors, const float* matrix, std::int32_t rows, std::int32_t cols,
-                  float* to) noexcept;
+  // x[i] *= factors[i], i < count (a multiple of 4); returns their sum in four lanes' order and
+  // sets *largest to the largest |x[i]|.
+  float (*scale)(float* x, const float* factors, std::int32_t count, float* largest) noexcept;
+  // The largest |x[i]|, i < count, a multiple of 4.
+  float (*largest)(const float* x, std::int32_t count) noexcept;
+  // to[i] = x[i] * factor to the nearest whole number, ties to even; within -127 .. 127. count is a
+  // multiple of 4.
+  void (*round)(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept;
+  // For r < vectors: to[r * cols + j] += sum over i < rows of factors[r * stride + i] * matrix[i *
+  // cols + j], j < cols.
+  void (*project)(const float* factors, std::int32_t stride, std::int32_t vectors,
+                  const float* matrix, std::int32_t rows, std::int32_t cols, float* to) noexcept;
 };
 
 // The table of a level this processor has.

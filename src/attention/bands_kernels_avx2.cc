@@ -5,6 +5,7 @@
 
 namespace kvspan {
 
-const BandsAttentionKernels detail::kBandsAttentionAvx2{score_plain, weigh_plain, project_plain};
+const BandsAttentionKernels detail::kBandsAttentionAvx2{score_plain,   weigh_plain, scale_plain,
+                                                        largest_plain, round_plain, project_plain};
 
 }  // namespace kvspan

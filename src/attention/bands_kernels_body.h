@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace kvspan::detail {
@@ -41,11 +42,37 @@ void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quad
   }
 }
 
-void project_plain(const float* factors, const float* matrix, std::int32_t rows, std::int32_t cols,
-                   float* to) noexcept {
-  for (std::int32_t i = 0; i < rows; ++i, matrix += cols) {
-    const float factor = factors[i];
-    for (std::int32_t j = 0; j < cols; ++j) to[j] += factor * matrix[j];
+float scale_plain(float* x, const float* factors, std::int32_t count, float* largest) noexcept {
+  float sums[4] = {}, most = 0.0f;
+  for (std::int32_t i = 0; i < count; ++i) {
+    x[i] *= factors[i];
+    sums[i % 4] += x[i];
+    most = std::max(most, std::abs(x[i]));
+  }
+  *largest = most;
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+float largest_plain(const float* x, std::int32_t count) noexcept {
+  float most = 0.0f;
+  for (std::int32_t i = 0; i < count; ++i) most = std::max(most, std::abs(x[i]));
+  return most;
+}
+
+void round_plain(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept {
+  for (std::int32_t i = 0; i < count; ++i) {
+    to[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * factor));
+  }
+}
+
+void project_plain(const float* factors, std::int32_t stride, std::int32_t vectors,
+                   const float* matrix, std::int32_t rows, std::int32_t cols, float* to) noexcept {
+  for (std::int32_t r = 0; r < vectors; ++r, factors += stride, to += cols) {
+    const float* from = matrix;
+    for (std::int32_t i = 0; i < rows; ++i, from += cols) {
+      const float factor = factors[i];
+      for (std::int32_t j = 0; j < cols; ++j) to[j] += factor * from[j];
+    }
   }
 }
 

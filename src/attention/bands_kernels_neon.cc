@@ -122,36 +122,93 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   for (; r < rows; ++r) weigh_rows<1>(codes, tiles, quads, at(r), to(r));
 }
 
-// Sixteen columns stay in registers while all rows pass.
-void project(const float* factors, const float* matrix, std::int32_t rows, std::int32_t cols,
-             float* to) noexcept {
+float scale(float* x, const float* factors, std::int32_t count, float* largest) noexcept {
+  float32x4_t sum = vdupq_n_f32(0.0f), most = sum;
+  for (std::int32_t i = 0; i < count; i += 4) {
+    const float32x4_t y = vmulq_f32(vld1q_f32(x + i), vld1q_f32(factors + i));
+    vst1q_f32(x + i, y);
+    sum = vaddq_f32(sum, y);
+    most = vmaxq_f32(most, vabsq_f32(y));
+  }
+  *largest = vmaxvq_f32(most);
+  return vaddvq_f32(sum);
+}
+
+float largest(const float* x, std::int32_t count) noexcept {
+  float32x4_t most = vdupq_n_f32(0.0f);
+  for (std::int32_t i = 0; i < count; i += 4) most = vmaxq_f32(most, vabsq_f32(vld1q_f32(x + i)));
+  return vmaxvq_f32(most);
+}
+
+void round(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept {
+  std::int32_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const auto four = [&](int k) {
+      return vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * k), factor));
+    };
+    const int16x8_t low = vcombine_s16(vmovn_s32(four(0)), vmovn_s32(four(1)));
+    const int16x8_t high = vcombine_s16(vmovn_s32(four(2)), vmovn_s32(four(3)));
+    vst1q_s8(to + i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+  }
+  for (; i < count; ++i) to[i] = static_cast<std::int8_t>(vcvtns_s32_f32(x[i] * factor));
+}
+
+// Columns of R vectors stay in registers while all rows of the matrix pass.
+template <int R>
+void project_vectors(const float* factors, std::int32_t stride, const float* matrix,
+                     std::int32_t rows, std::int32_t cols, float* to) noexcept {
+  constexpr int kRegisters = R == 1 ? 8 : R == 2 ? 6 : R == 3 ? 6 : 4;
+  const auto run = [&]<int N>(std::int32_t j) {
+    float32x4_t sum[R][N];
+    for (int r = 0; r < R; ++r) {
+      for (int k = 0; k < N; ++k) sum[r][k] = vld1q_f32(to + r * cols + j + 4 * k);
+    }
+    const float* from = matrix + j;
+    for (std::int32_t i = 0; i < rows; ++i, from += cols) {
+      float32x4_t row[N];
+      for (int k = 0; k < N; ++k) row[k] = vld1q_f32(from + 4 * k);
+      for (int r = 0; r < R; ++r) {
+        const float32x4_t factor = vdupq_n_f32(factors[r * stride + i]);
+        for (int k = 0; k < N; ++k) sum[r][k] = vfmaq_f32(sum[r][k], row[k], factor);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int k = 0; k < N; ++k) vst1q_f32(to + r * cols + j + 4 * k, sum[r][k]);
+    }
+  };
   std::int32_t j = 0;
-  for (; j + 32 <= cols; j += 32) {
-    float32x4_t sum[8];
-    for (int k = 0; k < 8; ++k) sum[k] = vld1q_f32(to + j + 4 * k);
-    const float* from = matrix + j;
-    for (std::int32_t i = 0; i < rows; ++i, from += cols) {
-      const float32x4_t factor = vdupq_n_f32(factors[i]);
-      for (int k = 0; k < 8; ++k) sum[k] = vfmaq_f32(sum[k], factor, vld1q_f32(from + 4 * k));
-    }
-    for (int k = 0; k < 8; ++k) vst1q_f32(to + j + 4 * k, sum[k]);
-  }
-  for (; j + 4 <= cols; j += 4) {
-    float32x4_t sum = vld1q_f32(to + j);
-    const float* from = matrix + j;
-    for (std::int32_t i = 0; i < rows; ++i, from += cols) {
-      sum = vfmaq_f32(sum, vdupq_n_f32(factors[i]), vld1q_f32(from));
-    }
-    vst1q_f32(to + j, sum);
-  }
+  for (; j + 4 * kRegisters <= cols; j += 4 * kRegisters) run.template operator()<kRegisters>(j);
+  for (; j + 4 <= cols; j += 4) run.template operator()<1>(j);
   for (; j < cols; ++j) {
-    for (std::int32_t i = 0; i < rows; ++i)
-      to[j] += factors[i] * matrix[static_cast<std::ptrdiff_t>(i) * cols + j];
+    for (int r = 0; r < R; ++r) {
+      for (std::int32_t i = 0; i < rows; ++i) {
+        to[r * cols + j] +=
+            factors[r * stride + i] * matrix[static_cast<std::ptrdiff_t>(i) * cols + j];
+      }
+    }
+  }
+}
+
+void project(const float* factors, std::int32_t stride, std::int32_t vectors, const float* matrix,
+             std::int32_t rows, std::int32_t cols, float* to) noexcept {
+  for (; vectors >= 4; vectors -= 4, factors += 4 * stride, to += 4 * cols) {
+    project_vectors<4>(factors, stride, matrix, rows, cols, to);
+  }
+  switch (vectors) {
+    case 3:
+      return project_vectors<3>(factors, stride, matrix, rows, cols, to);
+    case 2:
+      return project_vectors<2>(factors, stride, matrix, rows, cols, to);
+    case 1:
+      return project_vectors<1>(factors, stride, matrix, rows, cols, to);
+    default:
+      return;
   }
 }
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score, weigh, project};
+const BandsAttentionKernels detail::kBandsAttentionNeon{score,   weigh, scale,
+                                                        largest, round, project};
 
 }  // namespace kvspan

@@ -131,7 +131,9 @@ Result<int> bench(const BenchFlags& flags) {
   options.depths.assign(flags.depths.begin(), flags.depths.end());
   options.threads = static_cast<int>(flags.model.threads);
   options.repeats = static_cast<int>(flags.repeats);
-  const auto needed = static_cast<std::size_t>(options.depths.back()) + 1;
+  // Some recipes cannot go back after a step, and end that much deeper (eval/bench_worker.cc).
+  const auto needed = static_cast<std::size_t>(options.depths.back()) + 1 +
+                      options.depths.size() * 2 * static_cast<std::size_t>(options.repeats);
   options.context = static_cast<std::int32_t>((needed + 255) / 256 * 256);
   KVSPAN_TRY(options.tokens, measured_tokens(options.model_path, flags.file, needed));
 

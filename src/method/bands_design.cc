@@ -233,6 +233,27 @@ std::vector<std::span<const double>> powers_of(const std::vector<Unit*>& units) 
   return all;
 }
 
+// alpha: what makes a bit spent on a key as useful as one spent on a value, the ratio of the slopes
+// when keys and values are coded apart with their usual shares of the bits. Where the levels leave
+// no choice at those shares, the one that makes both equally loud.
+double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& values,
+                  const BandsOptions& options) {
+  const double key_budget = 2.0 * kKeyShare * options.bits;
+  const double value_budget = 2.0 * kValueShare * options.bits;
+  if (key_budget > options.levels.lowest() && value_budget < options.levels.highest()) {
+    return slope_for(powers_of(values), value_budget, options.levels) /
+           slope_for(powers_of(keys), key_budget, options.levels);
+  }
+  double key_sum = 0.0, value_sum = 0.0;
+  for (const auto& part : powers_of(keys)) {
+    for (const double p : part) key_sum += p;
+  }
+  for (const auto& part : powers_of(values)) {
+    for (const double p : part) value_sum += p;
+  }
+  return key_sum > 0.0 && value_sum > 0.0 ? value_sum / key_sum : 1.0;
+}
+
 // Bits of the units at `budget` bits an element, gains and the padding of quads counted: the slope
 // is found for what is stored, not for what is asked.
 Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptions& options) {
@@ -315,13 +336,8 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
   KVSPAN_CHECK_OK(analyse(keys, 1.0));
   KVSPAN_CHECK_OK(analyse(values, 1.0));
   if (options.joint) {
-    // alpha makes a bit spent on a key as useful as one spent on a value.
-    const double key_slope =
-        slope_for(powers_of(pointers(keys)), 2.0 * kKeyShare * options.bits, options.levels);
-    const double value_slope =
-        slope_for(powers_of(pointers(values)), 2.0 * kValueShare * options.bits, options.levels);
     both = make_units(true, true);
-    KVSPAN_CHECK_OK(analyse(both, value_slope / key_slope));
+    KVSPAN_CHECK_OK(analyse(both, key_weight(pointers(keys), pointers(values), options)));
     KVSPAN_CHECK_OK(allocate(pointers(both), options.bits, options));
   } else {
     KVSPAN_CHECK_OK(allocate(pointers(keys), options.key_bits, options));

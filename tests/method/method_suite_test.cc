@@ -2,6 +2,7 @@
 // What every recipe must do, whatever its method.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,15 @@ class MethodSuite : public ::testing::TestWithParam<SuiteRecipe> {
     std::vector<std::int32_t> all;
     for (const Segment& segment : cache.group(layer, group).list().segments()) {
       for (std::int32_t t = 0; t < segment.tokens(); ++t) all.push_back(segment.positions.at(t));
+    }
+    if (const BandsTokens* bands = cache.group(layer, group).bands()) {
+      // Escaped tokens are in the list.
+      for (std::int32_t t = 0; t < bands->keys.tokens(); ++t) {
+        if ((bands->keys.escaped(t / 16) >> (t % 16) & 1) == 0) {
+          all.push_back(bands->keys.first_position() + t);
+        }
+      }
+      std::sort(all.begin(), all.end());
     }
     return all;
   }

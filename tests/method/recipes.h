@@ -55,6 +55,10 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("quant:layout=head,bits=8,sink=4,recent=16");
   add("quant:layout=tensor,bits=8,sink=4,recent=16");
   add("quant:layout=kivi,group=16,bits=2,sink=4,recent=16");
+  add("bands:bits=3,anchor=32,sink=16,recent=32");
+  add("bands:bits=2,share=layer,anchor=16,sink=5,recent=20,escape=10%");
+  add("bands:bits=4,share=head,rope=post,sink=0,recent=16,gain=none");
+  add("bands:kbits=2,vbits=3,share=group,metric=iso,levels=0/2/4/8,sink=0,recent=0,escape=0");
   add("prune:keep=0.5,sink=4,recent=16", true, true);
   add("window:size=60", true, true);
   add("streaming:sink=4,size=60", true, true);

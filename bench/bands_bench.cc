@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
+// query, one thread, layers in turn so that the caches do not hold them. Also what coding a token
+// costs. Names: anchor block.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "attention/attend.h"
+#include "attention/attend_bands.h"
+#include "base/random.h"
+
+namespace kvspan {
+namespace {
+
+constexpr std::int32_t kTokens = 8192, kLayers = 8, kHeads = 3, kQueryHeads = 9, kDim = 64;
+
+LayerShape layer_shape() {
+  LayerShape layer;
+  layer.query_heads = kQueryHeads;
+  layer.kv_heads = kHeads;
+  layer.key_dim = layer.value_dim = kDim;
+  layer.logit_scale = 0.125f;
+  layer.rope.rotated_dims = kDim;
+  for (int i = 0; i < kDim / 2; ++i) layer.rope.angles.push_back(std::pow(1e4, -2.0 * i / kDim));
+  return layer;
+}
+
+// 384 components of which 288 carry bits, 2 bits on average, as on SmolLM2. The transform's numbers
+// do not matter to the time.
+std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t anchor) {
+  const std::size_t d = 2 * kHeads * kDim;
+  std::vector<float> identity(d * d), mean(d / 2), ones(d, 1.0f);
+  std::vector<std::uint8_t> bits(d);
+  for (std::size_t i = 0; i < d; ++i) {
+    identity[i * d + i] = 1.0f;
+    bits[i] = std::uint8_t(i < 8     ? 6
+                           : i < 24  ? 5
+                           : i < 56  ? 4
+                           : i < 120 ? 3
+                           : i < 200 ? 2
+                           : i < 288 ? 1
+                                     : 0);
+  }
+  BandsParts parts;
+  parts.heads = kHeads;
+  parts.key_dim = parts.value_dim = kDim;
+  parts.anchor_block = anchor;
+  parts.rope = layer.rope;
+  parts.key_mean = parts.value_mean = mean;
+  parts.analysis = parts.synthesis = {identity.data(), {d, d}};
+  parts.bits = bits;
+  parts.steps = parts.sigma = ones;
+  return BandsCode::create(parts, nullptr).value();
+}
+
+struct Call {
+  std::vector<float> rows = std::vector<float>(kQueryHeads * kDim, 0.1f);
+  std::vector<float> out = std::vector<float>(kQueryHeads * kDim),
+                     lse = std::vector<float>(kQueryHeads);
+  std::int32_t position = kTokens;
+  Queries queries() const { return {{rows.data(), {1, kQueryHeads, kDim}}, {&position, 1}}; }
+};
+
+void bands(benchmark::State& state) {
+  const LayerShape layer = layer_shape();
+  const auto code = code_of(layer, static_cast<std::int32_t>(state.range(0)));
+  Random random(1);
+  std::vector<BandsStore> stores;
+  std::vector<std::int8_t> codes(16 * std::size_t(code->places())), gains(16);
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    BandsStore& store = stores.emplace_back(code, nullptr);
+    for (std::int32_t t = 0; t < kTokens; t += 16) {
+      for (auto& c : codes) c = std::int8_t(int(random.below(2)) - 1);
+      store.append(t, codes.data(), gains.data(), 0);
+    }
+  }
+  Call call;
+  BandsScratch scratch;
+  TeamState team_state;
+  Team team(team_state, 0, 1);
+  std::size_t at = 0;
+  for (auto _ : state) {
+    const BandsStore& store = stores[at++ % stores.size()];
+    benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
+                                          {call.out.data(), {1, kQueryHeads, kDim}},
+                                          {call.lse.data(), {1, kQueryHeads}}, scratch, team)
+                                 .has_value());
+  }
+  state.counters["bytes_token"] =
+      double(stores[0].payload_bytes() + stores[0].gain_bytes()) / kTokens;
+}
+BENCHMARK(bands)->Arg(64)->Arg(128)->Arg(256)->Unit(benchmark::kMicrosecond);
+
+void full_f16(benchmark::State& state) {
+  const LayerShape layer = layer_shape();
+  std::vector<SegmentList> lists;
+  std::vector<float> rows(kTokens * kHeads * kDim, 0.1f);
+  std::vector<std::int32_t> positions(kTokens);
+  for (std::int32_t i = 0; i < kTokens; ++i) positions[std::size_t(i)] = i;
+  for (std::int32_t l = 0; l < kLayers; ++l) {
+    SegmentList& list = lists.emplace_back(GroupShape{kHeads, kDim, kDim, Element::kF16}, nullptr);
+    list.extend(positions);
+    for (std::int32_t h = 0; h < kHeads; ++h) {
+      const TensorView<const float, 3> view(rows.data(), {kTokens, kHeads, kDim});
+      list.write(0, view, view, h, 0, kTokens);
+    }
+  }
+  Call call;
+  AttentionScratch scratch;
+  TeamState team_state;
+  Team team(team_state, 0, 1);
+  std::size_t at = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(attend_segments(layer, lists[at++ % lists.size()], call.queries(),
+                                             {call.out.data(), {1, kQueryHeads, kDim}}, {}, scratch,
+                                             team)
+                                 .has_value());
+  }
+}
+BENCHMARK(full_f16)->Unit(benchmark::kMicrosecond);
+
+void code_a_token(benchmark::State& state) {
+  const LayerShape layer = layer_shape();
+  const auto code = code_of(layer, 64);
+  std::vector<float> rows(kHeads * kDim, 0.3f), z(2 * kHeads * kDim),
+      work(std::size_t(code->places()));
+  std::vector<std::int8_t> codes(std::size_t(code->places()));
+  std::int8_t gain = 0;
+  for (auto _ : state) {
+    code->gather(rows.data(), rows.data(), 1234, z.data());
+    code->encode(z.data(), codes.data(), &gain, work.data());
+    benchmark::DoNotOptimize(codes.data());
+  }
+}
+BENCHMARK(code_a_token)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace kvspan
+
+BENCHMARK_MAIN();
