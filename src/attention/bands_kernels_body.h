@@ -9,8 +9,9 @@
 namespace kvspan::detail {
 namespace {
 
-void score_plain(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
-                 std::int32_t stride, std::int32_t rows, std::int32_t* sums) noexcept {
+[[maybe_unused]] void score_plain(const std::int8_t* codes, std::int32_t quads,
+                                  const std::int8_t* queries, std::int32_t stride,
+                                  std::int32_t rows, std::int32_t* sums) noexcept {
   std::fill_n(sums, rows * 16, 0);
   for (std::int32_t q = 0; q < quads; ++q, codes += 64) {
     for (std::int32_t r = 0; r < rows; ++r) {
@@ -24,8 +25,9 @@ void score_plain(const std::int8_t* codes, std::int32_t quads, const std::int8_t
   }
 }
 
-void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                 const std::int8_t* weights, std::int32_t rows, std::int32_t* sums) noexcept {
+[[maybe_unused]] void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+                                  const std::int8_t* weights, std::int32_t rows,
+                                  std::int32_t* sums) noexcept {
   std::fill_n(sums, static_cast<std::ptrdiff_t>(rows) * 4 * quads, 0);
   for (std::int32_t i = 0; i < tiles; ++i) {
     for (std::int32_t q = 0; q < quads; ++q, codes += 64) {
