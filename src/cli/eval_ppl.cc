@@ -144,11 +144,35 @@ Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, cons
   return windows;
 }
 
+Result<bool> any_needs_calibration(const std::vector<std::string>& recipes) {
+  for (const std::string& recipe : recipes) {
+    KVSPAN_TRY(const bool needed, needs_calibration(recipe));
+    if (needed) return true;
+  }
+  return false;
+}
+
+CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
+  return [&engine, calibration](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
+    KVSPAN_TRY(const CacheFactory caches,
+               CacheFactory::create(engine.cache_shape(), recipe, calibration));
+    return caches.make();
+  };
+}
+
 Result<int> eval_ppl(const PplFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_TRY(const std::string path, find_model_path(flags.model.model));
+  // Codes come from the calibration of the model as it is, whatever form its weights are read in.
+  std::optional<Calibration> calibration;
+  KVSPAN_TRY(const bool calibrated, any_needs_calibration(flags.recipes));
+  if (calibrated) {
+    KVSPAN_TRY(const auto model, Engine::load(path, {static_cast<int>(flags.model.threads)}));
+    model->set_cancel_flag(&interrupted());
+    KVSPAN_TRY(calibration, calibration_for(*model));
+  }
   std::optional<TemporaryModel> f32;
   if (flags.weights == "f32") {
     KVSPAN_TRY(f32, TemporaryModel::f32_copy_of(path));
@@ -170,8 +194,9 @@ Result<int> eval_ppl(const PplFlags& flags) {
     if (recipe != options.reference) recipes.push_back(recipe);
   }
   std::optional<ProgressBar> bar;
-  auto report = measure_perplexity(*engine, windows, recipes, cache_source(*engine), options,
-                                   [&](std::size_t done, std::size_t total) {
+  auto report = measure_perplexity(*engine, windows, recipes,
+                                   cache_source(*engine, calibration ? &*calibration : nullptr),
+                                   options, [&](std::size_t done, std::size_t total) {
                                      if (!bar) bar.emplace("reading", "tokens", total);
                                      bar->update(done);
                                    });
@@ -212,10 +237,6 @@ Result<int> eval_ppl(const PplFlags& flags) {
 }
 
 }  // namespace
-
-CacheSource cache_source(Engine& engine) {
-  return [&engine](const std::string& recipe) { return new_cache(engine, recipe); };
-}
 
 Action setup_eval_ppl(CLI::App& app) {
   auto flags = std::make_shared<PplFlags>();
