@@ -10,7 +10,4 @@ namespace kvspan::cli {
 
 Action setup_eval_ppl(CLI::App& app);
 
-// Caches for the engine's model, which must outlive it.
-CacheSource cache_source(Engine& engine);
-
 }  // namespace kvspan::cli
