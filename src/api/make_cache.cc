@@ -56,6 +56,11 @@ std::unique_ptr<KvCache> CacheFactory::make() const {
   return std::make_unique<MethodCache>(prepared_);
 }
 
+Result<std::unique_ptr<KvCache>> CacheFactory::load(std::span<const std::byte> bytes) const {
+  KVSPAN_TRY(std::unique_ptr<KvCache> cache, MethodCache::load(prepared_, bytes));
+  return cache;
+}
+
 const std::string& CacheFactory::recipe() const noexcept {
   return prepared_->recipe;
 }

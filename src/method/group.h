@@ -23,6 +23,9 @@
 
 namespace kvspan {
 
+struct StateWriter;  // method/state_bytes.h
+struct StateReader;
+
 // Which heads a group has, and how it keeps its full-rank ends.
 struct GroupOptions {
   std::int32_t first_head = 0;
@@ -64,7 +67,7 @@ class Group {
 
   // Waiting rows first .. first + n - 1, 0 being the oldest.
   RowBlock read(std::int32_t first, std::int32_t n) const;
-  // Tokens first .. first + n - 1 of the list, full rank all of them.
+  // Tokens first .. first + n - 1 of the list; those that are coded already, reconstructed.
   RowBlock read_tokens(std::int32_t first, std::int32_t n) const;
   // The oldest rows, as read, move into a coded segment. Throws std::bad_alloc, and then, as on
   // failure, holds what it held.
@@ -75,8 +78,9 @@ class Group {
   void mark_changed() noexcept { changed_at_ = list_.next_position(); }
   // Forgets tokens; keep[i] belongs to token first + i.
   void select(std::int32_t first, std::span<const std::uint8_t> keep);
-  // Attention that each token has received so far, where kept: [tokens].
-  std::span<const float> received() const noexcept { return scores_.values(); }
+  // Attention that tokens first .. first + n - 1 have received so far, where kept; 0 for those that
+  // no query has been observed to look at.
+  std::vector<float> received(std::int32_t first, std::size_t n) const;
   // Adds what the last queries gave to the tokens held, [tokens].
   void receive(std::span<const float> weights);
   // n waiting rows count as settled and stay full rank.
@@ -85,6 +89,11 @@ class Group {
   void truncate(std::int32_t position);
   void clear() noexcept;
   std::size_t score_bytes() const noexcept { return scores_.bytes(); }
+
+  // Tokens, what has been settled, and scores. load() is for an empty group of the same options; a
+  // failure leaves it in some state.
+  void save(const StateWriter& to) const;
+  Status load(const StateReader& from);
 
  private:
   const LayerShape* layer_;  // outlives the group

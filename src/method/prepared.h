@@ -28,6 +28,8 @@ struct PreparedGroup {
   // Null: rows stay as they came.
   std::function<std::unique_ptr<Policy>(const std::shared_ptr<Ledger>&)> make_policy;
   std::function<std::unique_ptr<Selector>(const std::shared_ptr<Ledger>&)> make_selector;
+  // Those that its policy starts from and other sequences share; saved caches name them only.
+  std::vector<std::shared_ptr<const Code>> codes = {};
   // Last queries of a call whose attention the policy wants; 0: none.
   std::int32_t observed_queries = 0;
 };
