@@ -135,7 +135,8 @@ struct Calibration;  // kvspan/calibration.h
 class CacheFactory {
  public:
   // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
-  // the shape, and where it needs a calibration and none is given. The calibration is not kept.
+  // the shape, where it needs a calibration and none is given, and on a calibration that does not
+  // fit the shape, needed or not. The calibration is not kept.
   static Result<CacheFactory> create(const CacheShape& shape, std::string_view recipe,
                                      const Calibration* calibration = nullptr);
 

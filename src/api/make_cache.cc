@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The factory functions of kvspan/cache.h.
+#include <cmath>
 #include <string_view>
 #include <utility>
 
 #include "attention/scratch.h"
 #include "base/fail.h"
+#include "cache/rope.h"
 #include "kvspan/cache.h"
 #include "method/method_cache.h"
 #include "method/prepared.h"
@@ -34,6 +36,14 @@ Status check(const CacheShape& shape) {
       return fail(ErrorCode::kInvalidArgument,
                   "layer {}: window {} and soft_cap {}; allowed: 0 (none) or more", i, layer.window,
                   layer.soft_cap);
+    }
+    if (!std::isfinite(layer.logit_scale) || !std::isfinite(layer.soft_cap)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "layer {}: logit_scale {} and soft_cap {}; allowed: finite numbers", i,
+                  layer.logit_scale, layer.soft_cap);
+    }
+    if (Status fits = check_rope(layer.rope, layer.key_dim); !fits) {
+      return fail(ErrorCode::kInvalidArgument, "layer {}: {}", i, fits.error().message);
     }
   }
   return {};
