@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache for one layer: append rows, attend, see the bytes. Two query heads share one KV head, and
-// nothing rotates. The values of token t are all t and every key is equal, so attention at position
-// t is the mean of 0..t.
+// A cache for one layer: append rows, attend, save and load. Two query heads share one KV head. The
+// values of token t are all t and every key is equal, so attention at t is the mean of 0..t.
 #include <cstdio>
 #include <numeric>
 #include <vector>
@@ -15,10 +14,9 @@ int main() {
   layer.kv_heads = 1;
   layer.key_dim = layer.value_dim = kDim;
   layer.logit_scale = 0.125f;
-  const kvspan::CacheShape shape{{layer}};
-
-  auto cache = kvspan::make_cache(shape, "full");
-  if (!cache) return std::fprintf(stderr, "%s\n", cache.error().message.c_str()), 1;
+  auto factory = kvspan::CacheFactory::create({{layer}}, "full");
+  if (!factory) return std::fprintf(stderr, "%s\n", factory.error().message.c_str()), 1;
+  const auto cache = factory->make();
 
   std::vector<float> keys(kTokens * kDim, 1.0f), values, queries(kTokens * 2 * kDim, 1.0f);
   for (int t = 0; t < kTokens; ++t) values.insert(values.end(), kDim, static_cast<float>(t));
@@ -34,15 +32,19 @@ int main() {
                             {keys.data(), {kTokens, 1, kDim}},
                             {values.data(), {kTokens, 1, kDim}},
                             positions};
-  kvspan::Status done = (*cache)->append(0, rows, team);
+  kvspan::Status done = cache->append(0, rows, team);
   if (done) {
-    done = (*cache)->attend(0, {{queries.data(), {kTokens, 2, kDim}}, positions},
-                            {out.data(), {kTokens, 2, kDim}}, *scratch, team);
+    done = cache->attend(0, {{queries.data(), {kTokens, 2, kDim}}, positions},
+                         {out.data(), {kTokens, 2, kDim}}, *scratch, team);
   }
-  if (done) done = (*cache)->settle(0, team);
+  if (done) done = cache->settle(0, team);
   if (!done) return std::fprintf(stderr, "%s\n", done.error().message.c_str()), 1;
 
+  auto saved = cache->save();
+  if (!saved) return std::fprintf(stderr, "%s\n", saved.error().message.c_str()), 1;
+  auto copy = factory->load(*saved);
+  if (!copy) return std::fprintf(stderr, "%s\n", copy.error().message.c_str()), 1;
   std::printf("%s: %d tokens in %zu bytes; the last token sees the mean value %.2f\n",
-              (*cache)->recipe().c_str(), static_cast<int>((*cache)->tokens()),
-              (*cache)->bytes().total, out.back());
+              (*copy)->recipe().c_str(), static_cast<int>((*copy)->tokens()),
+              (*copy)->bytes().total, out.back());
 }

@@ -64,7 +64,7 @@ struct KvRows {
   TensorView<const float, 3>
       keys_raw;  // the same before RoPE; may be the same memory if nothing rotates
   TensorView<const float, 3> values;        // [n, kv_heads, value_dim]
-  std::span<const std::int32_t> positions;  // [n], increasing, beyond every position held
+  std::span<const std::int32_t> positions;  // [n], increasing, beyond those before, below 2^30
 };
 
 struct Queries {
@@ -89,8 +89,10 @@ struct CacheBytes {
 class AttentionScratch;
 
 // One sequence. One step at a time; const members may run beside each other, not beside a step.
-// Errors leave the cache as it was before the failing call, except that rows of an unfinished step
-// may remain: truncate(tokens()) removes them.
+// Errors leave the cache as it was before the failing call: wrong arguments (shapes, positions,
+// numbers that are not finite, an unknown layer) are found before anything is touched. Layers that
+// had finished a step when another failed are ahead of it: truncate(tokens()) takes their rows
+// back, unless the method has already coded or dropped tokens because of them.
 class KvCache {
  public:
   virtual ~KvCache() = default;
@@ -103,8 +105,9 @@ class KvCache {
 
   // The three calls of a step. All members of the team call with equal arguments; append and settle
   // end with a barrier, attend begins and ends with one.
+  // Numbers have to be finite and, where the ends are f16, below 65520.
   virtual Status append(int layer, const KvRows& rows, Team& team) = 0;
-  // out: [n, query_heads, value_dim].
+  // out: [n, query_heads, value_dim]. Fails before the first append.
   virtual Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                         AttentionScratch& scratch, Team& team) = 0;
   virtual Status settle(int layer, Team& team) = 0;
@@ -116,6 +119,13 @@ class KvCache {
   virtual Result<std::unique_ptr<KvCache>> fork() const = 0;
 
   virtual CacheBytes bytes() const = 0;
+
+  // Everything this cache holds and has learnt, for CacheFactory::load (docs/formats/cache.md).
+  // Codes that a factory's caches share are named by their checksum only. Fails where a kind of
+  // cache cannot be saved, and for lack of memory.
+  virtual Result<std::vector<std::byte>> save() const {
+    return Error{ErrorCode::kUnsupported, "a cache of " + recipe() + " cannot be saved"};
+  }
 };
 
 struct Calibration;  // kvspan/calibration.h
@@ -125,12 +135,18 @@ struct Calibration;  // kvspan/calibration.h
 class CacheFactory {
  public:
   // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
-  // the shape, and where it needs a calibration and none is given. The calibration is not kept.
+  // the shape, where it needs a calibration and none is given, and on a calibration that does not
+  // fit the shape, needed or not. The calibration is not kept.
   static Result<CacheFactory> create(const CacheShape& shape, std::string_view recipe,
                                      const Calibration* calibration = nullptr);
 
   // An empty cache.
   std::unique_ptr<KvCache> make() const;
+  // The cache that save() wrote, of the same recipe, shape and codes: from here on the two do the
+  // same, bit for bit. Fails with kCorruptData, naming field and byte, on anything else; whatever
+  // it accepts is safe to go on with. Allocates no more than a small multiple of bytes.size()
+  // beside what an empty cache has.
+  Result<std::unique_ptr<KvCache>> load(std::span<const std::byte> bytes) const;
   const std::string& recipe() const noexcept;  // canonical
   std::size_t shared_bytes() const noexcept;   // of the codes that all its caches share
 

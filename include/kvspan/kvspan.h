@@ -71,7 +71,7 @@ KVSPAN_API void kvspan_free(kvspan_cache* cache);
 
 /* n rows of a layer, oldest first: keys [n, kv_heads, key_dim] after RoPE, keys_raw the same before
  * RoPE (NULL: where nothing rotates), values [n, kv_heads, value_dim], positions [n], increasing
- * and beyond every position held. */
+ * and beyond every position before. Numbers have to be finite. */
 KVSPAN_API kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n,
                                      const float* keys, const float* keys_raw, const float* values,
                                      const int32_t* positions);
@@ -86,6 +86,17 @@ KVSPAN_API kvspan_code kvspan_settle(kvspan_cache* cache, int32_t layer);
 KVSPAN_API kvspan_code kvspan_fork(const kvspan_cache* cache, kvspan_cache** fork);
 /* Forgets every token at position >= n. */
 KVSPAN_API kvspan_code kvspan_truncate(kvspan_cache* cache, int32_t n);
+
+/* All that a cache holds and has learnt, as bytes. *size is the room in `bytes` before the call and
+ * what the cache needs after it; with bytes NULL, or too small (KVSPAN_INVALID_ARGUMENT), nothing
+ * is written but *size. */
+KVSPAN_API kvspan_code kvspan_save(const kvspan_cache* cache, void* bytes, size_t* size);
+/* Makes the cache that kvspan_save wrote, of the same layers and recipe; from here on the two do
+ * the same, bit for bit. Bytes that were damaged, or written for another recipe or shape, are
+ * KVSPAN_CORRUPT_DATA, with the field and its byte in kvspan_last_error. */
+KVSPAN_API kvspan_code kvspan_load(const kvspan_layer* layers, int32_t layer_count,
+                                   const char* recipe, int32_t threads, const void* bytes,
+                                   size_t size, kvspan_cache** cache);
 
 /* The next position; 0 when empty. */
 KVSPAN_API int32_t kvspan_tokens(const kvspan_cache* cache);

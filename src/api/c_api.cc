@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface: checks what C callers can get wrong, then calls the C++ one. No exception
 // leaves; no wrong argument reaches an expectation that ends the program.
-#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "base/fail.h"
 #include "base/thread_pool.h"
@@ -18,15 +18,11 @@ using Scratch = std::unique_ptr<kvspan::AttentionScratch, void (*)(kvspan::Atten
 
 struct kvspan_cache {
   kvspan_cache(std::unique_ptr<kvspan::KvCache> held, int threads)
-      : cache(std::move(held)),
-        scratch(kvspan::make_attention_scratch()),
-        pool(threads),
-        next(cache->shape().layers.size(), 0) {}
+      : cache(std::move(held)), scratch(kvspan::make_attention_scratch()), pool(threads) {}
 
   std::unique_ptr<kvspan::KvCache> cache;
   Scratch scratch;
   kvspan::ThreadPool pool;
-  std::vector<std::int32_t> next;  // per layer: positions below it may be held
 };
 
 namespace kvspan {
@@ -89,24 +85,11 @@ Status not_null(const void* pointer, const char* name) {
 }
 
 Status check_layer(const kvspan_cache& cache, std::int32_t layer, std::int32_t n) {
-  const auto layers = static_cast<std::int32_t>(cache.next.size());
+  const auto layers = static_cast<std::int32_t>(cache.cache->shape().layers.size());
   if (layer < 0 || layer >= layers) {
     return fail(ErrorCode::kInvalidArgument, "layer {}; allowed: 0 to {}", layer, layers - 1);
   }
   if (n < 0) return fail(ErrorCode::kInvalidArgument, "{} rows; allowed: 0 or more", n);
-  return {};
-}
-
-// Increasing, none below `least`.
-Status check_positions(std::span<const std::int32_t> positions, std::int32_t least) {
-  std::int64_t before = std::int64_t{least} - 1;
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    if (positions[i] <= before || positions[i] == INT32_MAX) {
-      return fail(ErrorCode::kInvalidArgument, "position {} at index {}; allowed: {} or more",
-                  positions[i], i, before + 1);
-    }
-    before = positions[i];
-  }
   return {};
 }
 
@@ -131,6 +114,25 @@ Result<LayerShape> shape_of(const kvspan_layer& from) {
   shape.rope.angles.assign(from.rope_angles, from.rope_angles + from.rope_dims / 2);
   shape.rope.magnitude = from.rope_magnitude == 0.0f ? 1.0f : from.rope_magnitude;
   return shape;
+}
+
+// What kvspan_create and kvspan_load make caches with.
+Result<CacheFactory> factory_of(const kvspan_layer* layers, std::int32_t layer_count,
+                                const char* recipe, std::int32_t threads) {
+  KVSPAN_CHECK_OK(not_null(layers, "layers"));
+  KVSPAN_CHECK_OK(not_null(recipe, "recipe"));
+  if (threads < 1 || threads > kMaxThreads) {
+    return fail(ErrorCode::kInvalidArgument, "{} threads; allowed: 1 to {}", threads, kMaxThreads);
+  }
+  CacheShape shape;
+  for (std::int32_t i = 0; i < layer_count; ++i) {
+    Result<LayerShape> layer = shape_of(layers[i]);
+    if (!layer) {
+      return fail(layer.error().code, "layer {}: {}", i, layer.error().message);
+    }
+    shape.layers.push_back(std::move(*layer));
+  }
+  return CacheFactory::create(shape, recipe);
 }
 
 // A call made by the whole pool; the members' outcomes are equal, the leader's is returned.
@@ -161,19 +163,39 @@ kvspan_code kvspan_create(const kvspan_layer* layers, int32_t layer_count, const
   return kvspan::guarded([&]() -> kvspan::Status {
     KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
     *cache = nullptr;
-    KVSPAN_CHECK_OK(kvspan::not_null(layers, "layers"));
-    KVSPAN_CHECK_OK(kvspan::not_null(recipe, "recipe"));
-    if (threads < 1 || threads > kvspan::kMaxThreads) {
-      return fail(kvspan::ErrorCode::kInvalidArgument, "{} threads; allowed: 1 to {}", threads,
-                  kvspan::kMaxThreads);
+    KVSPAN_TRY(const kvspan::CacheFactory factory,
+               kvspan::factory_of(layers, layer_count, recipe, threads));
+    *cache = new kvspan_cache(factory.make(), threads);
+    return {};
+  });
+}
+
+kvspan_code kvspan_load(const kvspan_layer* layers, int32_t layer_count, const char* recipe,
+                        int32_t threads, const void* bytes, size_t size, kvspan_cache** cache) {
+  return kvspan::guarded([&]() -> kvspan::Status {
+    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
+    *cache = nullptr;
+    KVSPAN_CHECK_OK(kvspan::not_null(bytes, "bytes"));
+    KVSPAN_TRY(const kvspan::CacheFactory factory,
+               kvspan::factory_of(layers, layer_count, recipe, threads));
+    KVSPAN_TRY(auto loaded, factory.load({static_cast<const std::byte*>(bytes), size}));
+    *cache = new kvspan_cache(std::move(loaded), threads);
+    return {};
+  });
+}
+
+kvspan_code kvspan_save(const kvspan_cache* cache, void* bytes, size_t* size) {
+  return kvspan::guarded([&]() -> kvspan::Status {
+    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
+    KVSPAN_CHECK_OK(kvspan::not_null(size, "size"));
+    KVSPAN_TRY(const auto saved, cache->cache->save());
+    const size_t room = std::exchange(*size, saved.size());
+    if (bytes == nullptr) return {};
+    if (room < saved.size()) {
+      return fail(kvspan::ErrorCode::kInvalidArgument, "room for {} bytes; allowed: {} or more",
+                  room, saved.size());
     }
-    kvspan::CacheShape shape;
-    for (int32_t i = 0; i < layer_count; ++i) {
-      KVSPAN_TRY(kvspan::LayerShape layer, kvspan::shape_of(layers[i]));
-      shape.layers.push_back(std::move(layer));
-    }
-    KVSPAN_TRY(auto made, kvspan::make_cache(shape, recipe));
-    *cache = new kvspan_cache(std::move(made), threads);
+    std::memcpy(bytes, saved.data(), saved.size());
     return {};
   });
 }
@@ -193,18 +215,14 @@ kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n, const f
     KVSPAN_CHECK_OK(kvspan::not_null(positions, "positions"));
     const kvspan::LayerShape& shape = cache->cache->shape().layers[static_cast<size_t>(layer)];
     if (shape.rope.rotated_dims > 0) KVSPAN_CHECK_OK(kvspan::not_null(keys_raw, "keys_raw"));
-    int32_t& next = cache->next[static_cast<size_t>(layer)];
     kvspan::KvRows rows;
     rows.positions = {positions, static_cast<size_t>(n)};
-    KVSPAN_CHECK_OK(kvspan::check_positions(rows.positions, next));
     rows.keys = kvspan::rows_of(keys, n, shape.kv_heads, shape.key_dim);
     rows.keys_raw =
         kvspan::rows_of(keys_raw != nullptr ? keys_raw : keys, n, shape.kv_heads, shape.key_dim);
     rows.values = kvspan::rows_of(values, n, shape.kv_heads, shape.value_dim);
-    KVSPAN_CHECK_OK(kvspan::by_all(
-        cache->pool, [&](kvspan::Team& team) { return cache->cache->append(layer, rows, team); }));
-    next = positions[n - 1] + 1;
-    return {};
+    return kvspan::by_all(
+        cache->pool, [&](kvspan::Team& team) { return cache->cache->append(layer, rows, team); });
   });
 }
 
@@ -220,7 +238,6 @@ kvspan_code kvspan_attend(kvspan_cache* cache, int32_t layer, int32_t n, const f
     const kvspan::LayerShape& shape = cache->cache->shape().layers[static_cast<size_t>(layer)];
     kvspan::Queries asked;
     asked.positions = {positions, static_cast<size_t>(n)};
-    KVSPAN_CHECK_OK(kvspan::check_positions(asked.positions, 0));
     asked.rows = kvspan::rows_of(queries, n, shape.query_heads, shape.key_dim);
     return kvspan::by_all(cache->pool, [&](kvspan::Team& team) {
       return cache->cache->attend(layer, asked,
@@ -245,9 +262,7 @@ kvspan_code kvspan_fork(const kvspan_cache* cache, kvspan_cache** fork) {
     *fork = nullptr;
     KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
     KVSPAN_TRY(auto held, cache->cache->fork());
-    auto made = std::make_unique<kvspan_cache>(std::move(held), cache->pool.size());
-    made->next = cache->next;
-    *fork = made.release();
+    *fork = new kvspan_cache(std::move(held), cache->pool.size());
     return {};
   });
 }
@@ -258,9 +273,7 @@ kvspan_code kvspan_truncate(kvspan_cache* cache, int32_t n) {
     if (n < 0) {
       return fail(kvspan::ErrorCode::kInvalidArgument, "truncate to {}; allowed: 0 or more", n);
     }
-    KVSPAN_CHECK_OK(cache->cache->truncate(n));
-    for (int32_t& next : cache->next) next = std::min(next, n);
-    return {};
+    return cache->cache->truncate(n);
   });
 }
 

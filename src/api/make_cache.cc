@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The factory functions of kvspan/cache.h.
+#include <cmath>
 #include <string_view>
 #include <utility>
 
 #include "attention/scratch.h"
 #include "base/fail.h"
+#include "cache/rope.h"
 #include "kvspan/cache.h"
 #include "method/method_cache.h"
 #include "method/prepared.h"
@@ -35,6 +37,14 @@ Status check(const CacheShape& shape) {
                   "layer {}: window {} and soft_cap {}; allowed: 0 (none) or more", i, layer.window,
                   layer.soft_cap);
     }
+    if (!std::isfinite(layer.logit_scale) || !std::isfinite(layer.soft_cap)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "layer {}: logit_scale {} and soft_cap {}; allowed: finite numbers", i,
+                  layer.logit_scale, layer.soft_cap);
+    }
+    if (Status fits = check_rope(layer.rope, layer.key_dim); !fits) {
+      return fail(ErrorCode::kInvalidArgument, "layer {}: {}", i, fits.error().message);
+    }
   }
   return {};
 }
@@ -54,6 +64,11 @@ Result<CacheFactory> CacheFactory::create(const CacheShape& shape, std::string_v
 
 std::unique_ptr<KvCache> CacheFactory::make() const {
   return std::make_unique<MethodCache>(prepared_);
+}
+
+Result<std::unique_ptr<KvCache>> CacheFactory::load(std::span<const std::byte> bytes) const {
+  KVSPAN_TRY(std::unique_ptr<KvCache> cache, MethodCache::load(prepared_, bytes));
+  return cache;
 }
 
 const std::string& CacheFactory::recipe() const noexcept {

@@ -30,8 +30,8 @@ Error fail(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
   if (!result.has_value()) return std::move(result).error(); \
   declaration = std::move(result).value()
 
-#define KVSPAN_CHECK_OK(expression)                                    \
-  do {                                                                 \
-    if (auto kvspan_status = (expression); !kvspan_status.has_value()) \
-      return std::move(kvspan_status).error();                         \
+#define KVSPAN_CHECK_OK(expression)                                        \
+  do {                                                                     \
+    if (auto kvspan_checked_ = (expression); !kvspan_checked_.has_value()) \
+      return std::move(kvspan_checked_).error();                           \
   } while (false)

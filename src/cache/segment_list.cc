@@ -106,7 +106,12 @@ void SegmentList::append(Segment segment) {
 
 void SegmentList::read(std::int32_t first, const TensorView<float, 3>& keys,
                        const TensorView<float, 3>& values,
-                       std::span<std::int32_t> positions) const noexcept {
+                       std::span<std::int32_t> positions) const {
+  const auto read_row = [&](const Segment& from, const CodedSide* coded, const RowSide& rows,
+                            std::int32_t head, std::int32_t token, float* to, std::int32_t dim) {
+    if (coded == nullptr) return rows.read(head, token, to);
+    coded->reconstruct(head, from.positions, token, {to, {1, static_cast<std::size_t>(dim)}});
+  };
   auto segment = segments_.begin();
   for (; first >= segment->tokens(); ++segment) first -= segment->tokens();
   for (std::size_t i = 0; i < positions.size(); ++i, ++first) {
@@ -116,8 +121,10 @@ void SegmentList::read(std::int32_t first, const TensorView<float, 3>& keys,
     }
     positions[i] = segment->positions.at(first);
     for (std::int32_t h = 0; h < shape_.heads; ++h) {
-      segment->keys.read(h, first, keys.row(i, h));
-      segment->values.read(h, first, values.row(i, h));
+      read_row(*segment, segment->coded_keys.get(), segment->keys, h, first, keys.row(i, h),
+               shape_.key_dim);
+      read_row(*segment, segment->coded_values.get(), segment->values, h, first, values.row(i, h),
+               shape_.value_dim);
     }
   }
 }

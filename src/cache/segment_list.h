@@ -72,10 +72,10 @@ class SegmentList {
 
   // Takes a segment whole, with positions beyond every position held, made for this shape.
   void append(Segment segment);
-  // Full-rank rows first .. first + n - 1 as floats, keys [n, heads, key_dim] as stored (after
-  // RoPE), values [n, heads, value_dim], and their positions [n].
+  // Rows first .. first + n - 1 as floats, keys [n, heads, key_dim] as attention sees them (after
+  // RoPE), values [n, heads, value_dim], and their positions [n]. Coded rows are reconstructed.
   void read(std::int32_t first, const TensorView<float, 3>& keys,
-            const TensorView<float, 3>& values, std::span<std::int32_t> positions) const noexcept;
+            const TensorView<float, 3>& values, std::span<std::int32_t> positions) const;
   // The segment, made of the rows at first .. first + segment.tokens() - 1 (full rank, so far),
   // takes their place. Throws std::bad_alloc, and then holds what it held.
   void replace(std::int32_t first, Segment segment);

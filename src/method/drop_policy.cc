@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "method/largest.h"
+#include "method/state_bytes.h"
 
 namespace kvspan {
 
@@ -17,6 +18,27 @@ Status WindowPolicy::settle(Group& group) {
     group.select(sink, std::vector<std::uint8_t>(static_cast<std::size_t>(excess), 0));
   }
   return {};
+}
+
+Status WindowPolicy::save(const StateWriter&) const {
+  return {};
+}
+
+Status WindowPolicy::load(const Group& group, const StateReader& from) {
+  return check_segments(group, {}, from.in);
+}
+
+Status PrunePolicy::save(const StateWriter& to) const {
+  to.out.put(seen_);
+  norms_.save(to.out);
+  return {};
+}
+
+Status PrunePolicy::load(const Group& group, const StateReader& from) {
+  KVSPAN_CHECK_OK(check_segments(group, {}, from.in));
+  KVSPAN_TRY(seen_, get_between<std::int64_t>("rows seen", 0, kMostTokens, from.in));
+  return norms_.load("norm of a key", group.list().tokens(), from.in, from.ledger,
+                     MemoryKind::kSketches);
 }
 
 void PrunePolicy::clear() {

@@ -20,6 +20,8 @@ class WindowPolicy final : public Policy {
   Status settle(Group& group) override;
   void clear() override {}
   std::unique_ptr<Policy> clone() const override { return std::make_unique<WindowPolicy>(*this); }
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
  private:
   std::int32_t size_;
@@ -32,6 +34,8 @@ class PrunePolicy final : public Policy {
   void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<PrunePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override { return norms_.bytes(); }
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
  private:
   // Rows that are weighed against each other at a time, so that dropping costs little per token.

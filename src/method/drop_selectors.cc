@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "method/largest.h"
+#include "method/state_bytes.h"
 
 namespace kvspan {
 namespace {
@@ -59,6 +60,16 @@ void SnapkvSelector::clear() {
   prompt_ = 0;
 }
 
+void SnapkvSelector::save(const StateWriter& to) const {
+  scores_.save(to.out);  // one for each token of the prompt
+}
+
+Status SnapkvSelector::load(const Group& group, const StateReader& from) {
+  KVSPAN_CHECK_OK(scores_.load("attention received", group.list().tokens(), from.in, from.ledger));
+  prompt_ = static_cast<std::int32_t>(scores_.values().size());
+  return {};
+}
+
 void HeavySelector::observe(Group& group, std::span<const float> received, std::int32_t) {
   scores_.add(received, ledger_);
   group.mark_changed();
@@ -72,7 +83,9 @@ Status HeavySelector::settle(Group& group, std::int32_t) {
   if (held < budget + step) return {};
   const std::int64_t recent = std::min(options_.recent.resolve(seen), budget);
   const auto older = static_cast<std::size_t>(std::max<std::int64_t>(held - recent, 0));
-  std::vector<std::uint8_t> keep = largest(scores_.values().first(older), budget - recent);
+  std::vector<float> scores(older, 0.0f);  // 0 for those that no query has looked at yet
+  std::copy_n(scores_.values().begin(), std::min(older, scores_.values().size()), scores.begin());
+  std::vector<std::uint8_t> keep = largest(scores, budget - recent);
   keep_sink(group, keep);
   group.select(0, keep);
   scores_.select(0, keep);
@@ -82,6 +95,14 @@ Status HeavySelector::settle(Group& group, std::int32_t) {
 
 void HeavySelector::clear() {
   scores_ = {};
+}
+
+void HeavySelector::save(const StateWriter& to) const {
+  scores_.save(to.out);
+}
+
+Status HeavySelector::load(const Group& group, const StateReader& from) {
+  return scores_.load("attention received", group.list().tokens(), from.in, from.ledger);
 }
 
 }  // namespace kvspan

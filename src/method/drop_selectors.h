@@ -38,6 +38,8 @@ class SnapkvSelector final : public Selector {
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<SnapkvSelector>(*this);
   }
+  void save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
   std::size_t bytes() const noexcept override { return scores_.bytes(); }
 
  private:
@@ -67,6 +69,8 @@ class HeavySelector final : public Selector {
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<HeavySelector>(*this);
   }
+  void save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
   std::size_t bytes() const noexcept override { return scores_.bytes(); }
 
  private:

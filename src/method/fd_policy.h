@@ -43,6 +43,8 @@ class FdPolicy final : public Policy {
   std::unique_ptr<Policy> clone() const override { return std::make_unique<FdPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   void add_codes(std::vector<const Code*>& codes) const override;
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
   // Segments begun, and what the sketches have lost: for tracking errors.
   std::int64_t segments() const noexcept { return segments_; }
@@ -58,6 +60,7 @@ class FdPolicy final : public Policy {
   };
   Side begin_side(const std::optional<SidePlan>& plan) const;
   Side clone_side(const Side& side) const;
+  Status load_side(Side& side, const SidePlan& plan, const StateReader& from) const;
   Status learn_row(Side& side, const SidePlan& plan, const RowBlock& rows, std::size_t row);
   Status next_code(Side& side, const SidePlan& plan, const std::shared_ptr<Ledger>& ledger);
   Status learn(const RowBlock& rows, std::size_t row);

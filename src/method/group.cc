@@ -96,6 +96,17 @@ RowBlock Group::read_tokens(std::int32_t first, std::int32_t n) const {
   return block;
 }
 
+std::vector<float> Group::received(std::int32_t first, std::size_t n) const {
+  const std::span<const float> known = scores_.values();
+  std::vector<float> all(n, 0.0f);
+  const auto from = static_cast<std::size_t>(first);
+  if (from < known.size()) {
+    const std::span<const float> part = known.subspan(from, std::min(n, known.size() - from));
+    std::copy(part.begin(), part.end(), all.begin());
+  }
+  return all;
+}
+
 Status Group::code(const RowBlock& rows, std::size_t first, std::size_t n,
                    std::span<const std::shared_ptr<const Code>> keys,
                    std::span<const std::shared_ptr<const Code>> values) {

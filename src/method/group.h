@@ -25,6 +25,9 @@
 
 namespace kvspan {
 
+struct StateWriter;  // method/state_bytes.h
+struct StateReader;
+
 // Tokens that left the list for bands: keys and values in one store, or in two.
 struct BandsTokens {
   BandsStore keys;
@@ -82,7 +85,7 @@ class Group {
 
   // Waiting rows first .. first + n - 1, 0 being the oldest.
   RowBlock read(std::int32_t first, std::int32_t n) const;
-  // Tokens first .. first + n - 1 of the list, full rank all of them.
+  // Tokens first .. first + n - 1 of the list; those that are coded already, reconstructed.
   RowBlock read_tokens(std::int32_t first, std::int32_t n) const;
   // The oldest rows, as read, move into a coded segment. Throws std::bad_alloc, and then, as on
   // failure, holds what it held.
@@ -95,8 +98,9 @@ class Group {
   void move_out(std::span<const std::uint8_t> escape);
   // Forgets tokens; keep[i] belongs to token first + i.
   void select(std::int32_t first, std::span<const std::uint8_t> keep);
-  // Attention that each token has received so far, where kept: [tokens].
-  std::span<const float> received() const noexcept { return scores_.values(); }
+  // Attention that tokens first .. first + n - 1 have received so far, where kept; 0 for those that
+  // no query has been observed to look at.
+  std::vector<float> received(std::int32_t first, std::size_t n) const;
   // Adds what the last queries gave to the tokens held, [tokens].
   void receive(std::span<const float> weights);
   // n waiting rows count as settled and stay full rank.
@@ -105,6 +109,11 @@ class Group {
   void truncate(std::int32_t position);
   void clear() noexcept;
   std::size_t score_bytes() const noexcept { return scores_.bytes(); }
+
+  // Tokens, what has been settled, and scores. load() is for an empty group of the same options; a
+  // failure leaves it in some state.
+  void save(const StateWriter& to) const;
+  Status load(const StateReader& from);
 
  private:
   const LayerShape* layer_;  // outlives the group

@@ -2,14 +2,16 @@
 #include "method/method_cache.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <new>
 #include <utility>
 
 #include "attention/attend.h"
 #include "attention/attend_bands.h"
 #include "attention/received.h"
-#include "base/expect.h"
 #include "base/fail.h"
+#include "method/check_call.h"
 #include "method/reconstruct.h"
 
 namespace kvspan {
@@ -19,12 +21,6 @@ namespace {
 // the others could help.
 constexpr std::int32_t kAppendRows = 64;
 constexpr std::size_t kLeaderElements = 8192;
-
-bool shaped(const TensorView<const float, 3>& view, std::size_t n, std::int32_t heads,
-            std::int32_t dim) {
-  return view.shape[0] == n && view.shape[1] == static_cast<std::size_t>(heads) &&
-         view.shape[2] == static_cast<std::size_t>(dim);
-}
 
 // Heads first .. first + count - 1 of rows of all heads.
 template <class T>
@@ -61,7 +57,8 @@ MethodCache::Member::Member(const Member& other)
     : group(other.group),
       policy(other.policy ? other.policy->clone() : nullptr),
       selector(other.selector ? other.selector->clone() : nullptr),
-      observed_queries(other.observed_queries) {}
+      observed_queries(other.observed_queries),
+      received(other.received_by_token()) {}
 
 std::int32_t MethodCache::Member::wants(std::int32_t queries) const noexcept {
   const std::int32_t selected = selector ? selector->observed(queries) : 0;
@@ -70,12 +67,24 @@ std::int32_t MethodCache::Member::wants(std::int32_t queries) const noexcept {
   return std::min(queries, std::max(selected, counts ? observed_queries : 0));
 }
 
+std::vector<float> MethodCache::Member::received_by_token() const {
+  if (received.empty()) return {};
+  std::vector<float> all = mask.empty() ? received : spread(received, mask);
+  // Rows may have come or gone since, at the end; and what overflowed says nothing.
+  all.resize(static_cast<std::size_t>(group.list().tokens()), 0.0f);
+  for (float& weight : all) {
+    if (!std::isfinite(weight)) weight = 0.0f;
+  }
+  return all;
+}
+
 Status MethodCache::Member::settle(std::int32_t queries) {
   // An exception must not leave one thread while the others wait for it.
   try {
     chosen.reset();
     if (!received.empty()) {
-      if (!mask.empty()) received = spread(received, mask);
+      received = received_by_token();
+      mask.clear();
       if (group.options().scores) group.receive(received);
       if (selector) selector->observe(group, received, queries);
       received.clear();
@@ -92,14 +101,31 @@ MethodCache::Layer::Layer(const LayerShape& shape, const PreparedLayer& from,
                           const std::shared_ptr<Ledger>& ledger)
     : reconstruct(from.reconstruct) {
   members.reserve(from.groups.size());
-  for (const PreparedGroup& group : from.groups) members.emplace_back(shape, group, ledger);
+  limit = std::numeric_limits<float>::infinity();
+  for (const PreparedGroup& group : from.groups) {
+    members.emplace_back(shape, group, ledger);
+    if (group.options.ends == Element::kF16) limit = kF16Limit;
+  }
   list_groups();
 }
 
 MethodCache::Layer::Layer(const Layer& other)
-    : members(other.members), queries(other.queries), reconstruct(other.reconstruct) {
+    : members(other.members),
+      next(other.next),
+      queries(other.queries),
+      limit(other.limit),
+      reconstruct(other.reconstruct) {
   list_groups();
 }
+
+// The members stay where they are, and so do the lists.
+MethodCache::Layer::Layer(Layer&& other) noexcept
+    : members(std::move(other.members)),
+      groups(std::move(other.groups)),
+      next(other.next),
+      queries(other.queries),
+      limit(other.limit),
+      reconstruct(other.reconstruct) {}
 
 void MethodCache::Layer::list_groups() {
   for (const Member& member : members) {
@@ -167,32 +193,59 @@ MethodCache::MethodCache(std::shared_ptr<const Prepared> prepared)
 }
 
 std::int32_t MethodCache::tokens() const noexcept {
-  std::int32_t least = layers_.front().members.front().group.next_position();
-  for (const Layer& layer : layers_) {
-    for (const Member& member : layer.members) {
-      least = std::min(least, member.group.next_position());
-    }
-  }
+  std::int32_t least = layers_.front().next;
+  for (const Layer& layer : layers_) least = std::min(least, layer.next);
   return least;
 }
 
-MethodCache::Layer& MethodCache::layer_at(int layer) {
-  KVSPAN_EXPECT(layer >= 0 && static_cast<std::size_t>(layer) < layers_.size(),
-                "the shape has this layer");
-  return layers_[static_cast<std::size_t>(layer)];
+// The leader's part of append: everything is checked before anything is touched.
+Status MethodCache::extend(int layer, Layer& to, const KvRows& rows, bool scanned) {
+  if (rows.positions.empty()) return {};
+  if (rows.positions.front() < to.next) {
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {}: position {} of row 0; allowed: {} or more, beyond those appended", layer,
+                rows.positions.front(), to.next);
+  }
+  if (!scanned || to.bad_rows.load(std::memory_order_relaxed)) {
+    KVSPAN_CHECK_OK(check_numbers("keys", layer, rows.keys, to.limit));
+    KVSPAN_CHECK_OK(check_numbers("values", layer, rows.values, to.limit));
+  }
+  // An exception must not leave the leader while the others wait for it at the barrier.
+  std::size_t done = 0;
+  try {
+    for (; done < to.members.size(); ++done) {
+      to.members[done].group.list().extend(rows.positions);
+    }
+  } catch (const std::bad_alloc&) {
+    while (done-- > 0) to.members[done].group.list().truncate(rows.positions.front());
+    return fail(ErrorCode::kOutOfBudget, "no memory for {} more tokens in layer {} after {}",
+                rows.positions.size(), layer, to.next);
+  }
+  to.next = rows.positions.back() + 1;
+  return {};
 }
 
 Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
-  Layer& to = layer_at(layer);
+  KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
+  Layer& to = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
+  KVSPAN_CHECK_OK(check_rows(shape, layer, rows));
   const auto n = static_cast<std::int32_t>(rows.positions.size());
-  KVSPAN_EXPECT(shaped(rows.keys, rows.positions.size(), shape.kv_heads, shape.key_dim),
-                "keys are [n, kv_heads, key_dim], one position each");
-  KVSPAN_EXPECT(shaped(rows.values, rows.positions.size(), shape.kv_heads, shape.value_dim),
-                "values are [n, kv_heads, value_dim], one position each");
   const std::size_t elements = rows.positions.size() * static_cast<std::size_t>(shape.kv_heads) *
                                static_cast<std::size_t>(shape.key_dim + shape.value_dim);
   const bool leader_alone = elements <= kLeaderElements;
+  const std::int32_t runs = (n + kAppendRows - 1) / kAppendRows;
+  if (!leader_alone) {
+    for (int i; (i = team.take()) < runs;) {
+      const auto begin = static_cast<std::size_t>(i * kAppendRows);
+      const std::size_t end = std::min(rows.positions.size(), begin + kAppendRows);
+      if (first_bad_row(rows.keys, begin, end, to.limit) != end ||
+          first_bad_row(rows.values, begin, end, to.limit) != end) {
+        to.bad_rows.store(true, std::memory_order_relaxed);
+      }
+    }
+    team.barrier();
+  }
   const auto write = [&](Member& member, std::int32_t head, std::int32_t begin, std::int32_t end) {
     SegmentList& list = member.group.list();
     const std::int32_t first_head = member.group.options().first_head;
@@ -200,27 +253,17 @@ Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
                heads_of(rows.values, first_head, list.shape().heads), head, begin, end);
   };
   if (team.leader()) {
-    // An exception must not leave the leader while the others wait for it at the barrier.
-    std::size_t done = 0;
-    to.extended = true;
-    try {
-      for (; done < to.members.size(); ++done) {
-        to.members[done].group.list().extend(rows.positions);
-      }
-    } catch (const std::bad_alloc&) {
-      to.extended = false;
-      while (done-- > 0) to.members[done].group.list().truncate(rows.positions.front());
-    }
-    if (to.extended && leader_alone) {
+    to.appended = extend(layer, to, rows, !leader_alone);
+    to.bad_rows.store(false, std::memory_order_relaxed);
+    if (to.appended && leader_alone) {
       for (Member& member : to.members) {
         for (std::int32_t h = 0; h < member.group.options().heads; ++h) write(member, h, 0, n);
       }
     }
   }
   team.barrier();
-  const bool extended = to.extended;
-  if (extended && !leader_alone) {
-    const std::int32_t runs = (n + kAppendRows - 1) / kAppendRows;
+  const Status appended = to.appended;
+  if (appended && !leader_alone) {
     for (int i; (i = team.take()) < runs * shape.kv_heads;) {
       std::int32_t head = i % shape.kv_heads;
       auto member = to.members.begin();
@@ -230,17 +273,21 @@ Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
     }
   }
   team.barrier();  // also keeps the outcome in place until everybody has read it
-  if (!extended) {
-    return fail(ErrorCode::kOutOfBudget, "no memory for {} more tokens in layer {} after {}", n,
-                layer, tokens());
-  }
-  return {};
+  return appended;
 }
 
 Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 3> out,
                            AttentionScratch& scratch, Team& team) {
-  Layer& from = layer_at(layer);
+  KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
+  Layer& from = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
+  KVSPAN_CHECK_OK(check_queries(shape, layer, queries, out));
+  KVSPAN_CHECK_OK(
+      check_numbers("queries", layer, queries.rows, std::numeric_limits<float>::infinity()));
+  if (from.next == 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {} holds no tokens to attend to; allowed: attend after append", layer);
+  }
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
   if (team.leader()) from.queries = n;
@@ -252,7 +299,11 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   }
   if (team.leader()) from.prepared = from.prepare(shape, queries, observed);
   team.barrier();
-  KVSPAN_CHECK_OK(from.prepared);
+  if (!from.prepared) {
+    const Status failed = from.prepared;
+    team.barrier();  // keeps it in place until everybody has read it
+    return failed;
+  }
   TensorView<float, 2> lse;
   if (observed > 0) {
     lse = {from.lse.data(),
@@ -311,7 +362,8 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
 }
 
 Status MethodCache::settle(int layer, Team& team) {
-  Layer& at = layer_at(layer);
+  KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
+  Layer& at = layers_[static_cast<std::size_t>(layer)];
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
     member.outcome = member.settle(at.queries);
@@ -328,22 +380,29 @@ Status MethodCache::truncate(std::int32_t n) {
   }
   std::int32_t least = 0;
   for (const Layer& layer : layers_) {
+    if (layer.next <= n) continue;  // nothing to forget there
     for (const Member& member : layer.members) least = std::max(least, member.group.changed_at());
   }
-  if (n < least && n < tokens()) {
+  if (n < least) {
     return fail(ErrorCode::kInvalidArgument,
                 "cannot go back to {} tokens: {} has already coded or dropped tokens because of "
                 "those up to {}; allowed: 0, or {} and more",
                 n, prepared_->recipe, least, least);
   }
   for (Layer& layer : layers_) {
-    for (Member& member : layer.members) member.group.truncate(n);
+    if (layer.next <= n) continue;
+    layer.next = 0;
+    for (Member& member : layer.members) {
+      member.group.truncate(n);
+      layer.next = std::max(layer.next, member.group.list().next_position());
+    }
   }
   return {};
 }
 
 void MethodCache::clear() {
   for (Layer& layer : layers_) {
+    layer.next = layer.queries = 0;
     for (Member& member : layer.members) {
       member.group.clear();
       if (member.policy) member.policy->clear();

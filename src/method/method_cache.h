@@ -2,12 +2,16 @@
 // The KvCache that every recipe becomes: groups of heads, a policy and perhaps a selector for each.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "attention/attend_bands.h"
 #include "attention/plan.h"
+#include "base/byte_stream.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
 #include "method/group.h"
@@ -31,6 +35,10 @@ class MethodCache final : public KvCache {
   void clear() override;
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
+  Result<std::vector<std::byte>> save() const override;
+  // What save() wrote of a cache with the same recipe, shape and codes.
+  static Result<std::unique_ptr<MethodCache>> load(std::shared_ptr<const Prepared> prepared,
+                                                   std::span<const std::byte> bytes);
 
   // For tests and error tracking.
   std::size_t groups(int layer) const {
@@ -59,6 +67,10 @@ class MethodCache final : public KvCache {
     Member(const Member& other);
     std::int32_t wants(std::int32_t queries) const noexcept;
     Status settle(std::int32_t queries);
+    // `received` at the places of all tokens; empty when there is none.
+    std::vector<float> received_by_token() const;
+    Status save(const StateWriter& to) const;
+    Status load(const StateReader& from);
   };
   struct Layer {
     std::vector<Member> members;
@@ -67,15 +79,18 @@ class MethodCache final : public KvCache {
     std::vector<float> lse;          // of the current call, [queries, query_heads]
     std::vector<TensorView<float, 2>> received;
     std::vector<float> banded;  // what the tokens of bands gave, [queries, query_heads, value_dim]
-    std::int32_t queries = 0;  // of the last attend
-    bool extended = false;
+    std::int32_t next = 0;      // beyond every position that was ever appended
+    std::int32_t queries = 0;   // of the last attend
+    float limit = 0.0f;         // of numbers in rows
     bool reconstruct = false;
     Status prepared;
+    Status appended;
+    std::atomic<bool> bad_rows{false};  // found by a member of the team
 
     Layer(const LayerShape& shape, const PreparedLayer& prepared,
           const std::shared_ptr<Ledger>& ledger);
     Layer(const Layer& other);
-    Layer(Layer&&) noexcept = default;
+    Layer(Layer&& other) noexcept;
     void list_groups();
     bool reads_lists() const noexcept;
     std::int32_t wants(std::int32_t queries) const noexcept;
@@ -84,7 +99,8 @@ class MethodCache final : public KvCache {
 
   MethodCache(const MethodCache& other)
       : prepared_(other.prepared_), ledger_(other.ledger_), layers_(other.layers_) {}
-  Layer& layer_at(int layer);
+  Status extend(int layer, Layer& to, const KvRows& rows, bool scanned);
+  Status load_layers(ByteReader& in);
   Status attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
                            const TensorView<float, 3>& out, AttentionScratch& scratch, Team& team);
 

@@ -8,6 +8,7 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "method/domain_rows.h"
+#include "method/state_bytes.h"
 #include "method/unit_policy.h"
 
 namespace kvspan {
@@ -76,6 +77,20 @@ std::size_t OjaPolicy::sketch_bytes() const noexcept {
   return (keys_ ? keys_->bytes() : 0) + (values_ ? values_->bytes() : 0);
 }
 
+Status OjaPolicy::save(const StateWriter& to) const {
+  put_tracker(keys_.get(), to.out);
+  put_tracker(values_.get(), to.out);
+  return {};
+}
+
+Status OjaPolicy::load(const Group& group, const StateReader& from) {
+  KVSPAN_CHECK_OK(check_segments(
+      group, {.plan = plan_.get(), .orthonormal = true, .same_rank = true}, from.in));
+  KVSPAN_TRY(keys_, get_oja(keys_.get(), from));
+  KVSPAN_TRY(values_, get_oja(values_.get(), from));
+  return {};
+}
+
 Status OjaPolicy::step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen,
                        double eta) {
   const auto turn =
@@ -113,8 +128,7 @@ Status OjaPolicy::settle(Group& group) {
   std::iota(chosen.begin(), chosen.end(), std::size_t{0});
   const bool reading = units > 1;
   if (reading && group.options().scores) {
-    const std::span<const float> received =
-        group.received().subspan(static_cast<std::size_t>(group.settled()), n);
+    const std::vector<float> received = group.received(group.settled(), n);
     const auto keep =
         static_cast<std::size_t>(std::max(1.0, std::ceil(options_.top * static_cast<double>(n))));
     // By attention, then by age, so that the choice does not depend on the sort.

@@ -40,6 +40,8 @@ class OjaPolicy final : public Policy {
   void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<OjaPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
  private:
   Status step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen, double eta);

@@ -18,6 +18,9 @@
 
 namespace kvspan {
 
+struct StateWriter;  // method/state_bytes.h
+struct StateReader;
+
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -32,6 +35,11 @@ class Policy {
   virtual std::size_t sketch_bytes() const noexcept { return 0; }
   // Adds the codes that the policy itself holds, used by a segment or not.
   virtual void add_codes(std::vector<const Code*>&) const {}
+  // All that was learnt from this sequence, and the same read into a fresh policy of the same
+  // recipe; `group` has its tokens by then. Fails on what save would not have written, and where a
+  // policy cannot be saved.
+  virtual Status save(const StateWriter& to) const;
+  virtual Status load(const Group& group, const StateReader& from);
 };
 
 }  // namespace kvspan

@@ -50,8 +50,9 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
       return fail(ErrorCode::kInvalidArgument,
                   "{} needs a calibration of the model, and none was given", prepared->recipe);
     }
-    KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
   }
+  // Methods may use what they do not need.
+  if (calibration != nullptr) KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
   const RecipePart& method = recipe.method();
   for (const auto& [name, family] : kFamilies) {
     if (name != method.name()) continue;

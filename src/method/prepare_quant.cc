@@ -2,6 +2,7 @@
 // full and quant: nothing learned. quant codes rows by the identity or by a Hadamard rotation, the
 // same for all layers whose heads have the same size.
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/fail.h"
@@ -58,7 +59,7 @@ class CodeBook {
     const std::int32_t width = heads * dim;
     plan.rank.directions = width;
     KVSPAN_TRY(plan.style.codec, quant_codec(method_, keys));
-    std::shared_ptr<const Code>& code = codes_[{width, keys}];
+    std::shared_ptr<const Code>& code = codes_[{heads, dim, keys}];
     if (!code) {
       const Matrix basis = rotation(width, method_.word("rotate") == "hadamard");
       KVSPAN_TRY(code,
@@ -71,7 +72,7 @@ class CodeBook {
  private:
   const RecipePart& method_;
   std::shared_ptr<Ledger> shared_;
-  std::map<std::pair<std::int32_t, bool>, std::shared_ptr<const Code>> codes_;
+  std::map<std::tuple<std::int32_t, std::int32_t, bool>, std::shared_ptr<const Code>> codes_;
 };
 
 }  // namespace
@@ -115,6 +116,7 @@ PreparedLayers prepare_quant(const PrepareInput& in) {
       group.options.heads = heads;
       group.options.sink = static_cast<std::int32_t>(method.count("sink"));
       group.options.residuals = method.on("certify");
+      group.codes = {plan->keys->start, plan->values->start};
       group.make_policy = [plan](const std::shared_ptr<Ledger>&) {
         return std::make_unique<FixedPolicy>(plan);
       };

@@ -125,6 +125,9 @@ PreparedLayers prepare_subspace(const PrepareInput& in) {
       group.options.ends = m.word("store") == "f32" ? Element::kF32 : Element::kF16;
       group.options.sink = static_cast<std::int32_t>(m.count("sink"));
       group.options.residuals = m.on("certify");
+      for (const std::optional<SidePlan>* side : {&plan->keys, &plan->values}) {
+        if (*side && (*side)->start) group.codes.push_back((*side)->start);
+      }
       set_policy(in, i, std::move(plan), group);
       layer.groups.push_back(std::move(group));
     }

@@ -30,6 +30,8 @@ struct PreparedGroup {
   std::function<std::unique_ptr<Selector>(const std::shared_ptr<Ledger>&)> make_selector;
   // Null unless tokens go to bands.
   std::function<BandsTokens(const std::shared_ptr<Ledger>&)> bands;
+  // Those that its policy starts from and other sequences share; saved caches name them only.
+  std::vector<std::shared_ptr<const Code>> codes = {};
   // Last queries of a call whose attention the policy wants; 0: none.
   std::int32_t observed_queries = 0;
 };

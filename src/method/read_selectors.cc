@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "method/largest.h"
+#include "method/state_bytes.h"
 
 namespace kvspan {
 namespace {
@@ -33,7 +34,8 @@ ReadSelector::ReadSelector(const ReadSelector& other)
       ledger_(other.ledger_),
       summaries_(other.summaries_.bytes() > 0 ? other.summaries_.clone(ledger_) : Buffer()),
       mismatches_(other.mismatches_.bytes() > 0 ? other.mismatches_.clone(ledger_) : Buffer()),
-      pages_(other.pages_) {}
+      pages_(other.pages_),
+      page_floats_(other.page_floats_) {}
 
 void ReadSelector::clear() {
   summaries_ = {};
@@ -92,16 +94,46 @@ void ReadSelector::summarise(const RowBlock& rows, std::size_t first, float* sum
   *mismatch = static_cast<float>(-least_cosine);
 }
 
+void ReadSelector::reserve(std::int32_t pages, std::size_t floats) {
+  const std::size_t capacity = (static_cast<std::size_t>(pages) + kStep - 1) / kStep * kStep;
+  const auto held = static_cast<std::size_t>(pages_);
+  grow(summaries_, held * floats * sizeof(float), capacity * floats * sizeof(float), ledger_);
+  grow(mismatches_, held * sizeof(float), capacity * sizeof(float), ledger_);
+  page_floats_ = floats;
+}
+
+void ReadSelector::save(const StateWriter& to) const {
+  const auto pages = static_cast<std::size_t>(pages_);
+  to.out.put(pages_);
+  to.out.put_all(std::span<const float>(summaries_.as<float>(), pages * page_floats_));
+  to.out.put_all(std::span<const float>(mismatches_.as<float>(), pages));
+}
+
+Status ReadSelector::load(const Group& group, const StateReader& from) {
+  ByteReader& in = from.in;
+  KVSPAN_TRY(const auto pages,
+             get_between<std::int32_t>("pages", 0, group.list().tokens() / options_.page, in));
+  if (pages == 0) return {};
+  const auto count = static_cast<std::size_t>(pages);
+  const std::size_t floats = page_floats(group);
+  KVSPAN_CHECK_OK(in.expect_at_least("summaries of pages", count * (floats + 1) * sizeof(float)));
+  reserve(pages, floats);
+  constexpr float kLimit = std::numeric_limits<float>::max();
+  KVSPAN_CHECK_OK(in.get_finite("summary of a page",
+                                std::span<float>(summaries_.as<float>(), count * floats), kLimit));
+  KVSPAN_CHECK_OK(in.get_finite("mismatch of a page",
+                                std::span<float>(mismatches_.as<float>(), count), kLimit));
+  pages_ = pages;
+  return {};
+}
+
 Status ReadSelector::settle(Group& group, std::int32_t) {
   // Pages count tokens from the first; those not summarised yet are among the waiting, because a
   // method codes rows only after this has seen them, and in whole pages or behind them.
   const std::int32_t pages = group.list().tokens() / options_.page;
   if (pages <= pages_) return {};
   const std::size_t floats = page_floats(group);
-  const std::size_t capacity = (static_cast<std::size_t>(pages) + kStep - 1) / kStep * kStep;
-  const auto held = static_cast<std::size_t>(pages_);
-  grow(summaries_, held * floats * sizeof(float), capacity * floats * sizeof(float), ledger_);
-  grow(mismatches_, held * sizeof(float), capacity * sizeof(float), ledger_);
+  reserve(pages, floats);
   const std::int32_t first = pages_ * options_.page, end = pages * options_.page;
   const RowBlock rows = group.read_tokens(first, end - first);
   for (std::int32_t p = pages_; p < pages; ++p) {

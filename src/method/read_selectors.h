@@ -39,8 +39,12 @@ class ReadSelector final : public Selector {
   void clear() override;
   std::unique_ptr<Selector> clone() const override { return std::make_unique<ReadSelector>(*this); }
   std::size_t bytes() const noexcept override;
+  void save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
  private:
+  // Makes room for so many pages of `floats` numbers, keeping those there are.
+  void reserve(std::int32_t pages, std::size_t floats);
   std::size_t page_floats(const Group& group) const noexcept;
   void summarise(const RowBlock& rows, std::size_t first, float* summary, float* mismatch) const;
   float score(const Group& group, const Queries& queries, const float* summary) const;
@@ -50,6 +54,7 @@ class ReadSelector final : public Selector {
   Buffer summaries_;   // [pages] of [2][heads][key_dim], or [heads][key_dim] of landmarks
   Buffer mismatches_;  // [pages], landmarks only: the least cosine of a key to its landmark
   std::int32_t pages_ = 0;
+  std::size_t page_floats_ = 0;  // as of the last page made
 };
 
 }  // namespace kvspan

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "method/domain_rows.h"
 #include "method/sketches.h"
+#include "method/state_bytes.h"
 
 namespace kvspan {
 
@@ -30,6 +31,19 @@ void RotatePolicy::clear() {
 
 std::size_t RotatePolicy::sketch_bytes() const noexcept {
   return (keys_ ? keys_->bytes() : 0) + (values_ ? values_->bytes() : 0);
+}
+
+Status RotatePolicy::save(const StateWriter& to) const {
+  put_tracker(keys_.get(), to.out);
+  put_tracker(values_.get(), to.out);
+  return {};
+}
+
+Status RotatePolicy::load(const Group& group, const StateReader& from) {
+  KVSPAN_CHECK_OK(check_segments(group, {.plan = &plan(), .orthonormal = true}, from.in));
+  KVSPAN_TRY(keys_, get_sketch(keys_.get(), from));
+  KVSPAN_TRY(values_, get_sketch(values_.get(), from));
+  return {};
 }
 
 Status RotatePolicy::settle_unit(Group& group, const RowBlock& rows, std::size_t first) {

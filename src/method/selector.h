@@ -15,6 +15,9 @@
 
 namespace kvspan {
 
+struct StateWriter;  // method/state_bytes.h
+struct StateReader;
+
 class Selector {
  public:
   virtual ~Selector() = default;
@@ -40,6 +43,9 @@ class Selector {
   virtual void clear() = 0;
   virtual std::unique_ptr<Selector> clone() const = 0;
   virtual std::size_t bytes() const noexcept { return 0; }  // MemoryKind::kPositions
+  // As those of a policy.
+  virtual void save(const StateWriter& to) const = 0;
+  virtual Status load(const Group& group, const StateReader& from) = 0;
 };
 
 }  // namespace kvspan

@@ -26,8 +26,7 @@ Result<std::shared_ptr<const Code>> block_code(const SidePlan& side, const Matri
 // The oldest n waiting rows' received attention, scaled to a mean of 1, and not below a thousandth
 // of it: a row that nobody has looked at yet may still be looked at.
 std::vector<float> received_weights(const Group& group, std::size_t n) {
-  const std::span<const float> received =
-      group.received().subspan(static_cast<std::size_t>(group.settled()), n);
+  const std::vector<float> received = group.received(group.settled(), n);
   double sum = 0.0;
   for (const float r : received) sum += r;
   std::vector<float> weights(n, 1.0f);

@@ -2,6 +2,7 @@
 #include "method/unit_policy.h"
 
 #include "base/fail.h"
+#include "method/state_bytes.h"
 
 namespace kvspan {
 
@@ -13,6 +14,14 @@ Status UnitPolicy::settle(Group& group) {
     KVSPAN_CHECK_OK(settle_unit(group, rows, static_cast<std::size_t>(i * plan_->unit)));
   }
   return {};
+}
+
+Status UnitPolicy::save(const StateWriter&) const {
+  return {};
+}
+
+Status UnitPolicy::load(const Group& group, const StateReader& from) {
+  return check_segments(group, {.plan = plan_.get()}, from.in);
 }
 
 }  // namespace kvspan

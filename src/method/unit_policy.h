@@ -11,6 +11,9 @@ class UnitPolicy : public Policy {
  public:
   explicit UnitPolicy(std::shared_ptr<const CodingPlan> plan) : plan_(std::move(plan)) {}
   Status settle(Group& group) final;
+  // For those that learn nothing.
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
  protected:
   // Codes rows first .. first + plan().unit - 1 of the block, the oldest that wait.

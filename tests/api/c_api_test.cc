@@ -107,6 +107,53 @@ TEST(CApi, ForksAndTruncationsContinueApart) {
   kvspan_free(nullptr);
 }
 
+TEST(CApi, SavedCachesLoadAndGoOnAlike) {
+  const Text text(90);
+  const kvspan_layer layer = layer_of();
+  for (const char* recipe : {"full", "quant:group=16,sink=4,recent=16", "h2o:keep=0.5"}) {
+    kvspan_cache *cache = nullptr, *copy = nullptr;
+    ASSERT_EQ(kvspan_create(&layer, 1, recipe, 2, &cache), KVSPAN_OK) << kvspan_last_error();
+    const auto step = [&](kvspan_cache* to, std::int32_t at, std::int32_t n) {
+      const auto t = std::size_t(at);
+      std::vector<float> out(std::size_t(n) * 32);
+      EXPECT_EQ(kvspan_append(to, 0, n, text.keys.data() + t * 24, nullptr,
+                              text.values.data() + t * 16, text.positions.data() + t),
+                KVSPAN_OK);
+      EXPECT_EQ(kvspan_attend(to, 0, n, text.queries.data() + t * 48, text.positions.data() + t,
+                              out.data()),
+                KVSPAN_OK);
+      EXPECT_EQ(kvspan_settle(to, 0), KVSPAN_OK);
+      return out;
+    };
+    step(cache, 0, 80);
+    std::size_t size = 0, less = 0;
+    ASSERT_EQ(kvspan_save(cache, nullptr, &size), KVSPAN_OK);
+    std::vector<std::byte> bytes(size);
+    less = size - 1;
+    EXPECT_EQ(kvspan_save(cache, bytes.data(), &less), KVSPAN_INVALID_ARGUMENT);
+    EXPECT_EQ(less, size);
+    EXPECT_EQ(bytes[0], std::byte{0}) << "nothing is written where there is no room";
+    std::size_t more = size + 7;
+    bytes.resize(more);
+    ASSERT_EQ(kvspan_save(cache, bytes.data(), &more), KVSPAN_OK);
+    EXPECT_EQ(more, size);
+    ASSERT_EQ(kvspan_load(&layer, 1, recipe, 1, bytes.data(), size, &copy), KVSPAN_OK)
+        << kvspan_last_error();
+    EXPECT_EQ(kvspan_tokens(copy), 80);
+    EXPECT_EQ(step(cache, 80, 1), step(copy, 80, 1)) << recipe;
+    kvspan_free(copy);
+    copy = cache;
+    EXPECT_EQ(kvspan_load(&layer, 1, recipe, 1, bytes.data(), size - 1, &copy),
+              KVSPAN_CORRUPT_DATA);
+    EXPECT_EQ(copy, nullptr);
+    EXPECT_NE(std::string(kvspan_last_error()).find("byte"), std::string::npos);
+    EXPECT_EQ(kvspan_load(&layer, 1, "full:store=f32", 1, bytes.data(), size, &copy),
+              KVSPAN_CORRUPT_DATA);
+    EXPECT_NE(std::string(kvspan_last_error()).find("recipe"), std::string::npos);
+    kvspan_free(cache);
+  }
+}
+
 void expect_refused(kvspan_code status, const std::string& word) {
   EXPECT_EQ(status, KVSPAN_INVALID_ARGUMENT) << word;
   EXPECT_NE(std::string(kvspan_last_error()).find(word), std::string::npos)
@@ -147,6 +194,14 @@ TEST(CApi, WrongArgumentsAreAnsweredNotFatal) {
   expect_refused(kvspan_settle(handle.cache, 9), "layer 9");
   expect_refused(kvspan_fork(nullptr, &none), "cache");
   expect_refused(kvspan_get_bytes(handle.cache, nullptr), "bytes");
+  std::size_t size = 0;
+  layer = layer_of();
+  expect_refused(kvspan_save(handle.cache, nullptr, nullptr), "size");
+  expect_refused(kvspan_save(nullptr, nullptr, &size), "cache");
+  expect_refused(kvspan_load(&layer, 1, "full", 1, nullptr, 0, &none), "bytes");
+  expect_refused(kvspan_load(&layer, 1, "full", 1, k, 9, nullptr), "cache");
+  expect_refused(kvspan_load(&layer, 1, nullptr, 1, k, 9, &none), "recipe");
+  EXPECT_EQ(kvspan_tokens(nullptr), 0);
   EXPECT_EQ(kvspan_append(handle.cache, 0, 0, nullptr, nullptr, nullptr, nullptr), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(handle.cache), 5);
 }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole cache as bytes: docs/formats/cache.md.
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "base/byte_frame.h"
+#include "base/fail.h"
+#include "cache/code_bytes.h"
+#include "cache/segment_list_bytes.h"
+#include "method/method_cache.h"
+#include "method/state_bytes.h"
+
+namespace kvspan {
+namespace {
+
+constexpr FrameFormat kFormat{"cache", "KVSPCACH", 1};
+constexpr std::size_t kLongestRecipe = 4096;
+
+// The codes that sequences share, each once.
+std::vector<std::shared_ptr<const Code>> known_codes(const Prepared& prepared) {
+  std::vector<std::shared_ptr<const Code>> codes;
+  for (const PreparedLayer& layer : prepared.layers) {
+    for (const PreparedGroup& group : layer.groups) {
+      for (const auto& code : group.codes) {
+        if (std::find(codes.begin(), codes.end(), code) == codes.end()) codes.push_back(code);
+      }
+    }
+  }
+  return codes;
+}
+
+// Each number of a layer's shape, with its name.
+template <class Use>
+void each_number(const LayerShape& layer, const Use& use) {
+  use("query heads", layer.query_heads);
+  use("KV heads", layer.kv_heads);
+  use("key dimension", layer.key_dim);
+  use("value dimension", layer.value_dim);
+  use("window", layer.window);
+  use("logit scale", layer.logit_scale);
+  use("soft cap", layer.soft_cap);
+  use("RoPE pairs", static_cast<std::int32_t>(layer.rope.pairs));
+  use("rotated dimensions", layer.rope.rotated_dims);
+  use("RoPE magnitude", layer.rope.magnitude);
+  for (const double angle : layer.rope.angles) use("RoPE angle", angle);
+}
+
+Status expect_shape(const CacheShape& shape, ByteReader& in) {
+  KVSPAN_TRY(const auto layers, in.get<std::uint32_t>("number of layers"));
+  if (layers != shape.layers.size()) {
+    return in.wrong("number of layers", sizeof(layers), layers,
+                    fmt::format("{}, as this shape has", shape.layers.size()));
+  }
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    Status same;
+    each_number(shape.layers[i], [&](std::string_view field, auto wanted) {
+      if (!same) return;
+      auto read = in.get<decltype(wanted)>(field);
+      if (!read) {
+        same = std::move(read).error();
+      } else if (*read != wanted) {
+        same = in.wrong(fmt::format("{} of layer {}", field, i), sizeof(wanted), *read,
+                        fmt::format("{}, as this shape has", wanted));
+      }
+    });
+    KVSPAN_CHECK_OK(same);
+  }
+  return {};
+}
+
+// The same error, with the group that it is about.
+Error in_group(Error error, std::size_t layer, std::size_t group) {
+  error.message += fmt::format(" (layer {}, group {})", layer, group);
+  return error;
+}
+
+}  // namespace
+
+void Group::save(const StateWriter& to) const {
+  kvspan::save(list_, to.codes, to.out);
+  to.out.put(settled_);
+  to.out.put(changed_at_);
+  scores_.save(to.out);
+}
+
+Status Group::load(const StateReader& from) {
+  ByteReader& in = from.in;
+  KVSPAN_TRY(list_, load_segment_list(list_.shape(), list_.growth(), from.codes, in, from.ledger));
+  KVSPAN_TRY(settled_, get_between<std::int32_t>("settled tokens", 0, list_.tokens(), in));
+  KVSPAN_TRY(changed_at_, get_between<std::int32_t>("changed up to", 0, kMostTokens + 1, in));
+  return scores_.load("attention received", options_.scores ? list_.tokens() : 0, in, from.ledger);
+}
+
+Status MethodCache::Member::save(const StateWriter& to) const {
+  group.save(to);
+  const std::vector<float> waiting = received_by_token();
+  to.out.put(static_cast<std::uint32_t>(waiting.size()));
+  to.out.put_all(std::span<const float>(waiting));
+  if (policy) KVSPAN_CHECK_OK(policy->save(to));
+  if (selector) selector->save(to);
+  return {};
+}
+
+Status MethodCache::Member::load(const StateReader& from) {
+  KVSPAN_CHECK_OK(group.load(from));
+  ByteReader& in = from.in;
+  KVSPAN_TRY(const auto count,
+             get_between<std::uint32_t>("tokens with unsettled attention", 0,
+                                        static_cast<std::uint32_t>(group.list().tokens()), in));
+  KVSPAN_CHECK_OK(in.expect_at_least("unsettled attention", count * sizeof(float)));
+  received.resize(count);
+  KVSPAN_CHECK_OK(in.get_finite("unsettled attention", std::span<float>(received),
+                                std::numeric_limits<float>::max()));
+  if (policy) {
+    KVSPAN_CHECK_OK(policy->load(group, from));
+  } else {
+    KVSPAN_CHECK_OK(check_segments(group, {}, in));
+  }
+  if (selector) KVSPAN_CHECK_OK(selector->load(group, from));
+  return {};
+}
+
+Result<std::vector<std::byte>> MethodCache::save() const {
+  try {
+    ByteWriter out;
+    begin_frame(kFormat, 0, out);
+    out.put_text(prepared_->recipe);
+    out.put(static_cast<std::uint32_t>(prepared_->shape.layers.size()));
+    for (const LayerShape& layer : prepared_->shape.layers) {
+      each_number(layer, [&](std::string_view, auto number) { out.put(number); });
+    }
+    const std::vector<std::shared_ptr<const Code>> known = known_codes(*prepared_);
+    CodeWriter codes(known, out);
+    for (const Layer& layer : layers_) {
+      out.put(layer.next);
+      out.put(layer.queries);
+      for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.save({out, codes}));
+    }
+    end_frame(out);
+    return std::move(out.bytes());
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory for the bytes of {} tokens", tokens());
+  }
+}
+
+Status MethodCache::load_layers(ByteReader& in) {
+  const std::vector<std::shared_ptr<const Code>> known = known_codes(*prepared_);
+  KVSPAN_TRY(CodeReader codes, CodeReader::open(known, in, ledger_));
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    KVSPAN_TRY(layer.next, get_between<std::int32_t>("next position", 0, kMostTokens, in));
+    KVSPAN_TRY(layer.queries,
+               get_between<std::int32_t>("queries of the last call", 0,
+                                         std::numeric_limits<std::int32_t>::max(), in));
+    for (std::size_t g = 0; g < layer.members.size(); ++g) {
+      Member& member = layer.members[g];
+      if (Status loaded = member.load({in, codes, ledger_}); !loaded) {
+        return in_group(std::move(loaded).error(), l, g);
+      }
+      if (member.group.list().next_position() > layer.next) {
+        return fail(ErrorCode::kCorruptData,
+                    "{}: tokens before byte {} go up to position {}; allowed: below {} (layer {}, "
+                    "group {})",
+                    in.what(), in.offset(), member.group.list().next_position() - 1, layer.next, l,
+                    g);
+      }
+    }
+  }
+  return in.expect_left("end", 0);
+}
+
+Result<std::unique_ptr<MethodCache>> MethodCache::load(std::shared_ptr<const Prepared> prepared,
+                                                       std::span<const std::byte> bytes) {
+  KVSPAN_TRY(OpenFrame frame, open_frame(kFormat, bytes));
+  ByteReader& in = frame.payload;
+  if (frame.kind != 0) {
+    return fail(ErrorCode::kCorruptData, "{}: kind at byte 12 is {}; allowed: 0", kFormat.what,
+                frame.kind);
+  }
+  try {
+    KVSPAN_TRY(const std::string recipe, in.get_text("recipe", kLongestRecipe));
+    if (recipe != prepared->recipe) {
+      return in.wrong("recipe", recipe.size(), fmt::format("'{}'", recipe), prepared->recipe);
+    }
+    KVSPAN_CHECK_OK(expect_shape(prepared->shape, in));
+    auto cache = std::make_unique<MethodCache>(std::move(prepared));
+    KVSPAN_CHECK_OK(cache->load_layers(in));
+    return cache;
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory to load {} bytes", bytes.size());
+  }
+}
+
+}  // namespace kvspan

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/policy.h"
+
+#include "base/fail.h"
+
+namespace kvspan {
+
+Status Policy::save(const StateWriter&) const {
+  return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be saved");
+}
+
+Status Policy::load(const Group&, const StateReader&) {
+  return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be loaded");
+}
+
+}  // namespace kvspan
