@@ -166,5 +166,13 @@ Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string
 std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) noexcept;
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch();
+// Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members
+// on caches of this shape: neither tokens nor queries matter. For 9 query heads on 3 KV heads of d
+// = 64 that is 1.7 MB and 0.6 MB for each thread, for 32 on 8 of d = 128 3.2 MB and 2.0 MB. Beside
+// it a step of a layer needs one number per query and head and one per token where a method watches
+// attention; a selector that reads some tokens (quest, shadowkv) copies of those that it reads, and
+// static:read=reconstruct, to compare with, all rows. These return when the layer settles.
+std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
+std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 
 }  // namespace kvspan

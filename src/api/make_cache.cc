@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The factory functions of kvspan/cache.h.
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -100,6 +101,18 @@ std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) no
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch() {
   return {new AttentionScratch, [](AttentionScratch* scratch) { delete scratch; }};
+}
+
+std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept {
+  return scratch.bytes();
+}
+
+std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept {
+  std::size_t work = 0;
+  for (const LayerShape& layer : shape.layers) {
+    work = std::max(work, most_scratch_bytes(layer, threads));
+  }
+  return work;
 }
 
 }  // namespace kvspan

@@ -70,18 +70,28 @@ void cut(AttentionPlan& plan, std::int32_t chunk_tokens) {
 
 }  // namespace
 
-AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
-                             std::span<const std::int32_t> query_positions) {
+AttentionPlan plan_shape(const LayerShape& layer, std::int32_t positions) noexcept {
   AttentionPlan plan;
   plan.group = layer.query_heads / layer.kv_heads;
   plan.key_dim = padded_dim(layer.key_dim);
   plan.value_dim = padded_dim(layer.value_dim);
-  plan.positions = static_cast<std::int32_t>(query_positions.size());
+  plan.positions = positions;
   if (plan.positions == 0) return plan;
   plan.tile_positions = std::min(plan.positions, std::max(1, kTileRows / plan.group));
   plan.tiles = ceil_div(plan.positions, plan.tile_positions);
   plan.rows = plan.tile_positions * plan.group;
   plan.padded_rows = plan.rows_form() ? plan.rows : ceil_div(plan.rows, kPanelRows) * kPanelRows;
+  return plan;
+}
+
+std::int32_t most_items(const AttentionPlan& plan) noexcept {
+  return plan.rows <= kPanelRows ? kMaxItems : kMaxTileItems;
+}
+
+AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
+                             std::span<const std::int32_t> query_positions) {
+  AttentionPlan plan = plan_shape(layer, static_cast<std::int32_t>(query_positions.size()));
+  if (plan.positions == 0) return plan;
   plan.groups.reserve(groups.size());
   for (const HeadGroup& group : groups) {
     plan.coded_work_floats = std::max(plan.coded_work_floats, coded_floats(plan, *group.list));
@@ -93,7 +103,7 @@ AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup>
         seen_tokens(*group.list, query_positions.front(), query_positions.back(), layer.window);
     plan.groups.push_back(part);
   }
-  const std::int32_t most = plan.rows <= kPanelRows ? kMaxItems : kMaxTileItems;
+  const std::int32_t most = most_items(plan);
   for (std::int32_t tokens = kChunkTokens;; tokens *= 2) {
     cut(plan, tokens);
     if (!plan.partial || plan.items <= most) return plan;

@@ -76,6 +76,11 @@ struct AttentionPlan {
   std::size_t partial_floats() const noexcept;
 };
 
+// What of a plan depends on the layer and the number of queries alone.
+AttentionPlan plan_shape(const LayerShape& layer, std::int32_t positions) noexcept;
+// Items that a plan has at most where chunks are several.
+std::int32_t most_items(const AttentionPlan& plan) noexcept;
+
 // The groups are all KV heads of the layer, in order. May throw std::bad_alloc.
 AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
                              std::span<const std::int32_t> query_positions);

@@ -18,6 +18,24 @@ void grow(Buffer& buffer, std::size_t floats) {
 
 }  // namespace
 
+std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept {
+  constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
+  const std::int32_t group = layer.query_heads / layer.kv_heads;
+  std::size_t work = 0, partials = 0;
+  for (std::int32_t positions = 1; positions <= std::max(1, kTileRows / group); ++positions) {
+    AttentionPlan plan = plan_shape(layer, positions);
+    // A code has at most as many coefficients as the heads it joins have numbers.
+    plan.coded_work_floats =
+        run_floats(plan, layer.kv_heads * layer.key_dim, layer.kv_heads * layer.value_dim);
+    work = std::max(work, (plan.work_floats() + kLine - 1) / kLine * kLine);
+    plan.partial = true;
+    plan.items = most_items(plan);
+    partials = std::max(partials, plan.partial_floats());
+  }
+  return Buffer::allocated_for(work * static_cast<std::size_t>(threads) * sizeof(float)) +
+         Buffer::allocated_for(partials * sizeof(float));
+}
+
 void AttentionScratch::prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
                                std::span<const std::int32_t> query_positions, int threads,
                                bool always_runs) noexcept {

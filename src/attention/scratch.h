@@ -52,4 +52,8 @@ class AttentionScratch {
   std::atomic<std::int32_t> done_[kMaxSums] = {};
 };
 
+// The most that bytes() can become by calls of up to `threads` members on lists of this layer,
+// however many tokens they hold and queries they ask.
+std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept;
+
 }  // namespace kvspan

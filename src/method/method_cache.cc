@@ -84,11 +84,11 @@ Status MethodCache::Member::settle(std::int32_t queries) {
     chosen.reset();
     if (!received.empty()) {
       received = received_by_token();
-      mask.clear();
       if (group.options().scores) group.receive(received);
       if (selector) selector->observe(group, received, queries);
-      received.clear();
+      received = {};  // nothing of a step's own memory stays
     }
+    mask = {};
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));
     return {};
@@ -364,6 +364,7 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
 Status MethodCache::settle(int layer, Team& team) {
   KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
   Layer& at = layers_[static_cast<std::size_t>(layer)];
+  if (team.leader()) at.lse = {};
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
     member.outcome = member.settle(at.queries);
