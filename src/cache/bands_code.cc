@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/byte_stream.h"
 #include "base/fail.h"
 #include "cache/rope.h"
 #include "cache/segment.h"
@@ -89,6 +90,7 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& par
   code->gain_ = parts.gain;
   code->places_ = static_cast<std::int32_t>(code->layout_.quads() * kBandQuad);
   code->store(parts, ledger);
+  code->checksum_ = code->compute_checksum();
   return std::shared_ptr<const BandsCode>(std::move(code));
 }
 
@@ -140,6 +142,22 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
       if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
     }
   }
+}
+
+std::uint64_t BandsCode::compute_checksum() const {
+  ByteWriter all;
+  for (const std::int32_t number : {heads_, key_dim_, value_dim_, anchor_block_, places_}) {
+    all.put(number);
+  }
+  all.put(static_cast<std::uint8_t>(gain_));
+  for (const WidthRun& run : runs_) {
+    all.put(run.quads);
+    all.put(static_cast<std::int32_t>(run.width));
+  }
+  for (const Buffer* part : {&synthesis_, &steps_, &turned_means_, &value_mean_}) {
+    all.put_bytes({part->data(), part->bytes()});
+  }
+  return crc64(all.bytes());
 }
 
 const float* BandsCode::turned_mean(std::int32_t head, std::int32_t position) const noexcept {

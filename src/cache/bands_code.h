@@ -103,16 +103,21 @@ class BandsCode {
   // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
   void restore(const float* c, std::int32_t position, float* keys, float* values) const noexcept;
 
+  // Of all that decides how bytes are read.
+  std::uint64_t checksum() const noexcept { return checksum_; }
+
   MemoryKind memory_kind() const noexcept { return kind_; }
   std::size_t bytes() const noexcept;
 
  private:
   BandsCode() = default;
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  std::uint64_t compute_checksum() const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0,
                mean_stride_ = 0;
   bool gain_ = true;
+  std::uint64_t checksum_ = 0;
   Rope rope_;
   BandsLayout layout_;
   std::vector<WidthRun> runs_;

@@ -16,6 +16,9 @@
 
 namespace kvspan {
 
+class ByteReader;
+class ByteWriter;
+
 class BandsStore {
  public:
   static constexpr std::int32_t kBlockTiles = 4;
@@ -47,6 +50,11 @@ class BandsStore {
   // c^ [places] of one token.
   void coefficients(std::int32_t token, float* c) const;
 
+  // docs/formats/cache.md. Loading needs the same code, which is known by its checksum, and
+  // replaces what is held only when all of it could be read.
+  void save(ByteWriter& out) const;
+  Status load(ByteReader& in);
+
   std::size_t payload_bytes() const noexcept;
   std::size_t gain_bytes() const noexcept;
 
@@ -55,6 +63,8 @@ class BandsStore {
     std::shared_ptr<Buffer> payload;  // [kBlockTiles][tile_bytes]
     std::shared_ptr<Buffer> gains;    // [64] gains, then [4] uint16 of escapes
   };
+  void append_packed(std::int32_t position, const std::uint8_t* tile, const std::int8_t* gains,
+                     std::uint16_t escaped);
   static constexpr std::size_t kGainBytes = kBlockTokens + kBlockTiles * sizeof(std::uint16_t);
 
   std::shared_ptr<const BandsCode> code_;

@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/fail.h"
+#include "method/state_bytes.h"
 
 namespace kvspan {
 namespace {
@@ -84,6 +86,21 @@ Status BandsPolicy::settle(Group& group) {
     KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i) * kTile));
   }
   return {};
+}
+
+Status BandsPolicy::save(const StateWriter& to) const {
+  to.out.put(coded_);
+  to.out.put(escaped_);
+  to.out.put(usual_);
+  return {};
+}
+
+Status BandsPolicy::load(const Group& group, const StateReader& from) {
+  KVSPAN_CHECK_OK(check_segments(group, {}, from.in));
+  KVSPAN_TRY(coded_, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
+  KVSPAN_TRY(escaped_, get_between<std::int64_t>("tokens escaped", 0, coded_, from.in));
+  return from.in.get_finite("usual coding error", std::span<double>(&usual_, 1),
+                            std::numeric_limits<double>::max());
 }
 
 }  // namespace kvspan

@@ -23,6 +23,8 @@ class BandsPolicy final : public Policy {
   Status settle(Group& group) override;
   void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
 
  private:
   Status code_tile(Group& group, const RowBlock& rows, std::size_t first);

@@ -83,6 +83,10 @@ void Group::save(const StateWriter& to) const {
   to.out.put(settled_);
   to.out.put(changed_at_);
   scores_.save(to.out);
+  if (bands_) {
+    bands_->keys.save(to.out);
+    if (bands_->values) bands_->values->save(to.out);
+  }
 }
 
 Status Group::load(const StateReader& from) {
@@ -90,7 +94,17 @@ Status Group::load(const StateReader& from) {
   KVSPAN_TRY(list_, load_segment_list(list_.shape(), list_.growth(), from.codes, in, from.ledger));
   KVSPAN_TRY(settled_, get_between<std::int32_t>("settled tokens", 0, list_.tokens(), in));
   KVSPAN_TRY(changed_at_, get_between<std::int32_t>("changed up to", 0, kMostTokens + 1, in));
-  return scores_.load("attention received", options_.scores ? list_.tokens() : 0, in, from.ledger);
+  KVSPAN_CHECK_OK(
+      scores_.load("attention received", options_.scores ? list_.tokens() : 0, in, from.ledger));
+  if (!bands_) return {};
+  KVSPAN_CHECK_OK(bands_->keys.load(in));
+  if (!bands_->values) return {};
+  KVSPAN_CHECK_OK(bands_->values->load(in));
+  if (bands_->values->tiles() != bands_->keys.tiles() ||
+      bands_->values->first_position() != bands_->keys.first_position()) {
+    return fail(ErrorCode::kCorruptData, "keys and values of bands hold different tokens");
+  }
+  return {};
 }
 
 Status MethodCache::Member::save(const StateWriter& to) const {
