@@ -106,12 +106,10 @@ struct CodeChoice {
   std::string codec = "f32";
 };
 
-inline std::shared_ptr<const Code> random_code(const CodeChoice& choice, std::int32_t dim,
-                                               const Rope& rope,
-                                               const std::shared_ptr<Ledger>& ledger,
-                                               Random& random) {
+inline std::shared_ptr<const Code> code_of(const CodeChoice& choice, const Transform& t,
+                                           std::int32_t dim, const Rope& rope,
+                                           const std::shared_ptr<Ledger>& ledger, Random& random) {
   const auto width = std::size_t(choice.heads * dim), rank = std::size_t(choice.rank);
-  const Transform t = random_transform(rank, width, choice.metric, random);
   std::vector<float> mean(choice.mean == 0.0 ? 0 : width);
   for (float& x : mean) x = static_cast<float>(choice.mean * random.normal());
   CodeParts parts;
@@ -126,6 +124,15 @@ inline std::shared_ptr<const Code> random_code(const CodeChoice& choice, std::in
   parts.codec = parse_codec_spec(choice.codec).value();
   parts.gamma = choice.gamma;
   return Code::create(parts, ledger).value();
+}
+
+inline std::shared_ptr<const Code> random_code(const CodeChoice& choice, std::int32_t dim,
+                                               const Rope& rope,
+                                               const std::shared_ptr<Ledger>& ledger,
+                                               Random& random) {
+  const Transform t = random_transform(std::size_t(choice.rank), std::size_t(choice.heads * dim),
+                                       choice.metric, random);
+  return code_of(choice, t, dim, rope, ledger, random);
 }
 
 // How the next tokens of a list are stored.

@@ -4,6 +4,7 @@
 // it.
 #include <gtest/gtest.h>
 
+#include "tests/attention/activations.h"
 #include "tests/attention/coded_problem.h"
 
 namespace kvspan {
@@ -184,6 +185,50 @@ TEST(Spec4_05_OutputBound, HoldsAndItsSumIsTighterThanTheOperatorNorm) {
     ASSERT_LE(b_norm, 1.0 + 1e-12);
   }
   EXPECT_GT(tighter, trials * 8 / 10);
+}
+
+// Lines 3 and 4 for every pair of a query and a key of real models, under the leading directions of
+// the keys: the bound of each logit, then that of the softmax over all of them.
+TEST(Spec4_03_LogitBound, AndTheSoftmaxBoundHoldOnActivationsOfModels) {
+  for (const testing::Activations& a : testing::all_activations()) {
+    const LayerShape& l = a.layer;
+    const auto d = std::size_t(l.key_dim), n = std::size_t(a.tokens);
+    const auto kv_heads = std::size_t(l.kv_heads), query_heads = std::size_t(l.query_heads);
+    for (std::size_t h = 0; h < query_heads; ++h) {
+      const std::size_t kv = h / (query_heads / kv_heads);
+      const float* keys = a.keys.data() + kv * d;
+      const std::size_t rank = h % 2 ? d / 4 : d / 2;
+      const auto basis = testing::leading_directions(keys, n, kv_heads * d, d, rank);
+      const double gamma = h % 3 == 0 ? 1.0 : std::sqrt(double(rank) / double(d));
+      std::vector<Split> split;
+      for (std::size_t t = 0; t < n; ++t) {
+        split.push_back(project(basis, d, {keys + t * kv_heads * d, keys + t * kv_heads * d + d}));
+      }
+      for (std::size_t i = 0; i < n; i += 3) {
+        const float* row = a.queries.data() + (i * query_heads + h) * d;
+        const std::vector<double> q(row, row + d);
+        const Split qs = project(basis, d, q);
+        std::vector<double> exact, coded;
+        double worst = 0.0, size = 0.0;
+        for (std::size_t t = 0; t <= i; ++t) {
+          const double inside = dot(q, split[t].inside), outside = dot(q, split[t].outside);
+          exact.push_back(double{l.logit_scale} * (inside + outside));
+          coded.push_back(double{l.logit_scale} * gamma * inside);
+          const double bound = double{l.logit_scale} *
+                               (norm(qs.outside) * norm(split[t].outside) +
+                                std::abs(1.0 - gamma) * norm(qs.inside) * norm(split[t].inside));
+          const double rounding = 1e-12 * norm(q) * (norm(split[t].inside) + 1.0);
+          ASSERT_LE(std::abs(exact[t] - coded[t]), bound + rounding) << a.name << ", token " << t;
+          worst = std::max(worst, std::abs(exact[t] - coded[t]));
+          size = std::max(size, std::abs(exact[t]));
+        }
+        const auto weights = softmax(exact), moved = softmax(coded);
+        double change = 0.0;
+        for (std::size_t t = 0; t <= i; ++t) change += std::abs(weights[t] - moved[t]);
+        ASSERT_LE(change, 2.0 * std::tanh(worst / 2.0) + 1e-14 * (10.0 + size)) << a.name;
+      }
+    }
+  }
 }
 
 }  // namespace
