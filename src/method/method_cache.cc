@@ -393,4 +393,8 @@ const Group& MethodCache::group(int layer, std::size_t index) const {
   return layers_[static_cast<std::size_t>(layer)].members[index].group;
 }
 
+const Policy* MethodCache::policy(int layer, std::size_t index) const {
+  return layers_[static_cast<std::size_t>(layer)].members[index].policy.get();
+}
+
 }  // namespace kvspan

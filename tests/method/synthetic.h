@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A made-up model: keys and values of a few directions and some noise, drifting with the text, with
-// the calibration that fits them; and the steps an engine would make.
+// A made-up model: keys and values of a few directions and some noise, drifting with the text, or
+// one layer of a real one, with the calibration that fits them; and the steps an engine would make.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "kvspan/team.h"
+#include "tests/attention/activations.h"
 
 namespace kvspan::testing {
 
@@ -54,6 +55,14 @@ class SyntheticText {
       turn(l, l.query_heads, layers_[i].queries);
     }
     positions_.resize(static_cast<std::size_t>(n));
+    std::iota(positions_.begin(), positions_.end(), 0);
+  }
+
+  explicit SyntheticText(const Activations& a) : n_(a.tokens), layers_(1) {
+    shape_.layers = {a.layer};
+    layers_[0] = {a.keys, a.keys, a.values, a.queries};
+    turn(a.layer, a.layer.kv_heads, layers_[0].raw, -1);
+    positions_.resize(static_cast<std::size_t>(n_));
     std::iota(positions_.begin(), positions_.end(), 0);
   }
 
@@ -116,10 +125,12 @@ class SyntheticText {
     }
   }
 
-  void turn(const LayerShape& l, std::int32_t heads, std::vector<float>& rows) const {
+  void turn(const LayerShape& l, std::int32_t heads, std::vector<float>& rows,
+            std::int32_t sign = 1) const {
     for (std::int32_t t = 0; t < n_; ++t) {
       for (std::int32_t h = 0; h < heads; ++h) {
-        rope_rotate(l.rope, t, rows.data() + std::size_t(t * heads + h) * std::size_t(l.key_dim));
+        rope_rotate(l.rope, sign * t,
+                    rows.data() + std::size_t(t * heads + h) * std::size_t(l.key_dim));
       }
     }
   }
