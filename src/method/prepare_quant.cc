@@ -25,14 +25,17 @@ Matrix rotation(std::int32_t dim, bool hadamard) {
   return rows;
 }
 
-// Symmetric scales in f16: llama.cpp's grouping along the head, one per head or for all of what is
-// coded together; KIVI's are asymmetric, per channel for keys and per token for values.
+// Scales in f16: llama.cpp's grouping along the head, with its arithmetic where it has the type (8
+// and 4 bits in groups of 32), else symmetric; one per head or for all of what is coded together;
+// KIVI's are asymmetric, per channel for keys and per token for values.
 Result<CodecSpec> quant_codec(const RecipePart& method, bool keys) {
   const std::int64_t bits =
       method.has("bits") ? method.count("bits") : method.count(keys ? "kbits" : "vbits");
   const std::string_view layout = method.word("layout");
   std::string text = fmt::format("int{}:", bits);
   if (layout == "group") {
+    if (method.count("group") == 32 && bits == 8) return q8_0_spec();
+    if (method.count("group") == 32 && bits == 4) return q4_0_spec();
     text += fmt::format("group={}", method.count("group"));
   } else if (layout == "kivi") {
     text += fmt::format("{}={},asym", keys ? "column" : "group", method.count("group"));

@@ -22,10 +22,11 @@ inline const char* const kCodecs[] = {"f32",
                                       "int2:tile=8,scale=f32",
                                       "f16",
                                       "q8_0",
+                                      "q4_0",
                                       "int4:group=8",
                                       "int3:row",
                                       "int8:tensor"};
-inline constexpr std::uint32_t kAnySizeCodecs = 6, kCodecCount = 11;
+inline constexpr std::uint32_t kAnySizeCodecs = 6, kCodecCount = 12;
 
 struct CaseLimits {
   std::int32_t piece_tokens = 90;

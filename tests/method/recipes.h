@@ -51,6 +51,7 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   for (const char* bits : {"8", "4", "3", "2"}) {
     add(std::string("quant:group=16,sink=4,recent=16,bits=") + bits);
   }
+  add("quant:sink=4,recent=16");
   add("quant:rotate=none,group=16,sink=0,recent=0");
   add("quant:layout=head,bits=8,sink=4,recent=16");
   add("quant:layout=tensor,bits=8,sink=4,recent=16");
