@@ -103,7 +103,7 @@ std::vector<double> FrequentDirections::spectrum() const {
   return squared;
 }
 
-Certificate FrequentDirections::certificate(std::size_t r) const {
+SubspaceCertificate FrequentDirections::certificate(std::size_t r) const {
   KVSPAN_EXPECT(r <= dim_, "no more directions than dimensions");
   return detail::certify(spectrum(), delta_, drift_, r, dim_);
 }

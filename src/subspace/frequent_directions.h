@@ -41,7 +41,7 @@ class FrequentDirections final : public Tracker {
   std::uint64_t rows_seen() const noexcept override { return rows_seen_; }
   double energy() const noexcept override { return energy_; }
   Basis basis(std::size_t r) const override;
-  Certificate certificate(std::size_t r) const override;
+  SubspaceCertificate certificate(std::size_t r) const override;
   std::vector<double> spectrum() const override;
   std::size_t bytes() const noexcept override { return buffer_.bytes(); }
   std::unique_ptr<Tracker> clone(std::shared_ptr<Ledger> ledger) const override;

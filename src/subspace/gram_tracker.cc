@@ -149,7 +149,7 @@ Basis GramTracker::basis(std::size_t r) const {
   return detail::basis_from(scaled, eigen.values, r);
 }
 
-Certificate GramTracker::certificate(std::size_t r) const {
+SubspaceCertificate GramTracker::certificate(std::size_t r) const {
   KVSPAN_EXPECT(r <= dim_, "no more directions than dimensions");
   // Sums of rows_seen terms, each rounded, and centring.
   const double drift = (static_cast<double>(rows_seen_) + 100.0) * 0x1p-52 * energy();

@@ -42,7 +42,7 @@ class GramTracker final : public Tracker {
   // About the origin, also where centred.
   double energy() const noexcept override;
   Basis basis(std::size_t r) const override;
-  Certificate certificate(std::size_t r) const override;
+  SubspaceCertificate certificate(std::size_t r) const override;
   std::vector<double> spectrum() const override;
   std::size_t bytes() const noexcept override { return gram_.bytes() + sum_.bytes(); }
   std::unique_ptr<Tracker> clone(std::shared_ptr<Ledger> ledger) const override;

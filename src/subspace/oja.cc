@@ -214,7 +214,7 @@ std::vector<double> OjaTracker::spectrum() const {
   return squared;
 }
 
-Certificate OjaTracker::certificate(std::size_t r) const {
+SubspaceCertificate OjaTracker::certificate(std::size_t r) const {
   KVSPAN_EXPECT(r <= options_.rank, "no more directions than the rank");
   return {0.0, energy_, 4e-6 * energy_};  // |I - B'B| <= 1 + 2 sqrt(r) 2^-24, squared; r <= 2048
 }

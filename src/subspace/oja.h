@@ -64,7 +64,7 @@ class OjaTracker final : public Tracker {
   // row i continues row i of the step before, so that coefficients of old rows stay meaningful.
   // Fewer are the leading directions within B by the moments M.
   Basis basis(std::size_t r) const override;
-  Certificate certificate(std::size_t r) const override;
+  SubspaceCertificate certificate(std::size_t r) const override;
   std::vector<double> spectrum() const override;
   std::size_t bytes() const noexcept override;
   std::unique_ptr<Tracker> clone(std::shared_ptr<Ledger> ledger) const override;

@@ -123,8 +123,8 @@ Status check_rows(MatrixView rows, std::span<const float> weights) {
   return check_size(rows, weights);
 }
 
-Certificate certify(std::span<const double> squared, double delta, double drift, std::size_t r,
-                    std::size_t dim) {
+SubspaceCertificate certify(std::span<const double> squared, double delta, double drift,
+                            std::size_t r, std::size_t dim) {
   const double next = r < squared.size() ? squared[r] : 0.0;
   const double largest = squared.empty() ? 0.0 : squared[0];
   // The returned basis differs from the exact leading vectors by rounding each row to f32 (at most

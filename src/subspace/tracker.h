@@ -40,7 +40,7 @@ struct Basis {
 };
 
 // |A (I - P)|_op^2 <= bound(), P the projection onto basis(r) as returned, rounding included.
-struct Certificate {
+struct SubspaceCertificate {
   double sigma_next_squared = 0.0;  // s_{r+1}(S)^2 of what the tracker holds
   double delta = 0.0;               // what it may have lost
   double rounding = 0.0;            // what arithmetic in f32 and f64 may have added
@@ -68,7 +68,7 @@ class Tracker {
 
   // The leading r directions, r <= max_rank().
   virtual Basis basis(std::size_t r) const = 0;
-  virtual Certificate certificate(std::size_t r) const = 0;
+  virtual SubspaceCertificate certificate(std::size_t r) const = 0;
   // [d], squared singular values of all that is held, descending, padded with 0.
   virtual std::vector<double> spectrum() const = 0;
   virtual std::size_t max_rank() const noexcept { return dim(); }
@@ -101,8 +101,8 @@ Status check_rows(MatrixView rows, std::span<const float> weights);
 
 // A certificate for a sketch S whose Gram differs from A'A by at most [-drift, delta + drift], and
 // whose squared singular values are `squared` (descending).
-Certificate certify(std::span<const double> squared, double delta, double drift, std::size_t r,
-                    std::size_t dim);
+SubspaceCertificate certify(std::span<const double> squared, double delta, double drift,
+                            std::size_t r, std::size_t dim);
 
 // Orthonormal rows [r, d] in f32 from scaled directions sigma_i v_i [count, d], completed where
 // sigma_i is 0 or missing.

@@ -118,7 +118,7 @@ TEST(GramTracker, TheBasisIsTheBestAndTheCertificateTight) {
     const Eigen::VectorXd squared = squared_singular_values(A);
     for (const std::size_t r : {std::size_t{0}, std::size_t{2}, d / 2, d}) {
       const double lost = left_out(A, tracker->basis(r).rows.view());
-      const Certificate certificate = tracker->certificate(r);
+      const SubspaceCertificate certificate = tracker->certificate(r);
       const double best = Eigen::Index(r) < squared.size() ? squared[Eigen::Index(r)] : 0.0;
       EXPECT_LE(lost, certificate.bound() + noise_of(A)) << stream.name;
       // No more above the optimum than f32 makes of it: 2 sqrt(r) 2^-24 of |A| in the root.

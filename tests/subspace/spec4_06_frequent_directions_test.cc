@@ -46,7 +46,7 @@ void expect_theorem(const FrequentDirections& sketch, const Eigen::MatrixXd& A, 
 void expect_certificates(const FrequentDirections& sketch, const Eigen::MatrixXd& A,
                          const std::string& name) {
   for (std::size_t r = 0; r <= sketch.dim(); r += 1 + sketch.dim() / 5) {
-    const Certificate certificate = sketch.certificate(r);
+    const SubspaceCertificate certificate = sketch.certificate(r);
     EXPECT_LE(left_out(A, sketch.basis(r).rows.view()), certificate.bound() + oracle_error(A))
         << name << " r=" << r;
     EXPECT_EQ(certificate.delta, sketch.delta());
