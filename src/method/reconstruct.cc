@@ -18,6 +18,11 @@ std::vector<float> side_rows(const Segment& segment, const RowSide& rows, const 
     float* const to = out.data() + static_cast<std::size_t>(head) * d;
     if (coded != nullptr) {
       coded->reconstruct(head, segment.positions, 0, {to, {n, d}, {h * d, 1}});
+      // A factor of the logits is one of the keys.
+      const float gamma = coded->part(head).code->gamma();
+      for (std::size_t t = 0; gamma != 1.0f && t < n; ++t) {
+        for (std::size_t j = 0; j < d; ++j) to[t * h * d + j] *= gamma;
+      }
       continue;
     }
     for (std::size_t t = 0; t < n; ++t) {

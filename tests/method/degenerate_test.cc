@@ -48,7 +48,7 @@ TEST(Degenerate, FullRankInF32ReproducesFull) {
 TEST(Degenerate, ReconstructingFirstEqualsReadingCoefficients) {
   const SyntheticText text(testing::synthetic_shape(), 200, 12);
   const Calibration calibration = text.calibration();
-  for (const char* rope : {"post", "pre", "anchor"}) {
+  for (const char* rope : {"post", "pre", "anchor", "post,gamma=sqrt"}) {
     const std::string tail = std::string(",rk=5,rv=7,sink=3,recent=9,store=f32,rope=") + rope;
     const auto direct = make(text, calibration, "static:read=coefficients" + tail);
     const auto rebuilt = make(text, calibration, "static:read=reconstruct" + tail);
