@@ -10,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/prompt.h"
 #include "cli/text_input.h"
+#include "cli/track_file.h"
 
 namespace kvspan::cli {
 namespace {
@@ -20,15 +21,18 @@ struct RunFlags {
   TextFlags prompt;
   std::string system;
   std::string json;
+  std::string track;
   bool raw = false;
 };
 
 Result<int> run(const RunFlags& flags) {
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_TRY(TrackFile track, TrackFile::create(flags.track));
   KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
   KVSPAN_TRY(const std::string text, read_text(flags.prompt, LastNewline::kDrop));
   KVSPAN_TRY(Session session, open_session(flags.model));
+  KVSPAN_CHECK_OK(track.watch(session.cache));
   KVSPAN_TRY(const std::vector<Token> tokens,
              encode_question(*session.tokenizer, text, flags.system, flags.raw));
   KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
@@ -50,6 +54,7 @@ Result<int> run(const RunFlags& flags) {
   if (text_wanted && !generation.tokens.empty() && !generation.text.ends_with('\n')) {
     std::fputc('\n', stdout);
   }
+  KVSPAN_CHECK_OK(track.write());
   KVSPAN_CHECK_OK(write_json(to_json(answer), flags.json));
   print_stats(answer);
   return generation.reason == StopReason::kCancelled ? kInterruptedExit : 0;
@@ -66,11 +71,16 @@ Action setup_run(CLI::App& app) {
   add_engine_flags(app, flags->model);
   add_sampling_flags(app, flags->sampling);
   add_json_flag(app, flags->json);
+  app.add_option("--track", flags->track,
+                 "Hold every step against exact attention (slow) and write the errors of each "
+                 "layer as JSON lines, beside bounds where the recipe says certify=on")
+      ->type_name("FILE");
   app.footer(
       "Examples:\n"
       "  kvspan run -m smollm2 -p \"Why is the sky blue?\" --temp 0\n"
       "  kvspan run -m smollm2 -f report.txt --system \"Summarise the text.\" -n 200\n"
-      "  echo \"Once upon a time\" | kvspan run -m stories260k --raw --json numbers.json\n");
+      "  echo \"Once upon a time\" | kvspan run -m stories260k --raw --json numbers.json\n"
+      "  kvspan run -m smollm2 -f report.txt --cache fd:certify=on -n 20 --track errors.jsonl\n");
   return [flags] { return run(*flags); };
 }
 

@@ -393,6 +393,11 @@ const Group& MethodCache::group(int layer, std::size_t index) const {
   return layers_[static_cast<std::size_t>(layer)].members[index].group;
 }
 
+const SegmentList& MethodCache::last_read(int layer, std::size_t index) const {
+  const Member& member = layers_[static_cast<std::size_t>(layer)].members[index];
+  return member.chosen ? *member.chosen : member.group.list();
+}
+
 const Policy* MethodCache::policy(int layer, std::size_t index) const {
   return layers_[static_cast<std::size_t>(layer)].members[index].policy.get();
 }

@@ -37,6 +37,8 @@ class MethodCache final : public KvCache {
     return layers_[static_cast<std::size_t>(layer)].members.size();
   }
   const Group& group(int layer, std::size_t index) const;
+  // What the last attend read of it; until settle.
+  const SegmentList& last_read(int layer, std::size_t index) const;
   // Null where rows stay as they came.
   const Policy* policy(int layer, std::size_t index) const;
   const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }

@@ -46,6 +46,26 @@ class Run(ProgramTest):
         numbers = json.loads((self.folder / "x.json").read_text())
         self.assertEqual((numbers["stop"], numbers["cache_tokens"]), ("context full", 32))
 
+    def test_track_writes_errors_and_bounds_of_every_layer_and_step(self):
+        recipe = "quant:bits=4,group=16,sink=4,recent=8,certify=on"
+        text = self.greedy("-p", START * 20, "--cache", recipe, "-n", "8", "--track", "errors.jsonl")
+        lines = [json.loads(line) for line in (self.folder / "errors.jsonl").read_text().splitlines()]
+        steps = {line["position"] for line in lines}
+        self.assertEqual(len(lines), 5 * len(steps))  # five layers
+        self.assertGreaterEqual(len(steps), 7)
+        self.assertTrue(any(line["logit_error"] > 1e-3 for line in lines))
+        for line in lines:
+            self.assertLessEqual(line["logit_error"], line["logit_bound"])
+            self.assertLessEqual(line["output_error"], line["output_bound"])
+            self.assertEqual(line["read"], line["tokens"])
+            self.assertLessEqual(abs(line["attention_correlation"]), 1.0 + 1e-9)
+            self.assertTrue(0.0 <= line["top10_overlap"] <= 1.0)
+        # Watching changes nothing.
+        self.assertEqual(text, self.greedy("-p", START * 20, "--cache", recipe, "-n", "8"))
+        done = self.run_program("run", "-m", STORIES, "-p", START, "--track", "-")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(b"--track", done.stderr)
+
     def test_json_has_all_numbers_and_the_text(self):
         done = self.run_program("run", "-m", STORIES, "-p", START, "--temp", "0", "-n", "56", "--json", "-")
         self.assertEqual(done.returncode, 0)
