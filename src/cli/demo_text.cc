@@ -20,6 +20,19 @@ Result<std::string> read_part(const std::string& folder, const char* name) {
   return text;
 }
 
+// What answers the question is planted in the middle of the text; here it comes after a third.
+constexpr std::size_t kExcerptBytes = 5000;
+constexpr double kExcerptStart = 0.45;
+
+std::string middle_of(const std::string& text) {
+  if (text.size() <= kExcerptBytes) return text;
+  const auto wanted = static_cast<std::size_t>(kExcerptStart * static_cast<double>(text.size()));
+  const std::size_t line = text.find('\n', wanted);
+  const std::size_t begin = line == std::string::npos ? wanted : line + 1;
+  const std::size_t end = text.rfind('\n', begin + kExcerptBytes);
+  return text.substr(begin, end > begin ? end - begin : kExcerptBytes);
+}
+
 }  // namespace
 
 Result<DemoText> load_demo_text() {
@@ -27,6 +40,7 @@ Result<DemoText> load_demo_text() {
   DemoText demo;
   KVSPAN_TRY(demo.text, read_part(folder, "text.txt"));
   KVSPAN_TRY(demo.question, read_part(folder, "question.txt"));
+  demo.excerpt = middle_of(demo.text);
   return demo;
 }
 

@@ -11,6 +11,8 @@ namespace kvspan::cli {
 struct DemoText {
   std::string text;
   std::string question;
+  // Some paragraphs of the text that answer the question, read sooner; all of a short text.
+  std::string excerpt;
 };
 
 Result<DemoText> load_demo_text();
