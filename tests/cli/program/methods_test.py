@@ -3,7 +3,7 @@
 
 import json
 
-from program_support import STORIES, ProgramTest
+from program_support import STORIES, TREE, ProgramTest
 
 GOOD = ["run", "-m", STORIES, "-p", "Once", "-n", "1"]
 
@@ -28,6 +28,18 @@ class Methods(ProgramTest):
         self.assertEqual(methods["snapkv"]["kind"], "selector")
         self.assertIn("oja", methods["snapkv"]["joins"])
         self.assertNotIn("window", methods["snapkv"]["joins"])
+
+    def test_every_method_that_makes_a_cache_has_its_page(self):
+        contents = (TREE / "docs/methods/README.md").read_text()
+        for method in json.loads(self.output_of("methods", "--json", "-")):
+            name = method["name"]
+            if name in ("bands", "auto"):  # declared, not made into a cache yet
+                continue
+            page = (TREE / "docs/methods" / f"{name}.md").read_text()
+            self.assertTrue(page.startswith(f"# {name}\n"))
+            for part in ("**Cost.**", "**When it fails.**"):
+                self.assertIn(part, page, name)
+            self.assertIn(f"[{name}]({name}.md)", contents)
 
     def test_one_is_explained(self):
         text = self.output_of("methods", "fd")
