@@ -108,13 +108,13 @@ std::optional<Certificate> certified(const LayerShape& shape, std::int32_t kv_he
 
 // The keys of a group as attention reads them.
 struct TrackingCache::Rebuilt {
-  explicit Rebuilt(const SegmentList& list);
+  Rebuilt(const SegmentList& list, const BandsTokens* bands);
   std::size_t heads;
   std::vector<std::int32_t> positions;
   std::vector<float> keys;  // [tokens, heads, key_dim]
 };
 
-TrackingCache::Rebuilt::Rebuilt(const SegmentList& list)
+TrackingCache::Rebuilt::Rebuilt(const SegmentList& list, const BandsTokens* bands)
     : heads(at(list.shape().heads)),
       positions(at(list.tokens())),
       keys(at(list.tokens()) * heads * at(list.shape().key_dim)) {
@@ -123,6 +123,19 @@ TrackingCache::Rebuilt::Rebuilt(const SegmentList& list)
   const auto dk = at(list.shape().key_dim), dv = at(list.shape().value_dim);
   std::vector<float> values(n * heads * dv);
   full.read(0, {keys.data(), {n, heads, dk}}, {values.data(), {n, heads, dv}}, positions);
+  if (bands == nullptr) return;
+  // Tokens that the list no longer holds; escaped ones are still there.
+  const BandsStore& store = bands->keys;
+  std::vector<float> c(at(store.code().places())), key(heads * dk), value(heads * dv);
+  for (std::int32_t t = 0; t < store.tokens(); ++t) {
+    if ((store.escaped(t / BandsStore::kTileTokens) >> (t % BandsStore::kTileTokens) & 1) != 0) {
+      continue;
+    }
+    positions.push_back(store.first_position() + t);
+    store.coefficients(t, c.data());
+    store.code().restore(c.data(), positions.back(), key.data(), value.data());
+    keys.insert(keys.end(), key.begin(), key.end());
+  }
 }
 
 TrackingCache::TrackingCache(std::unique_ptr<MethodCache> inner, Report report)
@@ -246,7 +259,7 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
   for (std::size_t g = 0; g < inner_->groups(layer); ++g) {
     const GroupOptions& options = inner_->group(layer, g).options();
     const SegmentList& list = inner_->last_read(layer, g);
-    const Rebuilt rebuilt(list);
+    const Rebuilt rebuilt(list, inner_->group(layer, g).bands());
     Queries part = queries;
     part.positions = queries.positions.last(1);
     part.rows.data = queries.rows.row(last, at(options.first_head) * per_head);
@@ -258,6 +271,8 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
                    at(options.first_head) + in_group, rebuilt, in_group,
                    out.row(last, at(options.first_head) * per_head + h), step);
     }
+    // Tokens of bands keep no residuals.
+    if (inner_->group(layer, g).bands() != nullptr) step.bound.reset();
     if (step.bound) step.bound = larger(*step.bound, certified(shape, options.heads, list, part));
     if (const auto* fd = dynamic_cast<const FdPolicy*>(inner_->policy(layer, g))) {
       if (fd->keys()) step.key_delta = std::max(step.key_delta.value_or(0.0), fd->keys()->delta());

@@ -2,6 +2,7 @@
 // Tracked errors of recipes on a real model and on activations of one.
 #include "eval/tracking_cache.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -112,6 +113,21 @@ TEST(TrackingCache, KnowsDroppedTokensAndSketches) {
   EXPECT_GT(*fd.back().key_delta, 0.0);
   EXPECT_GE(*fd.back().key_delta, *fd[fd.size() / 2].key_delta);
   EXPECT_FALSE(window.back().key_delta);
+}
+
+TEST(TrackingCache, RebuildsTokensOfBands) {
+  for (const char* share : {"kv", "layer"}) {
+    const auto fine =
+        track(real_text(), fmt::format("bands:bits=5,sink=16,recent=16,share={}", share));
+    const auto rough =
+        track(real_text(), fmt::format("bands:bits=1,sink=16,recent=16,share={}", share));
+    EXPECT_EQ(rough.back().read, 256) << share;
+    EXPECT_FALSE(rough.back().bound);
+    EXPECT_GT(rough.back().logit_error, 2.0 * fine.back().logit_error) << share;
+    EXPECT_GT(fine.back().logit_error, 0.0) << share;
+    EXPECT_GT(fine.back().correlation, 0.99) << share;
+    EXPECT_GT(fine.back().correlation, rough.back().correlation) << share;
+  }
 }
 
 TEST(TrackingCache, FollowsTruncationAndAnyTeam) {
