@@ -16,31 +16,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/memory.h"
+#include "attention/bands_scratch.h"
 #include "cache/bands_store.h"
 #include "kvspan/cache.h"
 #include "kvspan/team.h"
 #include "kvspan/tensor_view.h"
 
 namespace kvspan {
-
-// Memory that attend_bands needs, shared by calls; bounded by rows and components, not by tokens
-// beyond a partial result for each kChunkTokens.
-class BandsScratch {
- public:
-  static constexpr std::int32_t kRowBlock = 36;  // query rows that meet a tile together
-
-  void prepare(int threads, std::size_t work_floats, std::size_t partial_floats);
-  float* work(int thread) noexcept {
-    return work_.as<float>() + static_cast<std::size_t>(thread) * stride_;
-  }
-  float* partials() noexcept { return partials_.as<float>(); }
-  bool ready = false;
-
- private:
-  Buffer work_, partials_;
-  std::size_t stride_ = 0;
-};
 
 // One group: `keys` and `values` hold the same tokens (and may be the same store). queries: [n,
 // query heads of the group, key_dim]; out: [n, query heads, value_dim]; lse: [n, query heads],

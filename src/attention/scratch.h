@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "attention/bands_scratch.h"
 #include "attention/plan.h"
 #include "base/memory.h"
 #include "kvspan/result.h"
@@ -39,10 +40,13 @@ class AttentionScratch {
 
   std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes(); }
 
+  BandsScratch& bands() noexcept { return bands_; }
+
  private:
   // Chunks are several only while items are few.
   static constexpr std::int32_t kMaxSums = kMaxItems;
 
+  BandsScratch bands_;
   AttentionPlan plan_;
   Buffer work_;
   Buffer partials_;

@@ -10,6 +10,7 @@
 #include "attention/attend.h"
 #include "attention/attend_bands.h"
 #include "attention/received.h"
+#include "attention/scratch.h"
 #include "base/fail.h"
 #include "method/check_call.h"
 #include "method/reconstruct.h"
@@ -350,7 +351,7 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
     }
     const TensorView<float, 3> part_other = heads_of(other, first, count);
     KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part, part_other,
-                                 part_other_lse, bands_scratch_, team));
+                                 part_other_lse, scratch.bands(), team));
     if (team.leader()) {
       merge_attention(heads_of(out, first, count), part_lse,
                       {part_other.data, part_other.shape, part_other.strides},

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "attention/attend_bands.h"
 #include "attention/plan.h"
 #include "base/byte_stream.h"
 #include "base/memory.h"
@@ -97,8 +96,7 @@ class MethodCache final : public KvCache {
     Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed);
   };
 
-  MethodCache(const MethodCache& other)
-      : prepared_(other.prepared_), ledger_(other.ledger_), layers_(other.layers_) {}
+  MethodCache(const MethodCache& other) = default;
   Status extend(int layer, Layer& to, const KvRows& rows, bool scanned);
   Status load_layers(ByteReader& in);
   Status attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
@@ -107,7 +105,6 @@ class MethodCache final : public KvCache {
   std::shared_ptr<const Prepared> prepared_;
   std::shared_ptr<Ledger> ledger_;
   std::vector<Layer> layers_;
-  BandsScratch bands_scratch_;
 };
 
 }  // namespace kvspan

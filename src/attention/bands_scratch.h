@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Working memory of attend_bands.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/memory.h"
+
+namespace kvspan {
+
+// Memory that attend_bands needs, shared by calls; bounded by rows and components, not by tokens
+// beyond a partial result for each kChunkTokens.
+class BandsScratch {
+ public:
+  static constexpr std::int32_t kRowBlock = 36;  // query rows that meet a tile together
+
+  void prepare(int threads, std::size_t work_floats, std::size_t partial_floats);
+  float* work(int thread) noexcept {
+    return work_.as<float>() + static_cast<std::size_t>(thread) * stride_;
+  }
+  float* partials() noexcept { return partials_.as<float>(); }
+  bool ready = false;
+
+ private:
+  Buffer work_, partials_;
+  std::size_t stride_ = 0;
+};
+
+}  // namespace kvspan
