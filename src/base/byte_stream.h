@@ -63,7 +63,7 @@ class ByteReader {
 
   template <class T>
   Result<T> get(std::string_view field) {
-    T value;
+    T value{};
     KVSPAN_CHECK_OK(get_all(field, std::span<T>(&value, 1)));
     return value;
   }

@@ -103,6 +103,13 @@ void set_policy(const PrepareInput& in, std::size_t layer, std::shared_ptr<const
 
 PreparedLayers prepare_subspace(const PrepareInput& in) {
   const RecipePart& m = in.method;
+  if (m.name() == "fd" && m.on("shared")) {
+    return fail(ErrorCode::kInvalidArgument, "fd: shared=on is not available; allowed: off");
+  }
+  if (m.name() == "spectral" && m.word("bases") != "f32") {
+    return fail(ErrorCode::kInvalidArgument, "spectral: bases={} is not available; allowed: f32",
+                m.word("bases"));
+  }
   KVSPAN_TRY(const RankTable ranks, rank_table(in));
   std::vector<PreparedLayer> layers;
   for (std::size_t i = 0; i < in.shape.layers.size(); ++i) {

@@ -93,7 +93,7 @@ constexpr std::array<KeyDeclaration, 4> kSpectralOwn{
     word("scale", "head", "head|tile", "numbers that share an int8 or int4 scale"),
     word("weight", "none", "none|attention",
          "rows of V weighted by the attention they received before the SVD"),
-    word("bases", "f16", "f32|f16|int8", "how the basis of a block is stored")};
+    word("bases", "f32", "f32|f16|int8", "how the basis of a block is stored")};
 constexpr auto kSpectralKeys = join(rank_keys("16", "32", "fixed|table|layers"), kSpectralOwn,
                                     subspace_keys("int8", "32", "128"));
 constexpr std::string_view kLayersReason = "ranks=layers has its own table of ranks";

@@ -182,7 +182,7 @@ TEST_F(PerplexityTest, LetsOtherRecipesFinishWhenOneFails) {
   EXPECT_NE(report.rows[1].failed->find("no more room"), std::string::npos);
   EXPECT_EQ(report.rows[1].figures.positions, 0u);
   ASSERT_TRUE(report.rows[2].failed);
-  EXPECT_NE(report.rows[2].failed->find("not finite"), std::string::npos);
+  EXPECT_NE(report.rows[2].failed->find("finite"), std::string::npos);
   EXPECT_FALSE(report.rows[3].failed);
   EXPECT_EQ(report.rows[3].figures.positions, 3u * 255);
 }
