@@ -92,7 +92,7 @@ class AttentionScratch;
 // Errors leave the cache as it was before the failing call: wrong arguments (shapes, positions,
 // numbers that are not finite, an unknown layer) are found before anything is touched. Layers that
 // had finished a step when another failed are ahead of it: truncate(tokens()) takes their rows
-// back, unless the method has already coded or dropped tokens because of them.
+// back; what a method has learnt from them or dropped because of them stays so.
 class KvCache {
  public:
   virtual ~KvCache() = default;

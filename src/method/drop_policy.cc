@@ -46,6 +46,11 @@ void PrunePolicy::clear() {
   norms_ = {};
 }
 
+void PrunePolicy::truncate(const Group& group) {
+  const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
+  norms_.truncate(group.settled() - sink);
+}
+
 Status PrunePolicy::settle(Group& group) {
   while (group.waiting() - recent_ >= kUnit) KVSPAN_CHECK_OK(settle_unit(group));
   return {};

@@ -32,6 +32,7 @@ class PrunePolicy final : public Policy {
   PrunePolicy(const Amount& keep, std::int32_t recent) : keep_(keep), recent_(recent) {}
   Status settle(Group& group) override;
   void clear() override;
+  void truncate(const Group& group) override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<PrunePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override { return norms_.bytes(); }
   Status save(const StateWriter& to) const override;

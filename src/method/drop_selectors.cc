@@ -60,6 +60,11 @@ void SnapkvSelector::clear() {
   prompt_ = 0;
 }
 
+void SnapkvSelector::truncate(const Group& group) {
+  scores_.truncate(group.list().tokens());
+  prompt_ = std::min(prompt_, group.list().tokens());
+}
+
 void SnapkvSelector::save(const StateWriter& to) const {
   scores_.save(to.out);  // one for each token of the prompt
 }
@@ -95,6 +100,10 @@ Status HeavySelector::settle(Group& group, std::int32_t) {
 
 void HeavySelector::clear() {
   scores_ = {};
+}
+
+void HeavySelector::truncate(const Group& group) {
+  scores_.truncate(group.list().tokens());
 }
 
 void HeavySelector::save(const StateWriter& to) const {

@@ -35,6 +35,7 @@ class SnapkvSelector final : public Selector {
   void observe(Group& group, std::span<const float> received, std::int32_t queries) override;
   Status settle(Group& group, std::int32_t queries) override;
   void clear() override;
+  void truncate(const Group& group) override;
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<SnapkvSelector>(*this);
   }
@@ -66,6 +67,7 @@ class HeavySelector final : public Selector {
   void observe(Group& group, std::span<const float> received, std::int32_t queries) override;
   Status settle(Group& group, std::int32_t queries) override;
   void clear() override;
+  void truncate(const Group& group) override;
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<HeavySelector>(*this);
   }

@@ -78,6 +78,11 @@ void FdPolicy::clear() {
   looked_at_ = learnt_ahead_ = length_ = 0;
 }
 
+void FdPolicy::truncate(const Group& group) {
+  looked_at_ = std::min(looked_at_, group.waiting());
+  learnt_ahead_ = std::min(learnt_ahead_, group.waiting());
+}
+
 std::size_t FdPolicy::sketch_bytes() const noexcept {
   std::size_t sum = key_side_.ring.bytes() + value_side_.ring.bytes();
   if (key_side_.sketch) sum += key_side_.sketch->bytes();

@@ -40,6 +40,7 @@ class FdPolicy final : public Policy {
 
   Status settle(Group& group) override;
   void clear() override;
+  void truncate(const Group& group) override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<FdPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   void add_codes(std::vector<const Code*>& codes) const override;

@@ -385,7 +385,7 @@ Status MethodCache::truncate(std::int32_t n) {
     if (layer.next <= n) continue;  // nothing to forget there
     for (const Member& member : layer.members) least = std::max(least, member.group.changed_at());
   }
-  if (n < least) {
+  if (n < least && n < tokens()) {
     return fail(ErrorCode::kInvalidArgument,
                 "cannot go back to {} tokens: {} has already coded or dropped tokens because of "
                 "those up to {}; allowed: 0, or {} and more",
@@ -393,10 +393,11 @@ Status MethodCache::truncate(std::int32_t n) {
   }
   for (Layer& layer : layers_) {
     if (layer.next <= n) continue;
-    layer.next = 0;
+    layer.next = n;
     for (Member& member : layer.members) {
       member.group.truncate(n);
-      layer.next = std::max(layer.next, member.group.list().next_position());
+      if (member.policy) member.policy->truncate(member.group);
+      if (member.selector) member.selector->truncate(member.group);
     }
   }
   return {};

@@ -29,6 +29,9 @@ class Policy {
   virtual Status settle(Group& group) = 0;
   // Forgets everything learnt from this sequence.
   virtual void clear() = 0;
+  // Tokens have gone from the end of the group, perhaps some that were settled: nothing refers to
+  // them any more. What was learnt from them may stay.
+  virtual void truncate(const Group& group) { (void)group; }
   // The same knowledge, for a fork.
   virtual std::unique_ptr<Policy> clone() const = 0;
   // Bytes of trackers (MemoryKind::kSketches), as on the ledger.

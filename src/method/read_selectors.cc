@@ -43,6 +43,10 @@ void ReadSelector::clear() {
   pages_ = 0;
 }
 
+void ReadSelector::truncate(const Group& group) {
+  pages_ = std::min(pages_, group.list().tokens() / options_.page);
+}
+
 std::size_t ReadSelector::bytes() const noexcept {
   return summaries_.bytes() + mismatches_.bytes();
 }

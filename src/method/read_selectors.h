@@ -37,6 +37,7 @@ class ReadSelector final : public Selector {
   bool choose(const Group& group, const Queries& queries,
               std::vector<std::uint8_t>& keep) const override;
   void clear() override;
+  void truncate(const Group& group) override;
   std::unique_ptr<Selector> clone() const override { return std::make_unique<ReadSelector>(*this); }
   std::size_t bytes() const noexcept override;
   void save(const StateWriter& to) const override;

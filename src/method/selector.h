@@ -41,6 +41,8 @@ class Selector {
     return false;
   }
   virtual void clear() = 0;
+  // As that of a policy.
+  virtual void truncate(const Group& group) = 0;
   virtual std::unique_ptr<Selector> clone() const = 0;
   virtual std::size_t bytes() const noexcept { return 0; }  // MemoryKind::kPositions
   // As those of a policy.
