@@ -212,6 +212,7 @@ std::shared_ptr<const CodedSide> CodedSide::select(std::span<const std::int32_t>
   side->highest_rank_ = highest_rank_;
   side->parts_.reserve(parts_.size());
   const auto copy_rows = [&](const Buffer& from, std::size_t row, Buffer& to) {
+    if (row == 0) return;  // codecs without scales have no memory for them
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       std::memcpy(to.data() + i * row, from.data() + static_cast<std::size_t>(tokens[i]) * row,
                   row);
