@@ -50,6 +50,19 @@ void BandsPolicy::clear() {
 
 Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first) {
   BandsTokens& bands = *group.bands();
+  const std::int32_t start = rows.positions[first];
+  const std::int32_t wanted = bands.keys.empty() ? (start + static_cast<std::int32_t>(kTile) - 1) /
+                                                       static_cast<std::int32_t>(kTile) *
+                                                       static_cast<std::int32_t>(kTile)
+                                                 : bands.keys.next_position();
+  if (start != wanted ||
+      rows.positions[first + kTile - 1] != start + static_cast<std::int32_t>(kTile) - 1) {
+    return fail(
+        ErrorCode::kUnsupported,
+        "bands codes consecutive positions from a multiple of {}; found {} to {} where {} was "
+        "next",
+        kTile, start, rows.positions[first + kTile - 1], wanted);
+  }
   const TileCodes keys = encode(bands.keys.code(), rows, first);
   TileCodes values;
   if (bands.values) values = encode(bands.values->code(), rows, first);
