@@ -391,6 +391,18 @@ Status MethodCache::truncate(std::int32_t n) {
                 "those up to {}; allowed: 0, or {} and more",
                 n, prepared_->recipe, least, least);
   }
+  // Tiles of bands give no token back, not even those of a step that failed in a later layer.
+  for (const Layer& layer : layers_) {
+    for (const Member& member : layer.members) {
+      const BandsTokens* bands = member.group.bands();
+      if (bands == nullptr || bands->keys.empty() || bands->keys.next_position() <= n) continue;
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "cannot go back to {} tokens: {} has packed those up to {}; allowed: 0, or {} and "
+          "more",
+          n, prepared_->recipe, bands->keys.next_position(), bands->keys.next_position());
+    }
+  }
   for (Layer& layer : layers_) {
     if (layer.next <= n) continue;
     layer.next = n;

@@ -258,7 +258,15 @@ TEST(BadInput, AStepTakenBackLeavesEveryMethodUsable) {
                                 *scratch, team));
       ASSERT_TRUE(cache->settle(0, team));
       EXPECT_EQ(cache->tokens(), at);
-      ASSERT_TRUE(cache->truncate(at)) << recipe.text;
+      const Status back = cache->truncate(at);
+      if (!back && recipe.text.starts_with("bands")) {
+        // Tiles give no token back: refused with what is allowed, and the way out works.
+        EXPECT_NE(back.error().message.find("allowed: 0, or"), std::string::npos);
+        ASSERT_TRUE(cache->truncate(0));
+        testing::run(*cache, text, 0, 60, 20);
+        continue;
+      }
+      ASSERT_TRUE(back) << recipe.text;
       EXPECT_EQ(cache->tokens(), at);
       testing::run(*cache, text, at, 40, n == 7 ? 20 : 1);
       const auto saved = cache->save();
