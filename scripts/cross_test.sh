@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compiles the kernels of the other processor family and runs their tests under emulation: x86 on
-# Arm, Arm on x86. Rooms base, codec, cache and attention; what emulation cannot run (AVX-512) is
-# compiled only.
+# Arm, Arm on x86. Rooms codec, cache and attention with what they stand on; what emulation cannot
+# run (AVX-512) is compiled only.
 # Needs (Debian): qemu-user, g++-x86-64-linux-gnu or g++-aarch64-linux-gnu, libgtest-dev (its
 # sources), libfmt-dev (its headers). Without them it says so and exits with 77.
 # usage: scripts/cross_test.sh BUILD_FOLDER [--compile-only]
@@ -41,7 +41,7 @@ launcher=$(command -v ccache || true)
   echo 'rule link'
   echo "  command = $compiler \$in -o \$out -lpthread"
   objects=
-  for source in $(cd "$root" && ls src/{base,codec,cache,attention}/*.cc | grep -v "_\($other\)\.cc"); do
+  for source in $(cd "$root" && ls src/{base,linalg,codec,cache,attention}/*.cc | grep -v "_\($other\)\.cc"); do
     echo "build $source.o: cc $root/$source"
     echo "  flags = $(flags_of "$source" | tr '\n' ' ')"
     objects+=" $source.o"
@@ -51,14 +51,14 @@ launcher=$(command -v ccache || true)
     echo "  flags = -w"
     objects+=" $source.o"
   done
-  for room in attention codec cache; do
-    tests=
-    for source in $(cd "$root" && ls tests/$room/*_test.cc); do
-      echo "build $source.o: cc $root/$source"
-      tests+=" $source.o"
-    done
-    echo "build ${room}_tests: link $tests $objects"
+  tests=
+  for test in attention/{attend,attend_bands,kernels,spec4_02_coefficient_space} \
+              codec/{bands_pack,codec,hadamard,kernels} cache/narrow; do
+    source=tests/${test}_test.cc
+    echo "build $source.o: cc $root/$source"
+    tests+=" $source.o"
   done
+  echo "build kernel_tests: link $tests $objects"
 } > "$build/build.ninja"
 ninja -C "$build" -j2
 [[ ${2:-} != --compile-only ]] || exit 0
@@ -66,11 +66,7 @@ ninja -C "$build" -j2
 # Emulation is slow: the kernels, and one test of each use of them.
 cpu=()
 [[ $target != x86_64 ]] || cpu=(-cpu max)
-run() {
-  "$emulator" "${cpu[@]}" -L "/usr/$target-linux-gnu" "$build/$1" --gtest_brief=1 \
-    --gtest_filter="$2"
-}
-run attention_tests '*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:Spec4_02*Runs*'
-run codec_tests '*Level*:*Kernel*'
-run cache_tests '*Narrow*'
+filter='*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:Spec4_02*Runs*:*Level*:*Kernel*:*Narrow*'
+"$emulator" "${cpu[@]}" -L "/usr/$target-linux-gnu" "$build/kernel_tests" --gtest_brief=1 \
+  --gtest_filter="$filter"
 echo "the tests of $target pass under emulation"
