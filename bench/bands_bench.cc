@@ -86,7 +86,7 @@ void bands(benchmark::State& state) {
     const BandsStore& store = stores[at++ % stores.size()];
     benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
                                           {call.out.data(), {1, kQueryHeads, kDim}},
-                                          {call.lse.data(), {1, kQueryHeads}}, scratch, team)
+                                          {call.lse.data(), {1, kQueryHeads}}, false, scratch, team)
                                  .has_value());
   }
   state.counters["bytes_token"] =

@@ -9,15 +9,16 @@
 #include <new>
 
 #include "attention/bands_kernels.h"
+#include "attention/item.h"
 #include "attention/kernels.h"
 #include "attention/softmax_state.h"
 #include "base/fail.h"
+#include "cache/dot.h"
 #include "cache/rope.h"
 
 namespace kvspan {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
 constexpr std::int32_t kTile = BandsStore::kTileTokens;
 constexpr std::int32_t kRunTiles = 4;  // tiles that one softmax step covers
 constexpr std::int32_t kRunTokens = kRunTiles * kTile;
@@ -157,9 +158,7 @@ class Runner {
   }
 
   void load_queries() {
-    const float factor = layer_.soft_cap > 0.0f
-                             ? layer_.logit_scale * 2.0f * kLog2e / layer_.soft_cap
-                             : layer_.logit_scale * kLog2e;
+    const float factor = query_factor(layer_);
     std::fill_n(q_, static_cast<std::ptrdiff_t>(rows_) * dim_, 0.0f);
     for (std::int32_t r = 0; r < rows_; ++r) {
       const float* from = queries_.rows.row(first_ + r / cut_.query_heads, r % cut_.query_heads);
@@ -219,7 +218,7 @@ class Runner {
       }
     }
     const float* value_gains = &keys_ == &values_ ? key_gains_ : value_gains_;
-    score(tile, n, position);
+    score(n, position);
     for (std::int32_t r = 0; r < rows_; ++r) {
       float* s = scores_ + static_cast<std::ptrdiff_t>(r) * stride;
       const std::int32_t from =
@@ -269,7 +268,7 @@ class Runner {
     }
   }
 
-  void score(std::int32_t, std::int32_t n, std::int32_t position) {
+  void score(std::int32_t n, std::int32_t position) {
     const std::int32_t tokens = n * kTile, stride = kRunTokens + kScoreMultiple;
     // Means: one head's table for its queries.
     const std::int32_t per_head = cut_.query_heads / key_code_.heads();
@@ -335,17 +334,35 @@ class Runner {
   std::int32_t *sums_, *added_;
 };
 
+// A row and its log-sum-exp become those of both parts of the tokens together.
+void merge_row(const float* added, float added_lse, std::size_t dim, float* row, float* lse) {
+  const double a = *lse, b = added_lse, most = std::max(a, b);
+  if (!(most > -std::numeric_limits<double>::infinity())) return;
+  const double wa = std::exp(a - most), wb = std::exp(b - most);
+  const auto fa = static_cast<float>(wa / (wa + wb)), fb = static_cast<float>(wb / (wa + wb));
+  for (std::size_t i = 0; i < dim; ++i) row[i] = fa * row[i] + fb * added[i];
+  *lse = static_cast<float>(most + std::log(wa + wb));
+}
+
+struct Output {
+  const TensorView<float, 3>& rows;
+  const TensorView<float, 2>& lse;
+  bool adds;
+};
+
 // Merges the chunks of a block of rows in their order and writes the rows.
-void write_rows(const BandsCode& code, const Queries& queries, const Cut& cut, const Sizes& sizes,
-                std::int32_t block, float* states, const TensorView<float, 3>& out,
-                const TensorView<float, 2>& lse, std::vector<float>& c) {
+void write_rows(const BandsCode& code, const Cut& cut, const Sizes& sizes, std::int32_t block,
+                const float* states, const Output& out, std::vector<float>& memory) {
   const std::int32_t rows = cut.rows_of(block);
   const auto places = static_cast<std::size_t>(code.places());
-  c.resize(places);
+  const auto dim = static_cast<std::size_t>(code.value_dim());
+  memory.resize(places + dim);
+  float* const c = memory.data();
+  float* const row = c + places;
   for (std::int32_t r = 0; r < rows; ++r) {
     SoftmaxState whole;
     float half = 0.0f;
-    std::fill(c.begin(), c.end(), 0.0f);
+    std::fill_n(c, places, 0.0f);
     for (std::int32_t k = 0; k < cut.chunks; ++k) {
       const float* state = states + static_cast<std::size_t>(k) * sizes.state();
       const MergeFactors f = merge_into(whole, {state[r], state[rows + r]});
@@ -353,10 +370,7 @@ void write_rows(const BandsCode& code, const Queries& queries, const Cut& cut, c
       half = half * f.kept + state[2 * rows + r] * f.added;
       for (std::size_t i = 0; i < places; ++i) c[i] = c[i] * f.kept + o[i] * f.added;
     }
-    const std::int32_t position = block * cut.row_positions + r / cut.query_heads;
     const std::int32_t query_head = r % cut.query_heads;
-    float* to = out.row(position, query_head);
-    lse.row(position)[query_head] = whole.log_sum_exp();
     const std::int32_t head = query_head / (cut.query_heads / code.heads());
     const float inverse = whole.sum > 0.0f ? 1.0f / whole.sum : 0.0f;
     for (std::size_t i = 0; i < places; ++i) {
@@ -364,19 +378,19 @@ void write_rows(const BandsCode& code, const Queries& queries, const Cut& cut, c
     }
     const float* b = code.value_rows(head);
     const float* mean = code.value_mean(head);
-    for (std::int32_t j = 0; j < code.value_dim(); ++j, b += places) {
-      float lanes[8] = {};
-      std::size_t i = 0;
-      for (; i + 8 <= places; i += 8) {
-        for (std::size_t l = 0; l < 8; ++l) lanes[l] += b[i + l] * c[i + l];
-      }
-      for (; i < places; ++i) lanes[i % 8] += b[i] * c[i];
-      to[j] = (whole.sum > 0.0f ? mean[j] : 0.0f) +
-              ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) +
-              ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+    for (std::size_t j = 0; j < dim; ++j, b += places) {
+      row[j] = (whole.sum > 0.0f ? mean[j] : 0.0f) + dot(b, c, places);
+    }
+    const std::int32_t position = block * cut.row_positions + r / cut.query_heads;
+    float* to = out.rows.row(position, query_head);
+    float* lse = out.lse.row(position) + query_head;
+    if (out.adds) {
+      merge_row(row, whole.log_sum_exp(), dim, to, lse);
+    } else {
+      std::copy_n(row, dim, to);
+      *lse = whole.log_sum_exp();
     }
   }
-  (void)queries;
 }
 
 }  // namespace
@@ -389,9 +403,17 @@ void BandsScratch::prepare(int threads, std::size_t work_floats, std::size_t par
   if (partials_.bytes() < partial) partials_ = Buffer(partial, MemoryKind::kFullRank, nullptr);
 }
 
+float* BandsScratch::lse(std::size_t count) {
+  if (lse_.bytes() < count * sizeof(float)) {
+    lse_ = Buffer(count * sizeof(float), MemoryKind::kFullRank, nullptr);
+  }
+  return lse_.as<float>();
+}
+
 Status attend_bands(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
                     const Queries& queries, const TensorView<float, 3>& out,
-                    const TensorView<float, 2>& lse, BandsScratch& scratch, Team& team) {
+                    const TensorView<float, 2>& lse, bool adds, BandsScratch& scratch, Team& team) {
+  const Output output{out, lse, adds};
   const Cut cut = cut_call(queries, keys.tiles());
   const Sizes sizes{static_cast<std::size_t>(cut.row_positions * cut.query_heads),
                     static_cast<std::size_t>(padded_dim(keys.code().key_dim())),
@@ -411,44 +433,26 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     return fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", cut.positions);
   }
   Runner runner(layer, keys, values, queries, cut, sizes, scratch.work(team.index()));
-  std::vector<float> c;
+  std::vector<float> memory;
   for (int i; (i = team.take()) < cut.items();) {
     const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
     float* state = cut.chunks > 1 ? scratch.partials() + static_cast<std::size_t>(i) * sizes.state()
                                   : runner.state();
     runner.run(block, chunk, state);
     if (cut.chunks == 1) {
-      write_rows(values.code(), queries, cut, sizes, block, state, out, lse, c);
+      write_rows(values.code(), cut, sizes, block, state, output, memory);
     }
   }
   team.barrier();
   if (cut.chunks == 1) return {};
   for (int block; (block = team.take()) < cut.row_blocks;) {
-    write_rows(values.code(), queries, cut, sizes, block,
+    write_rows(values.code(), cut, sizes, block,
                scratch.partials() + static_cast<std::size_t>(block) *
                                         static_cast<std::size_t>(cut.chunks) * sizes.state(),
-               out, lse, c);
+               output, memory);
   }
   team.barrier();
   return {};
-}
-
-void merge_attention(const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
-                     const TensorView<const float, 3>& other,
-                     const TensorView<const float, 2>& other_lse) noexcept {
-  for (std::size_t n = 0; n < out.shape[0]; ++n) {
-    for (std::size_t h = 0; h < out.shape[1]; ++h) {
-      const double a = lse.row(n)[h], b = other_lse.row(n)[h];
-      const double most = std::max(a, b);
-      if (!(most > -std::numeric_limits<double>::infinity())) continue;
-      const double wa = std::exp(a - most), wb = std::exp(b - most);
-      const auto fa = static_cast<float>(wa / (wa + wb)), fb = static_cast<float>(wb / (wa + wb));
-      float* to = out.row(n, h);
-      const float* from = other.row(n, h);
-      for (std::size_t i = 0; i < out.shape[2]; ++i) to[i] = fa * to[i] + fb * from[i];
-      lse.row(n)[h] = static_cast<float>(most + std::log(wa + wb));
-    }
-  }
 }
 
 }  // namespace kvspan

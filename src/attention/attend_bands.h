@@ -8,8 +8,8 @@
 //           scale for each run of components of equal width
 //   values  sum w v^ = B_v (sum w c^) + m sum w: weights times gains rounded to 7 bits with a scale
 //           for 64 tokens
-// Error of the roundings: a score is off by at most sum over runs of scale / 2 g sum |code|
-// (bounded by score_error), an output by its weights' roundings, 1/254 of the largest weight in 64
+// Error of the roundings: a score is off by at most the sum over runs of scale / 2 times the gain
+// times sum |code + 1/2|, an output by its weights' roundings, 1/254 of the largest weight in 64
 // tokens.
 #pragma once
 
@@ -26,16 +26,11 @@ namespace kvspan {
 
 // One group: `keys` and `values` hold the same tokens (and may be the same store). queries: [n,
 // query heads of the group, key_dim]; out: [n, query heads, value_dim]; lse: [n, query heads],
-// natural. All members of the team call with equal arguments; begins and ends with a barrier. Same
+// natural. With `adds`, out and lse hold the attention to other tokens, and become that to all of
+// them. All members of the team call with equal arguments; begins and ends with a barrier. Same
 // bits for any team. Fails only for lack of memory.
 Status attend_bands(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
                     const Queries& queries, const TensorView<float, 3>& out,
-                    const TensorView<float, 2>& lse, BandsScratch& scratch, Team& team);
-
-// out, lse become those of both parts of the tokens together, in place; rows of one query head
-// each.
-void merge_attention(const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
-                     const TensorView<const float, 3>& other,
-                     const TensorView<const float, 2>& other_lse) noexcept;
+                    const TensorView<float, 2>& lse, bool adds, BandsScratch& scratch, Team& team);
 
 }  // namespace kvspan

@@ -15,15 +15,19 @@ class BandsScratch {
  public:
   static constexpr std::int32_t kRowBlock = 36;  // query rows that meet a tile together
 
+  // Room for `count` log-sum-exps of the other tokens; by one thread. Throws std::bad_alloc.
+  float* lse(std::size_t count);
+
   void prepare(int threads, std::size_t work_floats, std::size_t partial_floats);
   float* work(int thread) noexcept {
     return work_.as<float>() + static_cast<std::size_t>(thread) * stride_;
   }
   float* partials() noexcept { return partials_.as<float>(); }
+  std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes() + lse_.bytes(); }
   bool ready = false;
 
  private:
-  Buffer work_, partials_;
+  Buffer work_, partials_, lse_;
   std::size_t stride_ = 0;
 };
 

@@ -38,7 +38,7 @@ class AttentionScratch {
     return done_[sum].fetch_add(1, std::memory_order_acq_rel) + 1 == chunks;
   }
 
-  std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes(); }
+  std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes() + bands_.bytes(); }
 
   BandsScratch& bands() noexcept { return bands_; }
 

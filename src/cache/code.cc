@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "cache/dot.h"
 #include "cache/rope.h"
 #include "cache/segment.h"
 
@@ -91,18 +92,6 @@ Result<double> check_inverse(const CodeParts& parts) {
     }
   }
   return std::sqrt(sum);
-}
-
-// Eight partial sums in a fixed order, which a compiler may keep in one register or two.
-float dot(const float* a, const float* b, std::size_t n) noexcept {
-  float lanes[8] = {};
-  std::size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (std::size_t l = 0; l < 8; ++l) lanes[l] += a[i + l] * b[i + l];
-  }
-  for (; i < n; ++i) lanes[i % 8] += a[i] * b[i];
-  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) +
-         ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
 // to [cols] = x [rows] M, M [rows, cols].

@@ -316,15 +316,14 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
                             n - observed, from.received, scratch, team);
 }
 
-// The list's tokens and those of bands apart, then merged by their log-sum-exps.
+// The list's tokens first, then those of bands added to them by their log-sum-exps.
 Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
                                       const TensorView<float, 3>& out, AttentionScratch& scratch,
                                       Team& team) {
-  const std::size_t n = queries.positions.size(), heads = out.shape[1], dim = out.shape[2];
+  const std::size_t n = queries.positions.size(), heads = out.shape[1];
   if (team.leader()) {
     try {
-      from.lse.resize(2 * n * heads);
-      from.banded.resize(n * heads * dim);
+      from.bands_lse = {scratch.bands().lse(n * heads), {n, heads}};
       from.prepared = {};
     } catch (const std::bad_alloc&) {
       from.prepared = fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", n);
@@ -332,10 +331,7 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
   }
   team.barrier();
   KVSPAN_CHECK_OK(from.prepared);
-  const TensorView<float, 2> lse(from.lse.data(), {n, heads});
-  const TensorView<float, 2> other_lse(from.lse.data() + n * heads, {n, heads});
-  const TensorView<float, 3> other(from.banded.data(), {n, heads, dim});
-  KVSPAN_CHECK_OK(attend_segments(shape, from.groups, queries, out, lse, scratch, team));
+  KVSPAN_CHECK_OK(attend_segments(shape, from.groups, queries, out, from.bands_lse, scratch, team));
   const std::int32_t per_head = shape.query_heads / shape.kv_heads;
   for (Member& member : from.members) {
     const BandsTokens& bands = *member.group.bands();
@@ -344,21 +340,13 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
     const std::int32_t first = options.first_head * per_head, count = options.heads * per_head;
     Queries part = queries;
     part.rows = heads_of(queries.rows, first, count);
-    TensorView<float, 2> part_lse = lse, part_other_lse = other_lse;
-    for (TensorView<float, 2>* view : {&part_lse, &part_other_lse}) {
-      view->data += first;
-      view->shape[1] = static_cast<std::size_t>(count);
-    }
-    const TensorView<float, 3> part_other = heads_of(other, first, count);
-    KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part, part_other,
-                                 part_other_lse, scratch.bands(), team));
-    if (team.leader()) {
-      merge_attention(heads_of(out, first, count), part_lse,
-                      {part_other.data, part_other.shape, part_other.strides},
-                      {part_other_lse.data, part_other_lse.shape, part_other_lse.strides});
-    }
+    TensorView<float, 2> lse = from.bands_lse;
+    lse.data += first;
+    lse.shape[1] = static_cast<std::size_t>(count);
+    KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part,
+                                 heads_of(out, first, count), lse, true, scratch.bands(), team));
   }
-  team.barrier();
+  team.barrier();  // settling fills the stores that others may still be looking at
   return {};
 }
 

@@ -78,10 +78,10 @@ class MethodCache final : public KvCache {
     std::vector<HeadGroup> reading;  // what the current call reads instead, where that differs
     std::vector<float> lse;          // of the current call, [queries, query_heads]
     std::vector<TensorView<float, 2>> received;
-    std::vector<float> banded;  // what the tokens of bands gave, [queries, query_heads, value_dim]
-    std::int32_t next = 0;      // beyond every position that was ever appended
-    std::int32_t queries = 0;   // of the last attend
-    float limit = 0.0f;         // of numbers in rows
+    TensorView<float, 2> bands_lse;  // of the list's tokens, in the scratch of the current call
+    std::int32_t next = 0;           // beyond every position that was ever appended
+    std::int32_t queries = 0;        // of the last attend
+    float limit = 0.0f;              // of numbers in rows
     bool reconstruct = false;
     Status prepared;
     Status appended;

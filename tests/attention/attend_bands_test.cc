@@ -141,7 +141,7 @@ TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
     Team team(state, 0, 1);
     ASSERT_TRUE(attend_bands(l, p.keys, p.value_store(), queries,
                              {out.data(), {std::size_t(n), heads, d}},
-                             {lse.data(), {std::size_t(n), heads}}, scratch, team));
+                             {lse.data(), {std::size_t(n), heads}}, false, scratch, team));
     // Rebuilt rows.
     const std::int32_t tokens = p.keys.tokens();
     const auto width = std::size_t(l.kv_heads * l.key_dim);
@@ -239,8 +239,8 @@ TEST(AttendBands, AnyTeamGivesTheSameBits) {
     ThreadPool pool(threads);
     pool.run([&](Team& team) {
       EXPECT_TRUE(attend_bands(p.layer, p.keys, p.value_store(), queries,
-                               {out.data(), {2, heads, d}}, {lse.data(), {2, heads}}, scratch,
-                               team));
+                               {out.data(), {2, heads, d}}, {lse.data(), {2, heads}}, false,
+                               scratch, team));
     });
     outs.push_back(out);
   }
