@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "attention/bands_kernels.h"
+#include "attention/neon.h"
 
 namespace kvspan {
 namespace {
@@ -61,17 +62,9 @@ void score(const std::int8_t* codes, std::int32_t quads, const std::int8_t* quer
                       sums + 16 * r);
   }
   const std::int8_t* rest = queries + static_cast<std::ptrdiff_t>(r) * stride;
-  switch (rows - r) {
-    case 4:
-      return score_rows<4>(codes, quads, rest, stride, sums + 16 * r);
-    case 3:
-      return score_rows<3>(codes, quads, rest, stride, sums + 16 * r);
-    case 2:
-      return score_rows<2>(codes, quads, rest, stride, sums + 16 * r);
-    case 1:
-      return score_rows<1>(codes, quads, rest, stride, sums + 16 * r);
-    default:
-      return;
+  if (r < rows) {
+    detail::with_rows(rows - r,
+                      [&]<int R>() { score_rows<R>(codes, quads, rest, stride, sums + 16 * r); });
   }
 }
 
@@ -194,15 +187,9 @@ void project(const float* factors, std::int32_t stride, std::int32_t vectors, co
   for (; vectors >= 4; vectors -= 4, factors += 4 * stride, to += 4 * cols) {
     project_vectors<4>(factors, stride, matrix, rows, cols, to);
   }
-  switch (vectors) {
-    case 3:
-      return project_vectors<3>(factors, stride, matrix, rows, cols, to);
-    case 2:
-      return project_vectors<2>(factors, stride, matrix, rows, cols, to);
-    case 1:
-      return project_vectors<1>(factors, stride, matrix, rows, cols, to);
-    default:
-      return;
+  if (vectors > 0) {
+    detail::with_rows(
+        vectors, [&]<int R>() { project_vectors<R>(factors, stride, matrix, rows, cols, to); });
   }
 }
 

@@ -295,20 +295,8 @@ void score_codes_neon(const IntegerQueries& queries, std::int32_t rows, std::int
   for (std::int32_t r = 0; r < rows; r += 4) {
     const IntegerQueries q{queries.numbers + r * queries.stride, queries.stride, queries.scale + r};
     float* s = scores + static_cast<std::ptrdiff_t>(r) * score_stride;
-    switch (std::min(4, rows - r)) {
-      case 1:
-        score_dim<1>(q, dim, keys, tokens, add, s, score_stride);
-        break;
-      case 2:
-        score_dim<2>(q, dim, keys, tokens, add, s, score_stride);
-        break;
-      case 3:
-        score_dim<3>(q, dim, keys, tokens, add, s, score_stride);
-        break;
-      default:
-        score_dim<4>(q, dim, keys, tokens, add, s, score_stride);
-        break;
-    }
+    with_rows(std::min(4, rows - r),
+              [&]<int R>() { score_dim<R>(q, dim, keys, tokens, add, s, score_stride); });
   }
 }
 
@@ -318,20 +306,9 @@ void weigh_codes_neon(const float* weights, std::int32_t weight_stride, std::int
   for (std::int32_t r = 0; r < rows; r += 4) {
     const float* w = weights + static_cast<std::ptrdiff_t>(r) * weight_stride;
     float* to = out + static_cast<std::ptrdiff_t>(r) * out_stride;
-    switch (std::min(4, rows - r)) {
-      case 1:
-        weigh_group<1>(w, weight_stride, values, dim, tokens, to, out_stride);
-        break;
-      case 2:
-        weigh_group<2>(w, weight_stride, values, dim, tokens, to, out_stride);
-        break;
-      case 3:
-        weigh_group<3>(w, weight_stride, values, dim, tokens, to, out_stride);
-        break;
-      default:
-        weigh_group<4>(w, weight_stride, values, dim, tokens, to, out_stride);
-        break;
-    }
+    with_rows(std::min(4, rows - r), [&]<int R>() {
+      weigh_group<R>(w, weight_stride, values, dim, tokens, to, out_stride);
+    });
   }
 }
 

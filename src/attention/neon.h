@@ -26,6 +26,21 @@ void weigh_codes_neon(const float* weights, std::int32_t weight_stride, std::int
 
 namespace {
 
+// use.template operator()<R>() with R = rows, 1 to 4: as many as keep their sums in registers.
+template <class Use>
+[[gnu::always_inline]] inline void with_rows(std::int32_t rows, const Use& use) {
+  switch (rows) {
+    case 1:
+      return use.template operator()<1>();
+    case 2:
+      return use.template operator()<2>();
+    case 3:
+      return use.template operator()<3>();
+    default:
+      return use.template operator()<4>();
+  }
+}
+
 // sum += a * b, in the register that sum is in: left to itself the compiler copies accumulators to
 // and fro, in the pipes that the multiplications need.
 [[gnu::always_inline]] inline void accumulate(float32x4_t& sum, float32x4_t a, float32x4_t b) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "cache/rope.h"
 #include "codec/bands_pack.h"
 #include "codec/midrise.h"
 #include "kvspan/cache.h"
@@ -74,7 +75,7 @@ class BandsCode {
   std::int32_t anchor_block() const noexcept { return anchor_block_; }
   // 0 where keys are coded after RoPE.
   std::int32_t anchor_of(std::int32_t position) const noexcept {
-    return anchor_block_ == 0 ? 0 : position / anchor_block_ * anchor_block_ + anchor_block_ / 2;
+    return anchor_block_ == 0 ? 0 : anchor_position(position, anchor_block_);
   }
   // Rot(t - t_a) mu of one head, [key_dim padded to 8].
   const float* turned_mean(std::int32_t head, std::int32_t position) const noexcept;

@@ -19,6 +19,7 @@
 #include <span>
 
 #include "base/memory.h"
+#include "cache/rope.h"
 #include "codec/codec.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
@@ -81,7 +82,7 @@ class Code {
   // [padded dim], neighbouring positions of a block being table_stride() apart.
   std::int32_t anchor_block() const noexcept { return anchor_block_; }
   std::int32_t anchor_of(std::int32_t position) const noexcept {
-    return position / anchor_block_ * anchor_block_ + anchor_block_ / 2;
+    return anchor_position(position, anchor_block_);
   }
   const float* turned_mean(std::int32_t head, std::int32_t position) const noexcept;
   std::int32_t table_stride() const noexcept;

@@ -17,6 +17,12 @@ namespace kvspan {
 // not one angle per pair, an angle or magnitude that is not finite, magnitude 0.
 Status check_rope(const Rope& rope, std::int32_t dim);
 
+// The middle of the block of `block` positions that a position lies in: what anchored keys are
+// turned back to.
+constexpr std::int32_t anchor_position(std::int32_t position, std::int32_t block) noexcept {
+  return position / block * block + block / 2;
+}
+
 // What a turn does to each pair: [rotated_dims / 2] of scale * cos and scale * sin.
 // Turn of R(t): position t, scale m. Of R(t)^T: position -t, scale m. Of R(t)^-1: position -t,
 // scale 1 / m. Of Rot(t): position t, scale 1.

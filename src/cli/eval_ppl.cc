@@ -125,21 +125,14 @@ Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, cons
     return fail(ErrorCode::kInvalidArgument, "--ctx: {} exceeds the model's context of {}",
                 flags.context, engine.info().context);
   }
-  std::string path = flags.file;
-  if (path.empty()) {
-    KVSPAN_TRY(const std::string folder, data_folder());
-    path = folder + "/demo/text.txt";
-  }
-  KVSPAN_TRY(const auto bytes, read_file(path));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  KVSPAN_CHECK_OK(check_text(text, path));
+  KVSPAN_TRY(const MeasuredText measured, read_measured_text(flags.file));
   KVSPAN_TRY(const auto tokenizer, Tokenizer::open(engine.info().path));
   WindowOptions options;
   options.length = static_cast<std::size_t>(flags.context);
   options.most = static_cast<std::size_t>(flags.windows);
-  auto windows = cut_windows(*tokenizer, text, options);
+  auto windows = cut_windows(*tokenizer, measured.text, options);
   if (!windows) {
-    return fail(windows.error().code, "'{}': {} (--ctx)", path, windows.error().message);
+    return fail(windows.error().code, "'{}': {} (--ctx)", measured.path, windows.error().message);
   }
   return windows;
 }

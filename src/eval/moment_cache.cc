@@ -63,18 +63,18 @@ MomentCache::Layer::Layer(const LayerShape& shape)
 }
 
 MomentCache::MomentCache(std::unique_ptr<KvCache> inner, const MomentOptions& options)
-    : inner_(std::move(inner)),
+    : WrappedCache(std::move(inner)),
       options_(options),
       stride_(
           std::max<std::int64_t>(1, options.tokens / std::max<std::int64_t>(1, options.samples)) |
           1),
-      joint_rows_(panel_for(inner_->shape(), options.block, joint_width)),
-      key_rows_(panel_for(inner_->shape(), options.block, key_width)),
-      query_rows_(panel_for(inner_->shape(), options.block, query_width)),
-      raw_query_rows_(panel_for(inner_->shape(), options.block, query_width)) {
+      joint_rows_(panel_for(shape(), options.block, joint_width)),
+      key_rows_(panel_for(shape(), options.block, key_width)),
+      query_rows_(panel_for(shape(), options.block, query_width)),
+      raw_query_rows_(panel_for(shape(), options.block, query_width)) {
   // The odd stride may be one below tokens / samples; the surplus is then not kept.
   const std::int64_t samples = std::min(options.samples, (options.tokens + stride_ - 1) / stride_);
-  for (const LayerShape& shape : inner_->shape().layers) {
+  for (const LayerShape& shape : shape().layers) {
     layers_.emplace_back(shape);
     layers_.back().sample_rows.resize(static_cast<std::size_t>(samples) * joint_width(shape));
   }
@@ -105,7 +105,7 @@ void MomentCache::keep_sample(Layer& layer, std::int64_t counted, std::size_t ro
 
 Status MomentCache::append(int index, const KvRows& rows, Team& team) {
   KVSPAN_EXPECT(rows.positions.size() <= at(options_.block), "rows of at most one block");
-  if (Status status = inner_->append(index, rows, team); !status) return status;
+  if (Status status = inner().append(index, rows, team); !status) return status;
   Layer& layer = layers_[at(index)];
   const std::size_t skipped = first_counted(rows.positions);
   const std::size_t count = rows.positions.size() - skipped;
@@ -158,8 +158,8 @@ void MomentCache::place_queries(const LayerShape& shape, const Queries& queries,
 
 Status MomentCache::attend(int index, const Queries& queries, TensorView<float, 3> out,
                            AttentionScratch& scratch, Team& team) {
-  if (Status status = inner_->attend(index, queries, out, scratch, team); !status) return status;
-  const LayerShape& shape = inner_->shape().layers[at(index)];
+  if (Status status = inner().attend(index, queries, out, scratch, team); !status) return status;
+  const LayerShape& shape = inner().shape().layers[at(index)];
   Layer& layer = layers_[at(index)];
   const std::size_t skipped = first_counted(queries.positions);
   const std::size_t count = queries.positions.size() - skipped;
@@ -226,7 +226,7 @@ Calibration MomentCache::moments() const {
   out.sample_positions = sample_positions_;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const LayerShape& shape = inner_->shape().layers[i];
+    const LayerShape& shape = inner().shape().layers[i];
     const auto count = static_cast<double>(layer.counted);
     LayerCalibration to;
     to.key_mean = layer.joint.mean(count);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "api/wrapped_cache.h"
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "linalg/moment_sum.h"
@@ -26,9 +27,10 @@ struct MomentOptions {
 };
 
 // Sequences come one after the other: clear() ends one and begins the next.
-class MomentCache final : public KvCache, public ActivationObserver {
+class MomentCache final : public WrappedCache, public ActivationObserver {
  public:
-  // `inner` is empty; its results are this cache's results.
+  // `inner` is empty; its results are this cache's results. What has been summed stays when it is
+  // truncated: after a step that failed, the moments are of no use.
   MomentCache(std::unique_ptr<KvCache> inner, const MomentOptions& options);
 
   // What has been gathered, all but model, fingerprint, output metrics and residuals.
@@ -38,19 +40,11 @@ class MomentCache final : public KvCache, public ActivationObserver {
   std::vector<double> inverse_post_norm() const;
   void set_epsilon(std::size_t layer, float epsilon) { layers_[layer].epsilon = epsilon; }
 
-  const CacheShape& shape() const noexcept override { return inner_->shape(); }
-  std::string recipe() const override { return inner_->recipe(); }
-  std::int32_t tokens() const noexcept override { return inner_->tokens(); }
   Status append(int layer, const KvRows& rows, Team& team) override;
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override;
-  Status settle(int layer, Team& team) override { return inner_->settle(layer, team); }
-  // What has been summed stays: after a step that failed, the moments are of no use.
-  Status truncate(std::int32_t n) override { return inner_->truncate(n); }
-  void clear() override { inner_->clear(); }
   // Refused.
   Result<std::unique_ptr<KvCache>> fork() const override;
-  CacheBytes bytes() const override { return inner_->bytes(); }
 
   void on_layer_input(int layer, TensorView<const float, 2> rows,
                       std::span<const std::int32_t> positions) override;
@@ -75,7 +69,6 @@ class MomentCache final : public KvCache, public ActivationObserver {
                      std::size_t to);
   std::size_t first_counted(std::span<const std::int32_t> positions) const;
 
-  std::unique_ptr<KvCache> inner_;
   MomentOptions options_;
   std::int64_t stride_;  // every stride-th counted token is a sample
   std::vector<Layer> layers_;

@@ -139,10 +139,10 @@ TrackingCache::Rebuilt::Rebuilt(const SegmentList& list, const BandsTokens* band
 }
 
 TrackingCache::TrackingCache(std::unique_ptr<MethodCache> inner, Report report)
-    : inner_(std::move(inner)),
+    : WrappedCache(std::move(inner)),
       report_(std::move(report)),
-      rounded_(inner_->group(0, 0).options().ends == Element::kF16),
-      layers_(inner_->shape().layers.size()) {}
+      rounded_(method().group(0, 0).options().ends == Element::kF16),
+      layers_(shape().layers.size()) {}
 
 Result<std::unique_ptr<TrackingCache>> TrackingCache::create(std::unique_ptr<KvCache> inner,
                                                              Report report) {
@@ -184,13 +184,13 @@ Status TrackingCache::append(int layer, const KvRows& rows, Team& team) {
   }
   team.barrier();
   const Status kept = outcome_;
-  KVSPAN_CHECK_OK(inner_->append(layer, rows, team));
+  KVSPAN_CHECK_OK(inner().append(layer, rows, team));
   return kept;
 }
 
 Status TrackingCache::attend(int layer, const Queries& queries, TensorView<float, 3> out,
                              AttentionScratch& scratch, Team& team) {
-  const Status attended = inner_->attend(layer, queries, out, scratch, team);
+  const Status attended = inner().attend(layer, queries, out, scratch, team);
   if (team.leader()) {
     outcome_ = {};
     try {
@@ -247,7 +247,7 @@ void TrackingCache::measure_head(const LayerShape& shape, const Rows& rows, cons
 
 TrackedStep TrackingCache::measure(int layer, const Queries& queries,
                                    const TensorView<float, 3>& out) const {
-  const LayerShape& shape = inner_->shape().layers[static_cast<std::size_t>(layer)];
+  const LayerShape& shape = inner().shape().layers[static_cast<std::size_t>(layer)];
   const auto per_head = at(shape.query_heads / shape.kv_heads);
   const std::size_t last = queries.positions.size() - 1;
   TrackedStep step;
@@ -256,10 +256,10 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
   step.tokens = shape.window > 0 ? std::min(shape.window, step.position + 1) : step.position + 1;
   step.read = step.tokens;
   step.bound = Certificate{};
-  for (std::size_t g = 0; g < inner_->groups(layer); ++g) {
-    const GroupOptions& options = inner_->group(layer, g).options();
-    const SegmentList& list = inner_->last_read(layer, g);
-    const Rebuilt rebuilt(list, inner_->group(layer, g).bands());
+  for (std::size_t g = 0; g < method().groups(layer); ++g) {
+    const GroupOptions& options = method().group(layer, g).options();
+    const SegmentList& list = method().last_read(layer, g);
+    const Rebuilt rebuilt(list, method().group(layer, g).bands());
     Queries part = queries;
     part.positions = queries.positions.last(1);
     part.rows.data = queries.rows.row(last, at(options.first_head) * per_head);
@@ -272,9 +272,9 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
                    out.row(last, at(options.first_head) * per_head + h), step);
     }
     // Tokens of bands keep no residuals.
-    if (inner_->group(layer, g).bands() != nullptr) step.bound.reset();
+    if (method().group(layer, g).bands() != nullptr) step.bound.reset();
     if (step.bound) step.bound = larger(*step.bound, certified(shape, options.heads, list, part));
-    if (const auto* fd = dynamic_cast<const FdPolicy*>(inner_->policy(layer, g))) {
+    if (const auto* fd = dynamic_cast<const FdPolicy*>(method().policy(layer, g))) {
       if (fd->keys()) step.key_delta = std::max(step.key_delta.value_or(0.0), fd->keys()->delta());
       if (fd->values()) {
         step.value_delta = std::max(step.value_delta.value_or(0.0), fd->values()->delta());
@@ -289,7 +289,7 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
 }
 
 Status TrackingCache::truncate(std::int32_t n) {
-  KVSPAN_CHECK_OK(inner_->truncate(n));
+  KVSPAN_CHECK_OK(inner().truncate(n));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const LayerShape& l = shape().layers[i];
     const std::size_t rows = at(std::max(n, 0)) * at(l.kv_heads);
@@ -300,7 +300,7 @@ Status TrackingCache::truncate(std::int32_t n) {
 }
 
 void TrackingCache::clear() {
-  inner_->clear();
+  inner().clear();
   for (Rows& rows : layers_) rows = {};
 }
 

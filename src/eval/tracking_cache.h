@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "api/wrapped_cache.h"
 #include "attention/certificate.h"
 #include "kvspan/cache.h"
 #include "method/method_cache.h"
@@ -37,7 +38,7 @@ struct TrackedStep {
   std::optional<double> value_delta;
 };
 
-class TrackingCache final : public KvCache {
+class TrackingCache final : public WrappedCache {
  public:
   using Report = std::function<void(const TrackedStep&)>;
 
@@ -45,19 +46,13 @@ class TrackingCache final : public KvCache {
   static Result<std::unique_ptr<TrackingCache>> create(std::unique_ptr<KvCache> inner,
                                                        Report report);
 
-  const CacheShape& shape() const noexcept override { return inner_->shape(); }
-  std::string recipe() const override { return inner_->recipe(); }
-  std::int32_t tokens() const noexcept override { return inner_->tokens(); }
   Status append(int layer, const KvRows& rows, Team& team) override;
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override;
-  Status settle(int layer, Team& team) override { return inner_->settle(layer, team); }
   Status truncate(std::int32_t n) override;
   void clear() override;
   // Refused.
   Result<std::unique_ptr<KvCache>> fork() const override;
-  // Of the cache that does the work.
-  CacheBytes bytes() const override { return inner_->bytes(); }
 
  private:
   // All rows of one layer so far, [tokens, heads, dim], at positions 0, 1, ..
@@ -73,7 +68,8 @@ class TrackingCache final : public KvCache {
                     const float* out, TrackedStep& step) const;
   TrackedStep measure(int layer, const Queries& queries, const TensorView<float, 3>& out) const;
 
-  std::unique_ptr<MethodCache> inner_;
+  const MethodCache& method() const noexcept { return static_cast<const MethodCache&>(inner()); }
+
   Report report_;
   bool rounded_;  // ends are f16
   std::vector<Rows> layers_;

@@ -126,6 +126,17 @@ double fitted_gamma(const MatrixD& metric, const MatrixD& moment, const Code& co
   return square > 0.0 ? cross / square : 1.0;
 }
 
+// gamma as a number or sqrt(r/d), as far as it is known; `fit` takes a code first.
+void set_gamma(const RecipePart& method, bool keys, SidePlan& plan) {
+  if (!keys) return;
+  if (!method.is_word("gamma")) {
+    plan.style.gamma = static_cast<float>(method.number("gamma"));
+  } else if (method.word("gamma") == "sqrt" && plan.rank.directions > 0) {
+    plan.style.gamma = std::sqrt(static_cast<float>(plan.rank.directions) /
+                                 static_cast<float>(plan.style.heads * plan.style.dim));
+  }
+}
+
 bool starts_calibrated(const RecipePart& method) {
   return method.name() == "static" || method.name() == "oja" ||
          (method.name() == "fd" && method.word("first") == "calibration");
@@ -204,13 +215,7 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
     plan.style.codec.unit_cols = 0;
   }
   plan.rank = *rank;
-  const std::int32_t width = plan.style.heads * plan.style.dim;
-  if (keys && m.is_word("gamma") && plan.rank.directions > 0 && m.word("gamma") == "sqrt") {
-    plan.style.gamma =
-        std::sqrt(static_cast<float>(plan.rank.directions) / static_cast<float>(width));
-  } else if (keys && !m.is_word("gamma")) {
-    plan.style.gamma = static_cast<float>(m.number("gamma"));
-  }
+  set_gamma(m, keys, plan);
   if (!starts_calibrated(m)) return std::optional(std::move(plan));
 
   const LayerCalibration& calibration = in.calibration->layers[layer];
@@ -229,14 +234,7 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
       const Transform transform,
       leading_transform(stacked, basis == "attn" ? std::optional(ridged(*metric)) : std::nullopt));
   plan.rank.directions = plan.rank.choose(transform.power);
-  if (keys && m.is_word("gamma") && m.word("gamma") == "sqrt") {
-    plan.style.gamma =
-        std::sqrt(static_cast<float>(plan.rank.directions) / static_cast<float>(width));
-  }
-  const auto make = [&] {
-    return transform_code(plan.style, transform, plan.rank.directions, moment.mean, in.shared,
-                          MemoryKind::kShared);
-  };
+  set_gamma(m, keys, plan);  // now that the rank is known
   if (keys && m.is_word("gamma") && m.word("gamma") == "fit") {
     KVSPAN_TRY(const std::shared_ptr<const Code> trial,
                transform_code(plan.style, transform, plan.rank.directions, moment.mean, nullptr,
@@ -244,7 +242,8 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
     plan.style.gamma = static_cast<float>(fitted_gamma(
         query_metric(shape, calibration, plan.style.domain, heads), moment.second, *trial));
   }
-  KVSPAN_TRY(plan.start, make());
+  KVSPAN_TRY(plan.start, transform_code(plan.style, transform, plan.rank.directions, moment.mean,
+                                        in.shared, MemoryKind::kShared));
   return std::optional(std::move(plan));
 }
 

@@ -23,9 +23,7 @@ Matrix domain_rows(const RowBlock& block, std::size_t first, std::size_t n, std:
         rope_unrotate(*style.rope, position, to);
       } else if (style.domain == Domain::kAnchoredKey) {
         // R(t) k0 -> Rot(t - t_a) k0.
-        const std::int32_t anchor =
-            position / style.anchor_block * style.anchor_block + style.anchor_block / 2;
-        rope_unrotate(*style.rope, anchor, to);
+        rope_unrotate(*style.rope, anchor_position(position, style.anchor_block), to);
       }
     }
   }

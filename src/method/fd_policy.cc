@@ -25,16 +25,6 @@ bool within(const SidePlan& side, const Code& code, const RowBlock& rows, std::s
   return whole - kept <= tau * tau * whole;
 }
 
-// The rows of B = S' of an orthonormal code, [r, D].
-Matrix basis_of(const Code& code) {
-  const auto r = static_cast<std::size_t>(code.rank()), d = static_cast<std::size_t>(code.width());
-  Matrix basis(r, d);
-  for (std::size_t j = 0; j < d; ++j) {
-    for (std::size_t i = 0; i < r; ++i) basis(i, j) = code.synthesis(0)[j * r + i];
-  }
-  return basis;
-}
-
 }  // namespace
 
 FdPolicy::FdPolicy(std::shared_ptr<const CodingPlan> plan, const FdOptions& options,
@@ -138,7 +128,7 @@ Status FdPolicy::next_code(Side& side, const SidePlan& plan,
   KVSPAN_TRY(std::shared_ptr<const Code> next, sketch_code(*side.sketch, plan, ledger));
   const bool same =
       side.code && options_.merge < 1.0 && side.code->orthonormal() &&
-      subspace_overlap(basis_of(*side.code).view(), basis_of(*next).view()) >= options_.merge;
+      subspace_overlap(basis_rows(*side.code).view(), basis_rows(*next).view()) >= options_.merge;
   if (!same) side.code = std::move(next);
   return {};
 }

@@ -65,11 +65,8 @@ std::int32_t Group::next_position() const noexcept {
 
 void Group::move_out(std::span<const std::uint8_t> escape) {
   const std::int32_t at = settled();
-  std::int32_t stay = 0;
-  for (const std::uint8_t e : escape) stay += e != 0 ? 1 : 0;
-  list_.select(at, escape);
-  settled_ = at + stay;
-  mark_changed();
+  settle_as_they_are(static_cast<std::int32_t>(escape.size()));
+  select(at, escape);
 }
 
 RowBlock Group::read(std::int32_t first, std::int32_t n) const {

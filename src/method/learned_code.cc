@@ -119,6 +119,15 @@ Result<std::shared_ptr<const Code>> orthonormal_code(const CodeStyle& style, Mat
   return Code::create(parts, ledger, kind);
 }
 
+Matrix basis_rows(const Code& code) {
+  const auto r = static_cast<std::size_t>(code.rank()), d = static_cast<std::size_t>(code.width());
+  Matrix basis(r, d);
+  for (std::size_t j = 0; j < d; ++j) {
+    for (std::size_t i = 0; i < r; ++i) basis(i, j) = code.synthesis(0)[j * r + i];
+  }
+  return basis;
+}
+
 MatrixD ridged(const MatrixD& metric) {
   MatrixD out = metric;
   double trace = 0.0;
@@ -168,7 +177,6 @@ Result<std::shared_ptr<const Code>> transform_code(const CodeStyle& style,
   const auto r = static_cast<std::size_t>(rank);
   CodeParts parts = parts_of(style, mean);
   parts.analysis = transform.analysis.top(r);
-  Matrix synthesis;
   if (transform.synthesis.rows() > 0) {
     parts.synthesis = {transform.synthesis.data(),
                        {transform.synthesis.rows(), r},

@@ -43,6 +43,9 @@ Result<std::shared_ptr<const Code>> orthonormal_code(const CodeStyle& style, Mat
                                                      const std::shared_ptr<Ledger>& ledger,
                                                      MemoryKind kind);
 
+// The basis of an orthonormal code, [r, D].
+Matrix basis_rows(const Code& code);
+
 // The transform that keeps the most of a moment S under an error metric M (no metric: the
 // identity): U the eigenvectors of M^1/2 S M^1/2, A = U' M^1/2, B = M^-1/2 U, leading first. The
 // metric is ridged by 1e-3 of its mean diagonal. Without a metric B = A' and only A is filled.

@@ -14,21 +14,11 @@
 namespace kvspan {
 namespace {
 
-// The rows of an orthonormal code's basis, [r, D]: what the tracker starts from.
-Matrix start_rows(const Code& code) {
-  const auto r = static_cast<std::size_t>(code.rank()), d = static_cast<std::size_t>(code.width());
-  Matrix basis(r, d);
-  for (std::size_t j = 0; j < d; ++j) {
-    for (std::size_t i = 0; i < r; ++i) basis(i, j) = code.synthesis(0)[j * r + i];
-  }
-  return basis;
-}
-
 std::unique_ptr<OjaTracker> make_tracker(const std::optional<SidePlan>& side,
                                          const OjaPolicyOptions& options,
                                          const std::shared_ptr<Ledger>& ledger) {
   if (!side) return nullptr;
-  const Matrix start = start_rows(*side->start);
+  const Matrix start = basis_rows(*side->start);
   Result<std::unique_ptr<OjaTracker>> tracker = OjaTracker::create(
       start.cols(),
       {.rank = start.rows(), .eta = options.eta, .norm = options.norm, .batch_rows = 0, .seed = 1},
@@ -113,8 +103,7 @@ Status OjaPolicy::step(Group& group, const RowBlock& rows, std::span<const std::
     case Stale::kRotate:
       return rotate_coefficients(group, codes_);
     case Stale::kReuse:
-      reuse_coefficients(group, codes_);
-      break;
+      return reuse_coefficients(group, codes_);
   }
   return {};
 }

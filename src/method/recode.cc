@@ -70,9 +70,9 @@ Result<std::shared_ptr<const CodedSide>> rotated(const CodedSide& side,
       side.has_residuals() ? std::span<const float>(moved) : std::span<const float>(), ledger);
 }
 
-}  // namespace
-
-Status rotate_coefficients(Group& group, const NewCodes& codes) {
+// Puts what `recode` makes of each coded side in its place: all of them, or on failure none.
+template <class Recode>
+Status exchange_sides(Group& group, const NewCodes& codes, const Recode& recode) {
   SegmentList& list = group.list();
   std::vector<std::pair<std::size_t, Segment>> changed;
   for (std::size_t i = 0; i < list.segments().size(); ++i) {
@@ -80,10 +80,10 @@ Status rotate_coefficients(Group& group, const NewCodes& codes) {
     if (!old.coded()) continue;
     Segment next = old;
     if (codes.keys && old.coded_keys) {
-      KVSPAN_TRY(next.coded_keys, rotated(*old.coded_keys, codes.keys, list.ledger()));
+      KVSPAN_TRY(next.coded_keys, recode(*old.coded_keys, codes.keys));
     }
     if (codes.values && old.coded_values) {
-      KVSPAN_TRY(next.coded_values, rotated(*old.coded_values, codes.values, list.ledger()));
+      KVSPAN_TRY(next.coded_values, recode(*old.coded_values, codes.values));
     }
     changed.emplace_back(i, std::move(next));
   }
@@ -92,23 +92,20 @@ Status rotate_coefficients(Group& group, const NewCodes& codes) {
   return {};
 }
 
-void reuse_coefficients(Group& group, const NewCodes& codes) {
-  SegmentList& list = group.list();
-  std::vector<std::pair<std::size_t, Segment>> changed;
-  for (std::size_t i = 0; i < list.segments().size(); ++i) {
-    const Segment& old = list.segments()[i];
-    if (!old.coded()) continue;
-    Segment next = old;
-    if (codes.keys && old.coded_keys) {
-      next.coded_keys = old.coded_keys->reread(std::span(&codes.keys, 1), list.ledger());
-    }
-    if (codes.values && old.coded_values) {
-      next.coded_values = old.coded_values->reread(std::span(&codes.values, 1), list.ledger());
-    }
-    changed.emplace_back(i, std::move(next));
-  }
-  for (auto& [index, segment] : changed) list.exchange(index, std::move(segment));
-  group.mark_changed();
+using Recoded = Result<std::shared_ptr<const CodedSide>>;
+
+}  // namespace
+
+Status rotate_coefficients(Group& group, const NewCodes& codes) {
+  return exchange_sides(group, codes, [&](const CodedSide& side, const auto& code) -> Recoded {
+    return rotated(side, code, group.list().ledger());
+  });
+}
+
+Status reuse_coefficients(Group& group, const NewCodes& codes) {
+  return exchange_sides(group, codes, [&](const CodedSide& side, const auto& code) -> Recoded {
+    return side.reread(std::span(&code, 1), group.list().ledger());
+  });
 }
 
 }  // namespace kvspan

@@ -21,6 +21,6 @@ struct NewCodes {
 
 // Cost: tokens r^2. On failure the group is as it was.
 Status rotate_coefficients(Group& group, const NewCodes& codes);
-void reuse_coefficients(Group& group, const NewCodes& codes);
+Status reuse_coefficients(Group& group, const NewCodes& codes);
 
 }  // namespace kvspan

@@ -112,14 +112,8 @@ TEST_P(AllocatedBytes, ReportedBytesAreWhatTheAllocatorGaveOut) {
   EXPECT_EQ(buffers, nothing) << "nothing is left behind";
 }
 
-std::string name_of(const ::testing::TestParamInfo<testing::SuiteRecipe>& info) {
-  std::string name;
-  for (const char c : info.param.text)
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Recipes, AllocatedBytes, ::testing::ValuesIn(testing::suite_recipes()),
-                         name_of);
+                         testing::recipe_name);
 
 // One sequence grows from 250 tokens to 16000; queries come alone and in blocks. What attention
 // takes beside the cache stays below the stated bound, and stops growing.

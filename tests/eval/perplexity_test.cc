@@ -2,6 +2,7 @@
 // Perplexity on a real (if tiny) model: against plain loops, against llama.cpp, and with caches
 // that are wrong on purpose.
 #include "eval/perplexity.h"
+#include "api/wrapped_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -21,25 +22,24 @@ namespace {
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
 
 // A full cache with a fault.
-class FaultyCache final : public KvCache {
+class FaultyCache final : public WrappedCache {
  public:
   enum class Fault { kLosesAHead, kFailsLate, kNotFinite };
   FaultyCache(const CacheShape& shape, Fault fault)
-      : inner_(std::move(*make_cache(shape, "full"))), fault_(fault) {}
+      : WrappedCache(std::move(*make_cache(shape, "full"))), fault_(fault) {}
 
-  const CacheShape& shape() const noexcept override { return inner_->shape(); }
   std::string recipe() const override { return "faulty"; }
-  std::int32_t tokens() const noexcept override { return inner_->tokens(); }
   Status append(int layer, const KvRows& rows, Team& team) override {
     if (fault_ == Fault::kFailsLate && rows.positions.back() >= 300) {
       team.barrier();
       return fail(ErrorCode::kOutOfBudget, "no more room");
     }
-    return inner_->append(layer, rows, team);
+    return WrappedCache::append(layer, rows, team);
   }
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override {
-    if (Status status = inner_->attend(layer, queries, out, scratch, team); !status) return status;
+    if (Status status = WrappedCache::attend(layer, queries, out, scratch, team); !status)
+      return status;
     if (team.leader() && fault_ != Fault::kFailsLate) {
       const float wrong =
           fault_ == Fault::kNotFinite ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
@@ -50,14 +50,8 @@ class FaultyCache final : public KvCache {
     team.barrier();
     return {};
   }
-  Status settle(int layer, Team& team) override { return inner_->settle(layer, team); }
-  Status truncate(std::int32_t n) override { return inner_->truncate(n); }
-  void clear() override { inner_->clear(); }
-  Result<std::unique_ptr<KvCache>> fork() const override { return inner_->fork(); }
-  CacheBytes bytes() const override { return inner_->bytes(); }
 
  private:
-  std::unique_ptr<KvCache> inner_;
   Fault fault_;
 };
 

@@ -7,12 +7,13 @@
 #include <memory>
 #include <vector>
 
+#include "api/wrapped_cache.h"
 #include "kvspan/cache.h"
 #include "model/activation_observer.h"
 
 namespace kvspan::testing {
 
-class RecordingCache final : public KvCache, public ActivationObserver {
+class RecordingCache final : public WrappedCache, public ActivationObserver {
  public:
   struct Row {
     std::int32_t position = 0;
@@ -23,11 +24,9 @@ class RecordingCache final : public KvCache, public ActivationObserver {
   };
 
   explicit RecordingCache(const CacheShape& shape)
-      : inner_(std::move(*make_cache(shape, "full:store=f32"))), layers(shape.layers.size()) {}
+      : WrappedCache(std::move(*make_cache(shape, "full:store=f32"))),
+        layers(shape.layers.size()) {}
 
-  const CacheShape& shape() const noexcept override { return inner_->shape(); }
-  std::string recipe() const override { return inner_->recipe(); }
-  std::int32_t tokens() const noexcept override { return inner_->tokens(); }
   Status append(int layer, const KvRows& rows, Team& team) override {
     if (team.leader()) {
       Layer& to = layers[static_cast<std::size_t>(layer)];
@@ -35,20 +34,15 @@ class RecordingCache final : public KvCache, public ActivationObserver {
       copy(rows.keys, rows.positions, to.keys);
       copy(rows.values, rows.positions, to.values);
     }
-    return inner_->append(layer, rows, team);
+    return WrappedCache::append(layer, rows, team);
   }
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override {
     if (team.leader()) {
       copy(queries.rows, queries.positions, layers[static_cast<std::size_t>(layer)].queries);
     }
-    return inner_->attend(layer, queries, out, scratch, team);
+    return WrappedCache::attend(layer, queries, out, scratch, team);
   }
-  Status settle(int layer, Team& team) override { return inner_->settle(layer, team); }
-  Status truncate(std::int32_t n) override { return inner_->truncate(n); }
-  void clear() override { inner_->clear(); }
-  Result<std::unique_ptr<KvCache>> fork() const override { return inner_->fork(); }
-  CacheBytes bytes() const override { return inner_->bytes(); }
 
   void on_layer_input(int layer, TensorView<const float, 2> rows,
                       std::span<const std::int32_t> positions) override {
@@ -73,8 +67,6 @@ class RecordingCache final : public KvCache, public ActivationObserver {
       to.push_back(std::move(row));
     }
   }
-
-  std::unique_ptr<KvCache> inner_;
 
  public:
   std::vector<Layer> layers;

@@ -167,14 +167,8 @@ TEST_P(MethodSuite, BytesReportedAreBytesAllocated) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<SuiteRecipe>& info) {
-  std::string name;
-  for (const char c : info.param.text)
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Recipes, MethodSuite, ::testing::ValuesIn(testing::suite_recipes()),
-                         name_of);
+                         testing::recipe_name);
 
 // The error of every step against an exact cache stays below its certificate.
 TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {

@@ -76,13 +76,8 @@ TEST_P(Misuse, ForksOutliveTheirParentAndItsFactory) {
   EXPECT_EQ(fork->bytes().total, straight->bytes().total);
 }
 
-std::string name_of(const ::testing::TestParamInfo<testing::SuiteRecipe>& info) {
-  std::string name;
-  for (const char c : info.param.text)
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, Misuse, ::testing::ValuesIn(testing::suite_recipes()), name_of);
+INSTANTIATE_TEST_SUITE_P(Recipes, Misuse, ::testing::ValuesIn(testing::suite_recipes()),
+                         testing::recipe_name);
 
 // Rows are coded before they are part of a whole page, or dropped while a sketch waits for more of
 // them.

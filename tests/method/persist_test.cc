@@ -85,13 +85,8 @@ TEST_P(Persist, SavesInTheMiddleOfAStep) {
   EXPECT_EQ(saved(**fork), saved(*cache));
 }
 
-std::string name_of(const ::testing::TestParamInfo<SuiteRecipe>& info) {
-  std::string name;
-  for (const char c : info.param.text)
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, Persist, ::testing::ValuesIn(testing::suite_recipes()), name_of);
+INSTANTIATE_TEST_SUITE_P(Recipes, Persist, ::testing::ValuesIn(testing::suite_recipes()),
+                         testing::recipe_name);
 
 // Small caches in which every kind of state occurs.
 const char* const kSmall[] = {

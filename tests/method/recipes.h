@@ -2,6 +2,9 @@
 // Every method, selector and pair that composes, small enough for a text of some hundred tokens.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cctype>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,15 @@ struct SuiteRecipe {
   bool drops = false;  // tokens are dropped
   bool reads_some = false;
 };
+
+// The name of a test that runs with one of them.
+inline std::string recipe_name(const ::testing::TestParamInfo<SuiteRecipe>& info) {
+  std::string name;
+  for (const char c : info.param.text) {
+    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  }
+  return name;
+}
 
 inline std::vector<SuiteRecipe> suite_recipes() {
   std::vector<SuiteRecipe> all;

@@ -60,14 +60,8 @@ TEST_P(TeamSuite, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<testing::SuiteRecipe>& info) {
-  std::string name;
-  for (const char c : info.param.text)
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Recipes, TeamSuite, ::testing::ValuesIn(testing::suite_recipes()),
-                         name_of);
+                         testing::recipe_name);
 
 }  // namespace
 }  // namespace kvspan

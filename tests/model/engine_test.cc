@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine on a real (trained, if tiny) model: known text, known loss, batches, failure.
 #include "model/engine.h"
+#include "api/wrapped_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -180,32 +181,19 @@ TEST_F(StoriesTest, CancellingTakesTheStepBack) {
 }
 
 // A cache whose steps fail from one layer on: the engine must report it and take the rows back.
-class FailingCache final : public KvCache {
+class FailingCache final : public WrappedCache {
  public:
-  explicit FailingCache(CacheShape shape) : inner_(std::move(shape)) {}
-  const CacheShape& shape() const noexcept override { return inner_.shape(); }
-  std::string recipe() const override { return "failing"; }
-  std::int32_t tokens() const noexcept override { return inner_.tokens(); }
+  explicit FailingCache(CacheShape shape)
+      : WrappedCache(std::make_unique<ExactCache>(std::move(shape))) {}
   Status append(int layer, const KvRows& rows, Team& team) override {
     if (layer == 2) return Error{ErrorCode::kOutOfBudget, "the budget is spent"};
-    return inner_.append(layer, rows, team);
+    return WrappedCache::append(layer, rows, team);
   }
-  Status attend(int layer, const Queries& q, TensorView<float, 3> out, AttentionScratch& scratch,
-                Team& team) override {
-    return inner_.attend(layer, q, out, scratch, team);
-  }
-  Status settle(int layer, Team& team) override { return inner_.settle(layer, team); }
   Status truncate(std::int32_t n) override {
     truncated_to = n;
-    return inner_.truncate(n);
+    return WrappedCache::truncate(n);
   }
-  void clear() override { inner_.clear(); }
-  Result<std::unique_ptr<KvCache>> fork() const override { return inner_.fork(); }
-  CacheBytes bytes() const override { return {}; }
   std::int32_t truncated_to = -1;
-
- private:
-  ExactCache inner_;
 };
 
 TEST_F(StoriesTest, AFailingCacheEndsTheStepWithItsError) {
