@@ -5,32 +5,52 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/cpu_level.h"
+#include "cache/bands_code.h"
 
 namespace kvspan {
 
+// Scales of one query: of each run of components of equal width.
+inline constexpr std::int32_t kBandScales = 8;
+
+// Queries in coefficient space times the steps, rounded to 8 bits.
+struct BandsQueries {
+  const std::int8_t* rounded = nullptr;  // [rows][stride]
+  std::int32_t stride = 0;
+  const float* scales = nullptr;  // [rows][kBandScales]
+  const float* offsets =
+      nullptr;  // [rows], half the sum of the components: codes stand for c + 1/2
+  std::int32_t rows = 0;
+};
+
 struct BandsAttentionKernels {
-  // sums[r * 16 + t] = sum over quads q and k < 4 of codes[q][t][k] * queries[r * stride + 4 q +
-  // k].
-  void (*score)(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
-                std::int32_t stride, std::int32_t rows, std::int32_t* sums) noexcept;
-  // sums[r * 4 quads + 4 q + k] = sum over tiles i and t < 16 of codes[i][q][t][k] * weights[r *
-  // 16 tiles + 16 i + t]; tiles lie quads * 64 apart. Weights are 0 .. 127.
+  // One tile: scores[r * score_stride + t] becomes gains[t] * (offset[r] + sum over runs of
+  // scale * (codes of the run . query)) + what it was. `codes` starts at the first run's.
+  void (*score)(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+                const BandsQueries& queries, const float* gains, float* scores,
+                std::int32_t score_stride) noexcept;
+  // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i
+  // and t < 16 of codes[i][q][t][k] * weights[r * 16 tiles + 16 i + t]; tiles lie quads * 64
+  // apart. Weights are 0 .. 127.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::int32_t rows, std::int32_t* sums) noexcept;
+                const std::int8_t* weights, std::int32_t rows, const float* kept,
+                const float* scales, float* out) noexcept;
+  // to[r * to_stride + 16 i + p] = row_scales[r] * factors[16 i + p] * sum over q, k of
+  // matrix[i][q][p][k] * vectors[r * stride + 4 q + k], i < tiles.
+  void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
+                  const float* factors, const std::int8_t* vectors, std::int32_t stride,
+                  const float* row_scales, std::int32_t rows, float* to,
+                  std::int32_t to_stride) noexcept;
   // x[i] *= factors[i], i < count (a multiple of 4); returns their sum in four lanes' order and
   // sets *largest to the largest |x[i]|.
   float (*scale)(float* x, const float* factors, std::int32_t count, float* largest) noexcept;
-  // The largest |x[i]|, i < count, a multiple of 4.
-  float (*largest)(const float* x, std::int32_t count) noexcept;
+  // The largest |x[i]|, i < count, a multiple of 4; adds the sum of x in four lanes' order to *sum.
+  float (*largest)(const float* x, std::int32_t count, float* sum) noexcept;
   // to[i] = x[i] * factor to the nearest whole number, ties to even; within -127 .. 127. count is a
   // multiple of 4.
   void (*round)(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept;
-  // For r < vectors: to[r * cols + j] += sum over i < rows of factors[r * stride + i] * matrix[i *
-  // cols + j], j < cols.
-  void (*project)(const float* factors, std::int32_t stride, std::int32_t vectors,
-                  const float* matrix, std::int32_t rows, std::int32_t cols, float* to) noexcept;
 };
 
 // The table of a level this processor has.

@@ -27,37 +27,93 @@ inline __m256i four_everywhere(const std::int8_t* from) noexcept {
   return _mm256_set1_epi32(four);
 }
 
+// sum[r] = codes of quads [quads][16][4] . queries, 8 tokens in each register.
 template <int R>
-void score_rows(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
-                std::int32_t stride, std::int32_t* sums) noexcept {
-  __m256i sum[R][2];
+inline void dots(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
+                 std::ptrdiff_t stride, __m256i (&sum)[R][2]) noexcept {
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
   for (std::int32_t q = 0; q < quads; ++q, codes += 64) {
     const __m256i c0 = load(codes), c1 = load(codes + 32);
     const __m256i a0 = _mm256_abs_epi8(c0), a1 = _mm256_abs_epi8(c1);
     for (int r = 0; r < R; ++r) {
-      const __m256i query =
-          four_everywhere(queries + static_cast<std::ptrdiff_t>(r) * stride + 4 * q);
+      const __m256i query = four_everywhere(queries + r * stride + 4 * q);
       sum[r][0] = _mm256_add_epi32(
           sum[r][0], sum_of_four(_mm256_maddubs_epi16(a0, _mm256_sign_epi8(query, c0))));
       sum[r][1] = _mm256_add_epi32(
           sum[r][1], sum_of_four(_mm256_maddubs_epi16(a1, _mm256_sign_epi8(query, c1))));
     }
   }
+}
+
+template <int R>
+void score_rows(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+                const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
+                std::ptrdiff_t score_stride) noexcept {
+  const std::int8_t* rounded =
+      queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
+  const float* scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales;
+  __m256 total[R][2];
   for (int r = 0; r < R; ++r) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 16 * r), sum[r][0]);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 16 * r + 8), sum[r][1]);
+    total[r][0] = total[r][1] = _mm256_set1_ps(queries.offsets[first + r]);
+  }
+  for (std::size_t w = 0; w < runs.size(); ++w) {
+    __m256i sum[R][2];
+    dots<R>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads,
+            rounded + 4 * runs[w].first_quad, queries.stride, sum);
+    for (int r = 0; r < R; ++r) {
+      const __m256 scale = _mm256_set1_ps(scales[r * kBandScales + static_cast<int>(w)]);
+      for (int i = 0; i < 2; ++i) {
+        total[r][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][i]), scale, total[r][i]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < 2; ++i) {
+      float* to = scores + r * score_stride + 8 * i;
+      _mm256_storeu_ps(
+          to, _mm256_fmadd_ps(_mm256_loadu_ps(gains + 8 * i), total[r][i], _mm256_loadu_ps(to)));
+    }
   }
 }
 
-void score(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
-           std::int32_t stride, std::int32_t rows, std::int32_t* sums) noexcept {
+void score(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+           const BandsQueries& queries, const float* gains, float* scores,
+           std::int32_t score_stride) noexcept {
   std::int32_t r = 0;
-  const auto at = [&](std::int32_t row) {
-    return queries + static_cast<std::ptrdiff_t>(row) * stride;
+  const auto some = [&]<int R>() {
+    for (; r + R <= queries.rows; r += R) {
+      score_rows<R>(codes, runs, queries, r, gains,
+                    scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
+    }
   };
-  for (; r + 4 <= rows; r += 4) score_rows<4>(codes, quads, at(r), stride, sums + 16 * r);
-  for (; r < rows; ++r) score_rows<1>(codes, quads, at(r), stride, sums + 16 * r);
+  some.template operator()<3>();
+  some.template operator()<1>();
+}
+
+void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
+             const float* factors, const std::int8_t* vectors, std::int32_t stride,
+             const float* row_scales, std::int32_t rows, float* to,
+             std::int32_t to_stride) noexcept {
+  std::int32_t first = 0;
+  const auto some = [&]<int R>() {
+    for (; first + R <= rows; first += R) {
+      for (std::int32_t i = 0; i < tiles; ++i) {
+        __m256i sum[R][2];
+        dots<R>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
+                vectors + static_cast<std::ptrdiff_t>(first) * stride, stride, sum);
+        for (int r = 0; r < R; ++r) {
+          float* row = to + static_cast<std::ptrdiff_t>(first + r) * to_stride + 16 * i;
+          for (int k = 0; k < 2; ++k) {
+            const __m256 factor = _mm256_mul_ps(_mm256_loadu_ps(factors + 16 * i + 8 * k),
+                                                _mm256_set1_ps(row_scales[first + r]));
+            _mm256_storeu_ps(row + 8 * k, _mm256_mul_ps(factor, _mm256_cvtepi32_ps(sum[r][k])));
+          }
+        }
+      }
+    }
+  };
+  some.template operator()<3>();
+  some.template operator()<1>();
 }
 
 // Each half: [4 tokens][4 components] to [4 components][4 tokens].
@@ -74,7 +130,8 @@ inline __m256i weights_of(const std::int8_t* from) noexcept {
 
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::int32_t* sums) noexcept {
+                const std::int8_t* weights, const float* kept, const float* scales,
+                float* out) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
   for (std::int32_t q = 0; q < quads; ++q) {
     __m256i sum[R];
@@ -89,35 +146,34 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       }
     }
     for (int r = 0; r < R; ++r) {
-      _mm_storeu_si128(
-          reinterpret_cast<__m128i*>(sums + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4),
+      const __m128 added = _mm_cvtepi32_ps(
           _mm_add_epi32(_mm256_castsi256_si128(sum[r]), _mm256_extracti128_si256(sum[r], 1)));
+      float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
+      const __m128 before = _mm_mul_ps(_mm_loadu_ps(to), _mm_set1_ps(kept[r]));
+      _mm_storeu_ps(to, _mm_fmadd_ps(added, _mm_set1_ps(scales[r]), before));
     }
   }
 }
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-           const std::int8_t* weights, std::int32_t rows, std::int32_t* sums) noexcept {
+           const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
+           float* out) noexcept {
   std::int32_t r = 0;
-  const auto at = [&](std::int32_t row) {
-    return weights + static_cast<std::ptrdiff_t>(row) * 16 * tiles;
+  const auto some = [&]<int R>() {
+    for (; r + R <= rows; r += R) {
+      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles,
+                    kept + r, scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+    }
   };
-  const auto to = [&](std::int32_t row) {
-    return sums + static_cast<std::ptrdiff_t>(row) * 4 * quads;
-  };
-  for (; r + 6 <= rows; r += 6) weigh_rows<6>(codes, tiles, quads, at(r), to(r));
-  for (; r + 3 <= rows; r += 3) weigh_rows<3>(codes, tiles, quads, at(r), to(r));
-  for (; r < rows; ++r) weigh_rows<1>(codes, tiles, quads, at(r), to(r));
+  some.template operator()<6>();
+  some.template operator()<3>();
+  some.template operator()<1>();
 }
 
 }  // namespace
 
 // The others are plain loops, compiled for AVX2.
-const BandsAttentionKernels detail::kBandsAttentionAvx2{score,
-                                                        weigh,
-                                                        detail::scale_plain,
-                                                        detail::largest_plain,
-                                                        detail::round_plain,
-                                                        detail::project_plain};
+const BandsAttentionKernels detail::kBandsAttentionAvx2{
+    score, weigh, project, detail::scale_plain, detail::largest_plain, detail::round_plain};
 
 }  // namespace kvspan

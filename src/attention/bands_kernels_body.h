@@ -6,39 +6,76 @@
 #include <cmath>
 #include <cstdint>
 
+#include "attention/bands_kernels.h"
+
 namespace kvspan::detail {
 namespace {
 
-[[maybe_unused]] void score_plain(const std::int8_t* codes, std::int32_t quads,
-                                  const std::int8_t* queries, std::int32_t stride,
-                                  std::int32_t rows, std::int32_t* sums) noexcept {
-  std::fill_n(sums, rows * 16, 0);
-  for (std::int32_t q = 0; q < quads; ++q, codes += 64) {
-    for (std::int32_t r = 0; r < rows; ++r) {
-      const std::int8_t* query = queries + static_cast<std::ptrdiff_t>(r) * stride + 4 * q;
-      std::int32_t* to = sums + r * 16;
-      for (std::int32_t t = 0; t < 16; ++t) {
-        to[t] += codes[4 * t] * query[0] + codes[4 * t + 1] * query[1] +
+// sums[t] = codes [quads][16][4] . query
+[[maybe_unused]] void dots_plain(const std::int8_t* codes, std::int32_t quads,
+                                 const std::int8_t* query, std::int32_t* sums) noexcept {
+  std::fill_n(sums, 16, 0);
+  for (std::int32_t q = 0; q < quads; ++q, codes += 64, query += 4) {
+    for (std::int32_t t = 0; t < 16; ++t) {
+      sums[t] += codes[4 * t] * query[0] + codes[4 * t + 1] * query[1] +
                  codes[4 * t + 2] * query[2] + codes[4 * t + 3] * query[3];
+    }
+  }
+}
+
+[[maybe_unused]] void score_plain(const std::int8_t* codes,
+                                  std::span<const BandsCode::WidthRun> runs,
+                                  const BandsQueries& queries, const float* gains, float* scores,
+                                  std::int32_t score_stride) noexcept {
+  for (std::int32_t r = 0; r < queries.rows; ++r) {
+    const std::int8_t* query = queries.rounded + static_cast<std::ptrdiff_t>(r) * queries.stride;
+    float total[16];
+    std::fill_n(total, 16, queries.offsets[r]);
+    for (std::size_t w = 0; w < runs.size(); ++w) {
+      std::int32_t sums[16];
+      dots_plain(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads,
+                 query + 4 * runs[w].first_quad, sums);
+      const float scale = queries.scales[static_cast<std::ptrdiff_t>(r) * kBandScales +
+                                         static_cast<std::ptrdiff_t>(w)];
+      for (int t = 0; t < 16; ++t) total[t] += scale * static_cast<float>(sums[t]);
+    }
+    float* to = scores + static_cast<std::ptrdiff_t>(r) * score_stride;
+    for (int t = 0; t < 16; ++t) to[t] += gains[t] * total[t];
+  }
+}
+
+[[maybe_unused]] void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+                                  const std::int8_t* weights, std::int32_t rows, const float* kept,
+                                  const float* scales, float* out) noexcept {
+  for (std::int32_t r = 0; r < rows; ++r) {
+    const std::int8_t* row = weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles;
+    for (std::int32_t q = 0; q < quads; ++q, out += 4) {
+      std::int32_t total[4] = {};
+      for (std::int32_t i = 0; i < tiles; ++i) {
+        const std::int8_t* from = codes + (static_cast<std::ptrdiff_t>(i) * quads + q) * 64;
+        for (std::int32_t t = 0; t < 16; ++t) {
+          for (std::int32_t k = 0; k < 4; ++k) total[k] += from[4 * t + k] * row[16 * i + t];
+        }
+      }
+      for (std::int32_t k = 0; k < 4; ++k) {
+        out[k] = out[k] * kept[r] + scales[r] * static_cast<float>(total[k]);
       }
     }
   }
 }
 
-[[maybe_unused]] void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                                  const std::int8_t* weights, std::int32_t rows,
-                                  std::int32_t* sums) noexcept {
-  std::fill_n(sums, static_cast<std::ptrdiff_t>(rows) * 4 * quads, 0);
-  for (std::int32_t i = 0; i < tiles; ++i) {
-    for (std::int32_t q = 0; q < quads; ++q, codes += 64) {
-      for (std::int32_t r = 0; r < rows; ++r) {
-        const std::int8_t* w = weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles + 16 * i;
-        std::int32_t total[4] = {};
-        for (std::int32_t t = 0; t < 16; ++t) {
-          for (std::int32_t k = 0; k < 4; ++k) total[k] += codes[4 * t + k] * w[t];
-        }
-        std::int32_t* to = sums + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
-        for (std::int32_t k = 0; k < 4; ++k) to[k] += total[k];
+[[maybe_unused]] void project_plain(const std::int8_t* matrix, std::int32_t tiles,
+                                    std::int32_t quads, const float* factors,
+                                    const std::int8_t* vectors, std::int32_t stride,
+                                    const float* row_scales, std::int32_t rows, float* to,
+                                    std::int32_t to_stride) noexcept {
+  for (std::int32_t i = 0; i < tiles; ++i, matrix += static_cast<std::ptrdiff_t>(quads) * 64) {
+    for (std::int32_t r = 0; r < rows; ++r) {
+      std::int32_t sums[16];
+      dots_plain(matrix, quads, vectors + static_cast<std::ptrdiff_t>(r) * stride, sums);
+      float* row = to + static_cast<std::ptrdiff_t>(r) * to_stride + 16 * i;
+      for (int p = 0; p < 16; ++p) {
+        row[p] = row_scales[r] * factors[16 * i + p] * static_cast<float>(sums[p]);
       }
     }
   }
@@ -55,26 +92,19 @@ float scale_plain(float* x, const float* factors, std::int32_t count, float* lar
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-float largest_plain(const float* x, std::int32_t count) noexcept {
-  float most = 0.0f;
-  for (std::int32_t i = 0; i < count; ++i) most = std::max(most, std::abs(x[i]));
+float largest_plain(const float* x, std::int32_t count, float* sum) noexcept {
+  float sums[4] = {}, most = 0.0f;
+  for (std::int32_t i = 0; i < count; ++i) {
+    sums[i % 4] += x[i];
+    most = std::max(most, std::abs(x[i]));
+  }
+  *sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
   return most;
 }
 
 void round_plain(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept {
   for (std::int32_t i = 0; i < count; ++i) {
     to[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * factor));
-  }
-}
-
-void project_plain(const float* factors, std::int32_t stride, std::int32_t vectors,
-                   const float* matrix, std::int32_t rows, std::int32_t cols, float* to) noexcept {
-  for (std::int32_t r = 0; r < vectors; ++r, factors += stride, to += cols) {
-    const float* from = matrix;
-    for (std::int32_t i = 0; i < rows; ++i, from += cols) {
-      const float factor = factors[i];
-      for (std::int32_t j = 0; j < cols; ++j) to[j] += factor * from[j];
-    }
   }
 }
 

@@ -3,6 +3,7 @@
 // scores; transposed, 4 components x 4 tokens, the weights of four tokens.
 #include <arm_neon.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "attention/bands_kernels.h"
@@ -11,16 +12,11 @@
 namespace kvspan {
 namespace {
 
-constexpr int kRows = 5;  // rows whose 16 sums fit the registers beside codes and queries
-
+// sum[r][i] += codes of quads [quads][16][4] . queries; 4 tokens in each register.
 template <int R>
-void score_rows(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
-                std::int32_t stride, std::int32_t* sums) noexcept {
-  int32x4_t sum[R][4];
-  for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < 4; ++i) sum[r][i] = vdupq_n_s32(0);
-  }
-  std::int32_t q = 0;
+[[gnu::always_inline]] inline void add_dots(const std::int8_t* codes, std::int32_t quads,
+                                            const std::int8_t* queries, std::ptrdiff_t stride,
+                                            int32x4_t (&sum)[R][4]) noexcept {
   const auto step = [&]<int kLane>(const int8x16_t* query) {
     const int8x16_t c0 = vld1q_s8(codes), c1 = vld1q_s8(codes + 16);
     const int8x16_t c2 = vld1q_s8(codes + 32), c3 = vld1q_s8(codes + 48);
@@ -32,6 +28,7 @@ void score_rows(const std::int8_t* codes, std::int32_t quads, const std::int8_t*
     }
     codes += 64;
   };
+  std::int32_t q = 0;
   for (; q + 4 <= quads; q += 4) {
     int8x16_t query[R];
     for (int r = 0; r < R; ++r) query[r] = vld1q_s8(queries + r * stride + 4 * q);
@@ -49,22 +46,79 @@ void score_rows(const std::int8_t* codes, std::int32_t quads, const std::int8_t*
     }
     step.template operator()<0>(query);
   }
-  for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < 4; ++i) vst1q_s32(sums + 16 * r + 4 * i, sum[r][i]);
+}
+
+template <int R>
+[[gnu::always_inline]] inline void clear(int32x4_t (&sum)[R][4]) noexcept {
+  for (auto& row : sum) {
+    for (int32x4_t& four : row) four = vdupq_n_s32(0);
   }
 }
 
-void score(const std::int8_t* codes, std::int32_t quads, const std::int8_t* queries,
-           std::int32_t stride, std::int32_t rows, std::int32_t* sums) noexcept {
-  std::int32_t r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    score_rows<kRows>(codes, quads, queries + static_cast<std::ptrdiff_t>(r) * stride, stride,
-                      sums + 16 * r);
+// Three rows: their integer and float sums fill the registers.
+template <int R>
+void score_rows(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+                const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
+                std::ptrdiff_t score_stride) noexcept {
+  const std::int8_t* rounded =
+      queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
+  const float* scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales;
+  float32x4_t total[R][4];
+  for (int r = 0; r < R; ++r) {
+    for (float32x4_t& four : total[r]) four = vdupq_n_f32(queries.offsets[first + r]);
   }
-  const std::int8_t* rest = queries + static_cast<std::ptrdiff_t>(r) * stride;
-  if (r < rows) {
-    detail::with_rows(rows - r,
-                      [&]<int R>() { score_rows<R>(codes, quads, rest, stride, sums + 16 * r); });
+  for (std::size_t w = 0; w < runs.size(); ++w) {
+    int32x4_t sum[R][4];
+    clear(sum);
+    add_dots<R>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads,
+                rounded + 4 * runs[w].first_quad, queries.stride, sum);
+    for (int r = 0; r < R; ++r) {
+      const float32x4_t scale = vdupq_n_f32(scales[r * kBandScales + static_cast<int>(w)]);
+      for (int i = 0; i < 4; ++i) {
+        total[r][i] = vfmaq_f32(total[r][i], vcvtq_f32_s32(sum[r][i]), scale);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < 4; ++i) {
+      float* to = scores + r * score_stride + 4 * i;
+      vst1q_f32(to, vfmaq_f32(vld1q_f32(to), vld1q_f32(gains + 4 * i), total[r][i]));
+    }
+  }
+}
+
+void score(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+           const BandsQueries& queries, const float* gains, float* scores,
+           std::int32_t score_stride) noexcept {
+  for (std::int32_t r = 0; r < queries.rows; r += 3) {
+    detail::with_rows(std::min(3, queries.rows - r), [&]<int R>() {
+      score_rows<R>(codes, runs, queries, r, gains,
+                    scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
+    });
+  }
+}
+
+void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
+             const float* factors, const std::int8_t* vectors, std::int32_t stride,
+             const float* row_scales, std::int32_t rows, float* to,
+             std::int32_t to_stride) noexcept {
+  for (std::int32_t first = 0; first < rows; first += 4) {
+    detail::with_rows(std::min(4, rows - first), [&]<int R>() {
+      for (std::int32_t i = 0; i < tiles; ++i) {
+        int32x4_t sum[R][4];
+        clear(sum);
+        add_dots<R>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
+                    vectors + static_cast<std::ptrdiff_t>(first) * stride, stride, sum);
+        for (int r = 0; r < R; ++r) {
+          float* row = to + static_cast<std::ptrdiff_t>(first + r) * to_stride + 16 * i;
+          for (int k = 0; k < 4; ++k) {
+            const float32x4_t factor =
+                vmulq_n_f32(vld1q_f32(factors + 16 * i + 4 * k), row_scales[first + r]);
+            vst1q_f32(row + 4 * k, vmulq_f32(factor, vcvtq_f32_s32(sum[r][k])));
+          }
+        }
+      }
+    });
   }
 }
 
@@ -74,10 +128,10 @@ inline int8x16_t transposed(int8x16_t x) noexcept {
   return vqtbl1q_s8(x, vld1q_u8(kOrder));
 }
 
-// Two quads at a time for R rows.
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::int32_t* sums) noexcept {
+                const std::int8_t* weights, const float* kept, const float* scales,
+                float* out) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
   const std::ptrdiff_t row_stride = static_cast<std::ptrdiff_t>(16) * tiles;
   for (std::int32_t q = 0; q < quads; ++q) {
@@ -95,24 +149,27 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
         sum[r] = vdotq_laneq_s32(sum[r], c3, w, 3);
       }
     }
-    for (int r = 0; r < R; ++r)
-      vst1q_s32(sums + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4, sum[r]);
+    for (int r = 0; r < R; ++r) {
+      float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
+      const float32x4_t before = vmulq_n_f32(vld1q_f32(to), kept[r]);
+      vst1q_f32(to, vfmaq_n_f32(before, vcvtq_f32_s32(sum[r]), scales[r]));
+    }
   }
 }
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-           const std::int8_t* weights, std::int32_t rows, std::int32_t* sums) noexcept {
-  constexpr int kBlock = 9;
+           const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
+           float* out) noexcept {
   std::int32_t r = 0;
-  const auto at = [&](std::int32_t row) {
-    return weights + static_cast<std::ptrdiff_t>(row) * 16 * tiles;
+  const auto some = [&]<int R>() {
+    for (; r + R <= rows; r += R) {
+      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles,
+                    kept + r, scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+    }
   };
-  const auto to = [&](std::int32_t row) {
-    return sums + static_cast<std::ptrdiff_t>(row) * 4 * quads;
-  };
-  for (; r + kBlock <= rows; r += kBlock) weigh_rows<kBlock>(codes, tiles, quads, at(r), to(r));
-  for (; r + 4 <= rows; r += 4) weigh_rows<4>(codes, tiles, quads, at(r), to(r));
-  for (; r < rows; ++r) weigh_rows<1>(codes, tiles, quads, at(r), to(r));
+  some.template operator()<9>();
+  some.template operator()<4>();
+  some.template operator()<1>();
 }
 
 float scale(float* x, const float* factors, std::int32_t count, float* largest) noexcept {
@@ -127,9 +184,14 @@ float scale(float* x, const float* factors, std::int32_t count, float* largest) 
   return vaddvq_f32(sum);
 }
 
-float largest(const float* x, std::int32_t count) noexcept {
-  float32x4_t most = vdupq_n_f32(0.0f);
-  for (std::int32_t i = 0; i < count; i += 4) most = vmaxq_f32(most, vabsq_f32(vld1q_f32(x + i)));
+float largest(const float* x, std::int32_t count, float* sum) noexcept {
+  float32x4_t most = vdupq_n_f32(0.0f), total = most;
+  for (std::int32_t i = 0; i < count; i += 4) {
+    const float32x4_t four = vld1q_f32(x + i);
+    total = vaddq_f32(total, four);
+    most = vmaxq_f32(most, vabsq_f32(four));
+  }
+  *sum += vaddvq_f32(total);
   return vmaxvq_f32(most);
 }
 
@@ -146,56 +208,9 @@ void round(const float* x, float factor, std::int32_t count, std::int8_t* to) no
   for (; i < count; ++i) to[i] = static_cast<std::int8_t>(vcvtns_s32_f32(x[i] * factor));
 }
 
-// Columns of R vectors stay in registers while all rows of the matrix pass.
-template <int R>
-void project_vectors(const float* factors, std::int32_t stride, const float* matrix,
-                     std::int32_t rows, std::int32_t cols, float* to) noexcept {
-  constexpr int kRegisters = R == 1 ? 8 : R == 2 ? 6 : R == 3 ? 6 : 4;
-  const auto run = [&]<int N>(std::int32_t j) {
-    float32x4_t sum[R][N];
-    for (int r = 0; r < R; ++r) {
-      for (int k = 0; k < N; ++k) sum[r][k] = vld1q_f32(to + r * cols + j + 4 * k);
-    }
-    const float* from = matrix + j;
-    for (std::int32_t i = 0; i < rows; ++i, from += cols) {
-      float32x4_t row[N];
-      for (int k = 0; k < N; ++k) row[k] = vld1q_f32(from + 4 * k);
-      for (int r = 0; r < R; ++r) {
-        const float32x4_t factor = vdupq_n_f32(factors[r * stride + i]);
-        for (int k = 0; k < N; ++k) sum[r][k] = vfmaq_f32(sum[r][k], row[k], factor);
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      for (int k = 0; k < N; ++k) vst1q_f32(to + r * cols + j + 4 * k, sum[r][k]);
-    }
-  };
-  std::int32_t j = 0;
-  for (; j + 4 * kRegisters <= cols; j += 4 * kRegisters) run.template operator()<kRegisters>(j);
-  for (; j + 4 <= cols; j += 4) run.template operator()<1>(j);
-  for (; j < cols; ++j) {
-    for (int r = 0; r < R; ++r) {
-      for (std::int32_t i = 0; i < rows; ++i) {
-        to[r * cols + j] +=
-            factors[r * stride + i] * matrix[static_cast<std::ptrdiff_t>(i) * cols + j];
-      }
-    }
-  }
-}
-
-void project(const float* factors, std::int32_t stride, std::int32_t vectors, const float* matrix,
-             std::int32_t rows, std::int32_t cols, float* to) noexcept {
-  for (; vectors >= 4; vectors -= 4, factors += 4 * stride, to += 4 * cols) {
-    project_vectors<4>(factors, stride, matrix, rows, cols, to);
-  }
-  if (vectors > 0) {
-    detail::with_rows(
-        vectors, [&]<int R>() { project_vectors<R>(factors, stride, matrix, rows, cols, to); });
-  }
-}
-
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score,   weigh, scale,
-                                                        largest, round, project};
+const BandsAttentionKernels detail::kBandsAttentionNeon{score, weigh,   project,
+                                                        scale, largest, round};
 
 }  // namespace kvspan

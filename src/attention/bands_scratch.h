@@ -9,12 +9,10 @@
 
 namespace kvspan {
 
-// Memory that attend_bands needs, shared by calls; bounded by rows and components, not by tokens
-// beyond a partial result for each kChunkTokens.
+// Memory that attend_bands needs, shared by calls; bounded by rows and components, whatever the
+// number of tokens (attention/bands_cut.h).
 class BandsScratch {
  public:
-  static constexpr std::int32_t kRowBlock = 36;  // query rows that meet a tile together
-
   // Room for `count` log-sum-exps of the other tokens; by one thread. Throws std::bad_alloc.
   float* lse(std::size_t count);
 

@@ -131,6 +131,7 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
   }
   if (key_dim_ == 0) return;
+  store_key_tiles(ledger);
   mean_stride_ = padded_dim(key_dim_);
   const std::int32_t offsets = std::max(anchor_block_, 1);
   turned_means_ = floats(static_cast<std::size_t>(heads_) * static_cast<std::size_t>(offsets) *
@@ -140,6 +141,34 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
     for (std::int32_t i = 0; i < offsets; ++i, to += mean_stride_) {
       std::copy_n(parts.key_mean.data() + static_cast<std::ptrdiff_t>(h) * key_dim_, key_dim_, to);
       if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
+    }
+  }
+}
+
+void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
+  const auto heads = static_cast<std::size_t>(heads_);
+  const std::int32_t quads = dim_quads();
+  const std::size_t head_places = static_cast<std::size_t>(place_tiles()) * 16;
+  key_tiles_ = Buffer(heads * head_places * static_cast<std::size_t>(quads) * 4, kind_, ledger);
+  key_scales_ = Buffer(heads * head_places * sizeof(float), kind_, ledger);
+  std::fill_n(key_tiles_.as<std::int8_t>(), key_tiles_.bytes(), std::int8_t{0});
+  std::fill_n(key_scales_.as<float>(), heads * head_places, 0.0f);
+  for (std::int32_t h = 0; h < heads_; ++h) {
+    auto* tiles = const_cast<std::int8_t*>(key_tiles(h));
+    auto* scales = const_cast<float*>(key_scales(h));
+    for (std::int32_t p = 0; p < places_; ++p) {
+      const float* column = key_rows(h) + p;
+      float most = 0.0f;
+      for (std::int32_t j = 0; j < key_dim_; ++j) {
+        most = std::max(most, std::abs(column[static_cast<std::ptrdiff_t>(j) * places_]));
+      }
+      if (!(most > 0.0f)) continue;
+      scales[p] = most / 127.0f * steps()[p];
+      for (std::int32_t j = 0; j < key_dim_; ++j) {
+        const float x = column[static_cast<std::ptrdiff_t>(j) * places_] / most * 127.0f;
+        tiles[((static_cast<std::ptrdiff_t>(p / 16) * quads + j / 4) * 16 + p % 16) * 4 + j % 4] =
+            static_cast<std::int8_t>(std::nearbyint(x));
+      }
     }
   }
 }
@@ -242,8 +271,8 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 
 std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
-         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + turned_means_.bytes() +
-         value_mean_.bytes();
+         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
+         key_scales_.bytes() + turned_means_.bytes() + value_mean_.bytes();
 }
 
 }  // namespace kvspan

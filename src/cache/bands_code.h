@@ -83,10 +83,18 @@ class BandsCode {
   const float* value_mean(std::int32_t head) const noexcept {
     return value_mean_.as<float>() + static_cast<std::ptrdiff_t>(head) * value_dim_;
   }
-  // Rows of B of one head, [dim, places].
-  const float* key_rows(std::int32_t head) const noexcept {
-    return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
+  // The key rows of B of one head times the steps, as integer products take them: places in tiles
+  // of 16, [place_tiles][dim_quads][16 places][4 dims], each number the nearest of 255 that
+  // key_scales, [16 place_tiles], tells for its place. Off by at most half of its place's scale.
+  const std::int8_t* key_tiles(std::int32_t head) const noexcept {
+    return key_tiles_.as<std::int8_t>() +
+           static_cast<std::ptrdiff_t>(head) * place_tiles() * dim_quads() * 64;
   }
+  const float* key_scales(std::int32_t head) const noexcept {
+    return key_scales_.as<float>() + static_cast<std::ptrdiff_t>(head) * place_tiles() * 16;
+  }
+  std::int32_t place_tiles() const noexcept { return (places_ + 15) / 16; }
+  std::int32_t dim_quads() const noexcept { return (key_dim_ + 3) / 4; }
   const float* value_rows(std::int32_t head) const noexcept {
     return synthesis_.as<float>() + (static_cast<std::ptrdiff_t>(key_width()) +
                                      static_cast<std::ptrdiff_t>(head) * value_dim_) *
@@ -113,6 +121,11 @@ class BandsCode {
  private:
   BandsCode() = default;
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
+  // Rows of B of one head, [dim, places].
+  const float* key_rows(std::int32_t head) const noexcept {
+    return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
+  }
   std::uint64_t compute_checksum() const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0,
@@ -126,6 +139,7 @@ class BandsCode {
   Buffer analysis_;                                                  // A' [D, places]
   Buffer synthesis_;                                                 // B [D, places]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
+  Buffer key_tiles_, key_scales_;
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
   Buffer value_mean_;    // [heads * value_dim]
 };

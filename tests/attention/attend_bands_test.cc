@@ -190,8 +190,9 @@ TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
           EXPECT_EQ(lse[at], -std::numeric_limits<float>::infinity());
           continue;
         }
-        // Queries in 8 bits: a logit is off by about 1/254 of |q| |c| / sqrt(places); weights in 7
-        // bits: 1/254 of the largest. Both times the size of a value.
+        // Queries, the matrix that moves them and what it gives in 8 bits each: a logit is off by
+        // about 1/254 of |q| |c| / sqrt(places) for each; weights in 7 bits: 1/254 of the largest.
+        // Both times the size of a value.
         EXPECT_NEAR(lse[at], most + std::log(total), 0.08) << trial;
         for (std::size_t j = 0; j < d; ++j) {
           EXPECT_NEAR(out[at * d + j], expected[j] / total, 0.04 * spread) << trial;
@@ -201,27 +202,50 @@ TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
   }
 }
 
+// Factors are powers of two and sums stay below 2^23, so that every order of them gives the same
+// bits.
 TEST(AttendBands, KernelsOfEveryLevelGiveTheSameSums) {
   Random random(22);
-  for (const CpuLevel level : {CpuLevel::kReference, cpu_level()}) {
-    const BandsAttentionKernels& kernels = bands_attention_kernels(level);
-    for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
-      for (std::int32_t rows = 1; rows <= 19; ++rows) {
-        std::vector<std::int8_t> codes(std::size_t(quads) * 64 * 3),
-            queries(std::size_t(rows * quads * 4)), weights(std::size_t(rows) * 48);
-        for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
-        for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
-        for (auto& x : weights) x = std::int8_t(random.below(128));
-        std::vector<std::int32_t> a(std::size_t(rows) * 16), b(a.size()),
-            c(std::size_t(rows * quads * 4)), d(c.size());
-        kernels.score(codes.data(), quads, queries.data(), quads * 4, rows, a.data());
-        detail::kBandsAttentionRef.score(codes.data(), quads, queries.data(), quads * 4, rows,
-                                         b.data());
-        EXPECT_EQ(a, b);
-        kernels.weigh(codes.data(), 3, quads, weights.data(), rows, c.data());
-        detail::kBandsAttentionRef.weigh(codes.data(), 3, quads, weights.data(), rows, d.data());
-        EXPECT_EQ(c, d);
+  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
+  const BandsAttentionKernels& plain = detail::kBandsAttentionRef;
+  const auto power = [&] { return std::ldexp(1.0f, -int(random.below(3))); };
+  for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
+    std::vector<BandsCode::WidthRun> runs;
+    for (std::int32_t q = 0, n = 0; q < quads; q += n) {
+      n = std::min(quads - q, 1 + std::int32_t(random.below(30)));
+      runs.push_back({q, n, 1});
+    }
+    ASSERT_LE(runs.size(), std::size_t(kBandScales));
+    for (std::int32_t rows = 1; rows <= 19; ++rows) {
+      const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
+      std::vector<std::int8_t> codes(places * 16 * 3), queries(n * places), weights(n * 48);
+      for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
+      for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
+      for (auto& x : weights) x = std::int8_t(random.below(128));
+      std::vector<float> scales(n * kBandScales), offsets(n), kept(n), factors(48);
+      for (auto* some : {&scales, &offsets, &kept, &factors}) {
+        for (float& x : *some) x = power();
       }
+      const auto same = [](const std::vector<float>& a, const auto& call) {
+        std::vector<float> b = a, c = a;
+        call(b.data(), c.data());
+        EXPECT_EQ(b, c);
+      };
+      const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
+      same(std::vector<float>(n * 20, 3.0f), [&](float* b, float* c) {
+        kernels.score(codes.data(), runs, asked, factors.data(), b, 20);
+        plain.score(codes.data(), runs, asked, factors.data(), c, 20);
+      });
+      same(std::vector<float>(n * places, 8.0f), [&](float* b, float* c) {
+        kernels.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), b);
+        plain.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), c);
+      });
+      same(std::vector<float>(n * 50), [&](float* b, float* c) {
+        kernels.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4,
+                        scales.data(), rows, b, 50);
+        plain.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4,
+                      scales.data(), rows, c, 50);
+      });
     }
   }
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call of attend_bands is cut into items, and the memory that one takes. Depends on shapes
+// alone, so that any team gives the same bits.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/bands_scratch.h"
+#include "cache/bands_store.h"
+#include "kvspan/cache.h"
+
+namespace kvspan {
+
+// Items are blocks of query rows times chunks of tiles.
+struct BandsCut {
+  static constexpr std::int32_t kRowBlock = 36;  // query rows that meet a tile together
+  static constexpr std::int32_t kChunkTiles = 32, kMostChunks = 32;
+
+  std::int32_t query_heads, positions, row_positions, row_blocks, chunk_tiles, chunks;
+
+  BandsCut(const Queries& queries, std::int32_t tiles)
+      : query_heads(static_cast<std::int32_t>(queries.rows.shape[1])),
+        positions(static_cast<std::int32_t>(queries.positions.size())),
+        row_positions(std::clamp(kRowBlock / query_heads, 1, std::max(positions, 1))),
+        row_blocks((positions + row_positions - 1) / row_positions),
+        chunk_tiles(kChunkTiles) {
+    // Many rows keep every thread busy; few share the tokens out, in chunks whose number is bounded
+    // as their partial results are kept.
+    if (row_blocks >= 16) chunk_tiles = std::max(tiles, 1);
+    while (tiles > kMostChunks * chunk_tiles) chunk_tiles *= 2;
+    chunks = std::max(1, (tiles + chunk_tiles - 1) / chunk_tiles);
+  }
+  std::int32_t rows_of(std::int32_t block) const {
+    return std::min(row_positions, positions - block * row_positions) * query_heads;
+  }
+  std::int32_t items() const { return row_blocks * chunks; }
+};
+
+// Floats of the partial result of `rows` query rows: max, sum, sum of weights times gains, then the
+// weighted codes.
+inline std::size_t bands_state_floats(std::size_t rows, const BandsCode& values) {
+  return rows * (3 + static_cast<std::size_t>(values.places()));
+}
+
+}  // namespace kvspan

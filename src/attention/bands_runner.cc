@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bands_runner.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "attention/item.h"
+#include "cache/rope.h"
+
+namespace kvspan {
+namespace {
+
+// log_gain by table: one power of two for each token would cost as much as its products.
+float gain_of(std::int8_t code) {
+  static const std::array<float, 256> kGains = [] {
+    std::array<float, 256> gains;
+    for (int c = -128; c < 128; ++c) {
+      gains[static_cast<std::size_t>(c + 128)] = log_gain(static_cast<std::int8_t>(c));
+    }
+    return gains;
+  }();
+  return kGains[static_cast<std::size_t>(code + 128)];
+}
+
+void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
+  for (std::int32_t t = 0; t < BandsStore::kTileTokens; ++t) {
+    gains[t] = store.code().gain() ? gain_of(store.gains(tile)[t]) : 1.0f;
+  }
+}
+
+float inverse_step(float largest) {
+  return largest > 0.0f ? 127.0f / largest : 0.0f;
+}
+
+}  // namespace
+
+struct BandsRunner::Places {
+  float* next;
+  std::size_t used = 0;
+
+  float* floats(std::size_t count) {
+    float* const here = next == nullptr ? nullptr : next + used;
+    used += (count + 3) / 4 * 4;
+    return here;
+  }
+  std::int8_t* codes(std::size_t count) {
+    return reinterpret_cast<std::int8_t*>(floats((count + 3) / 4));
+  }
+};
+
+BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
+                         const Queries& queries, const BandsCut& cut, float* work)
+    : layer_(layer),
+      keys_(keys),
+      values_(values),
+      queries_(queries),
+      cut_(cut),
+      key_code_(keys.code()),
+      value_code_(values.code()),
+      kernels_(attention_kernels(cpu_level())),
+      bands_(bands_attention_kernels(cpu_level())),
+      per_head_(cut.query_heads / key_code_.heads()),
+      dim_(padded_dim(key_code_.key_dim())),
+      key_stride_(16 * key_code_.place_tiles()),
+      value_places_(value_code_.places()) {
+  Places places{work};
+  place(places);
+}
+
+std::size_t BandsRunner::work_floats(const BandsStore& keys, const BandsStore& values,
+                                     const BandsCut& cut) {
+  const LayerShape none;
+  const Queries nobody;
+  BandsRunner runner(none, keys, values, nobody, cut, nullptr);
+  Places places{nullptr};
+  runner.place(places);
+  return places.used;
+}
+
+void BandsRunner::place(Places& places) {
+  const auto rows = static_cast<std::size_t>(cut_.row_positions * cut_.query_heads);
+  const auto dim = static_cast<std::size_t>(dim_), stride = static_cast<std::size_t>(key_stride_);
+  turned_ = places.floats(rows * dim);
+  turned_scales_ = places.floats(rows);
+  moved_ = places.floats(rows * stride);
+  offsets_ = places.floats(rows);
+  scales_ = places.floats(rows * kBandScales);
+  scores_ = places.floats(rows * kStride);
+  kept_ = places.floats(rows);
+  weight_scales_ = places.floats(rows);
+  key_gains_ = places.floats(kRunTokens);
+  value_gains_ = &keys_ == &values_ ? key_gains_ : places.floats(kRunTokens);
+  for (float** table : {&cosines_, &sines_, &step_cosines_, &step_sines_}) {
+    *table = places.floats(dim / 2);
+  }
+  state_ = places.floats(bands_state_floats(rows, value_code_));
+  turned_codes_ = places.codes(rows * dim);
+  rounded_ = places.codes(rows * stride);
+  weights_ = places.codes(rows * kRunTokens);
+  const std::size_t tokens = kRunTokens;
+  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()));
+  value_codes_ = &keys_ == &values_
+                     ? key_codes_
+                     : places.codes(tokens * static_cast<std::size_t>(value_places_));
+}
+
+void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
+  first_ = block * cut_.row_positions;
+  rows_ = cut_.rows_of(block);
+  max_ = state;
+  sum_ = state + rows_;
+  half_ = state + 2 * rows_;
+  out_ = state + 3 * rows_;
+  std::fill_n(max_, rows_, -std::numeric_limits<float>::infinity());
+  std::fill_n(sum_, 2 * rows_ + static_cast<std::ptrdiff_t>(rows_) * value_places_, 0.0f);
+  load_queries();
+  const std::int32_t end = std::min(keys_.tiles(), (chunk + 1) * cut_.chunk_tiles);
+  const std::int32_t anchor_block = key_code_.anchor_block();
+  anchor_ = -1;
+  std::int32_t tile = chunk * cut_.chunk_tiles;
+  while (tile < end) {
+    const std::int32_t position = keys_.first_position() + tile * kTile;
+    if (const std::int32_t anchor = key_code_.anchor_of(position); anchor != anchor_) {
+      if (anchor_block > 0) turn_queries(anchor);
+      anchor_ = anchor;
+      move_queries();
+    }
+    std::int32_t n = std::min(kRunTiles, end - tile);
+    if (anchor_block > 0) n = std::min(n, (anchor_block - position % anchor_block) / kTile);
+    run_tiles(tile, n, position);
+    tile += n;
+  }
+}
+
+void BandsRunner::load_queries() {
+  const float factor = query_factor(layer_);
+  std::fill_n(turned_, static_cast<std::ptrdiff_t>(rows_) * dim_, 0.0f);
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const float* from = queries_.rows.row(first_ + r / cut_.query_heads, r % cut_.query_heads);
+    float* to = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
+    for (std::int32_t i = 0; i < key_code_.key_dim(); ++i) to[i] = factor * from[i];
+  }
+}
+
+// From the queries, or from the anchor before: then by the same small turn again and again, at most
+// as often as a chunk has anchors, each off by one rounding.
+void BandsRunner::turn_queries(std::int32_t anchor) {
+  const Rope& rope = key_code_.rope();
+  const bool first = anchor_ < 0;
+  if (first) {
+    rope_turn(rope, -anchor, rope.magnitude, cosines_, sines_);
+    rope_turn(rope, -key_code_.anchor_block(), 1.0f, step_cosines_, step_sines_);
+  }
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    apply_turn(rope, first ? cosines_ : step_cosines_, first ? sines_ : step_sines_,
+               turned_ + static_cast<std::ptrdiff_t>(r) * dim_);
+  }
+}
+
+// The turned queries in coefficient space times the steps, rounded.
+void BandsRunner::move_queries() {
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const float* row = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
+    float sum = 0.0f;
+    const float most = bands_.largest(row, dim_, &sum);
+    turned_scales_[r] = most / 127.0f;
+    bands_.round(row, inverse_step(most), dim_,
+                 turned_codes_ + static_cast<std::ptrdiff_t>(r) * dim_);
+  }
+  // The query heads of one KV head lie together.
+  for (std::int32_t r = 0; r < rows_; r += per_head_) {
+    const std::int32_t head = head_of(r);
+    bands_.project(key_code_.key_tiles(head), key_code_.place_tiles(), key_code_.dim_quads(),
+                   key_code_.key_scales(head),
+                   turned_codes_ + static_cast<std::ptrdiff_t>(r) * dim_, dim_, turned_scales_ + r,
+                   per_head_, moved_ + static_cast<std::ptrdiff_t>(r) * key_stride_, key_stride_);
+  }
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const float* m = moved_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
+    std::int8_t* to = rounded_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
+    float* scale = scales_ + static_cast<std::ptrdiff_t>(r) * kBandScales;
+    float sum = 0.0f;
+    for (const BandsCode::WidthRun& run : key_code_.width_runs()) {
+      const std::int32_t from = 4 * run.first_quad, n = 4 * run.quads;
+      const float most = bands_.largest(m + from, n, &sum);
+      *scale++ = most / 127.0f;
+      bands_.round(m + from, inverse_step(most), n, to + from);
+    }
+    offsets_[r] = 0.5f * sum;
+  }
+}
+
+void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position) {
+  const std::int32_t key_places = key_code_.places();
+  add_means(n * kTile, position);
+  const BandsQueries queries{rounded_, key_stride_, scales_, offsets_, rows_};
+  for (std::int32_t i = 0; i < n; ++i) {
+    std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
+    keys_.unpack(tile + i, codes);
+    load_gains(keys_, tile + i, key_gains_ + i * kTile);
+    bands_.score(codes, key_code_.width_runs(), queries, key_gains_ + i * kTile,
+                 scores_ + i * kTile, kStride);
+    if (&keys_ == &values_) continue;
+    values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
+    load_gains(values_, tile + i, value_gains_ + i * kTile);
+  }
+  soften(tile, n, position, value_gains_);
+  bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, kept_, weight_scales_, out_);
+}
+
+// scores_ = turned query . Rot(t - t_a) mu, from one head's table for its queries.
+void BandsRunner::add_means(std::int32_t tokens, std::int32_t position) {
+  const bool turns = key_code_.anchor_block() > 0;
+  for (std::int32_t r = 0; r < rows_; r += per_head_) {
+    const RowsView table{
+        reinterpret_cast<const std::byte*>(key_code_.turned_mean(head_of(r), position)),
+        key_code_.mean_stride(), Element::kF32};
+    float* to = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
+    kernels_.score_rows(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, per_head_, dim_, table,
+                        turns ? tokens : 1, nullptr, to, kStride);
+    if (turns) continue;
+    for (std::int32_t p = 0; p < per_head_; ++p, to += kStride) std::fill_n(to, tokens, to[0]);
+  }
+}
+
+// Scores to weights times gains, rounded; sums and maxima on the way.
+void BandsRunner::soften(std::int32_t tile, std::int32_t n, std::int32_t position,
+                         const float* gains) {
+  const std::int32_t tokens = n * kTile;
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
+    std::int8_t* w = weights_ + static_cast<std::ptrdiff_t>(r) * tokens;
+    const std::int32_t from =
+        layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
+                          : 0;
+    kept_[r] = 1.0f;
+    if (from == tokens) {
+      std::fill_n(w, tokens, std::int8_t{0});
+      weight_scales_[r] = 0.0f;
+      continue;
+    }
+    if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
+    for (std::int32_t i = 0; i < n; ++i) {
+      const std::uint16_t escaped = keys_.escaped(tile + i);
+      for (std::int32_t t = 0; escaped >> t != 0; ++t) {
+        if ((escaped >> t & 1) != 0) s[i * kTile + t] = -std::numeric_limits<float>::infinity();
+      }
+    }
+    const float old = max_[r];
+    const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
+    std::fill_n(s, from, 0.0f);
+    if (old != max_[r]) {
+      kept_[r] = std::exp2(old - max_[r]);
+      sum_[r] *= kept_[r];
+      half_[r] *= kept_[r];
+    }
+    sum_[r] += more;
+    float most = 0.0f;
+    half_[r] += bands_.scale(s, gains, tokens, &most);
+    weight_scales_[r] = most / 127.0f;
+    bands_.round(s, inverse_step(most), tokens, w);
+  }
+}
+
+}  // namespace kvspan

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// One item of attend_bands: a block of query rows over a chunk of tiles, by one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/bands_cut.h"
+#include "attention/bands_kernels.h"
+#include "attention/kernels.h"
+
+namespace kvspan {
+
+class BandsRunner {
+ public:
+  // Works in `work`, of work_floats().
+  BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
+              const Queries& queries, const BandsCut& cut, float* work);
+  static std::size_t work_floats(const BandsStore& keys, const BandsStore& values,
+                                 const BandsCut& cut);
+
+  // Room for one partial result.
+  float* state() const { return state_; }
+  // The item's tiles into `state`, of bands_state_floats().
+  void run(std::int32_t block, std::int32_t chunk, float* state);
+
+ private:
+  static constexpr std::int32_t kTile = BandsStore::kTileTokens;
+  static constexpr std::int32_t kRunTiles = 4;  // tiles that one softmax step covers
+  static constexpr std::int32_t kRunTokens = kRunTiles * kTile;
+  static constexpr std::int32_t kStride = kRunTokens + kScoreMultiple;  // of rows of scores
+
+  // Hands out parts of the working memory, or counts them where there is none.
+  struct Places;
+  void place(Places& places);
+
+  std::int32_t head_of(std::int32_t row) const { return row % cut_.query_heads / per_head_; }
+  std::int32_t position_of(std::int32_t row) const {
+    return queries_.positions[static_cast<std::size_t>(first_ + row / cut_.query_heads)];
+  }
+  void load_queries();
+  void turn_queries(std::int32_t anchor);
+  void move_queries();
+  void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
+  void add_means(std::int32_t tokens, std::int32_t position);
+  void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
+
+  const LayerShape& layer_;
+  const BandsStore& keys_;
+  const BandsStore& values_;
+  const Queries& queries_;
+  const BandsCut& cut_;
+  const BandsCode& key_code_;
+  const BandsCode& value_code_;
+  const AttentionKernels& kernels_;
+  const BandsAttentionKernels& bands_;
+  std::int32_t per_head_, dim_, key_stride_, value_places_;
+  std::int32_t first_ = 0, rows_ = 0, anchor_ = -1;
+  float *turned_, *turned_scales_, *moved_, *offsets_, *scales_;        // of queries
+  float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
+  float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors
+  float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
+  std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;
+};
+
+}  // namespace kvspan
