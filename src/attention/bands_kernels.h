@@ -12,7 +12,7 @@
 
 namespace kvspan {
 
-// Scales of one query: of each run of components of equal width.
+// Scales of one query at most: one for each run of components.
 inline constexpr std::int32_t kBandScales = 8;
 
 // Queries in coefficient space times the steps, rounded to 8 bits.
@@ -28,7 +28,7 @@ struct BandsQueries {
 struct BandsAttentionKernels {
   // One tile: scores[r * score_stride + t] becomes gains[t] * (offset[r] + sum over runs of
   // scale * (codes of the run . query)) + what it was. `codes` starts at the first run's.
-  void (*score)(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+  void (*score)(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
                 const BandsQueries& queries, const float* gains, float* scores,
                 std::int32_t score_stride) noexcept;
   // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i

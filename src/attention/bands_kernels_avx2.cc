@@ -46,7 +46,7 @@ inline void dots(const std::int8_t* codes, std::int32_t quads, const std::int8_t
 }
 
 template <int R>
-void score_rows(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
                 const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
   const std::int8_t* rounded =
@@ -76,7 +76,7 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::WidthRun> r
   }
 }
 
-void score(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, float* scores,
            std::int32_t score_stride) noexcept {
   std::int32_t r = 0;

@@ -24,7 +24,7 @@ namespace {
 }
 
 [[maybe_unused]] void score_plain(const std::int8_t* codes,
-                                  std::span<const BandsCode::WidthRun> runs,
+                                  std::span<const BandsCode::ScaleRun> runs,
                                   const BandsQueries& queries, const float* gains, float* scores,
                                   std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < queries.rows; ++r) {

@@ -57,7 +57,7 @@ template <int R>
 
 // Three rows: their integer and float sums fill the registers.
 template <int R>
-void score_rows(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
                 const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
   const std::int8_t* rounded =
@@ -87,7 +87,7 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::WidthRun> r
   }
 }
 
-void score(const std::int8_t* codes, std::span<const BandsCode::WidthRun> runs,
+void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, float* scores,
            std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < queries.rows; r += 3) {
@@ -141,13 +141,12 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const std::int8_t* from = codes + i * tile_stride + q * 64;
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
-      for (int r = 0; r < R; ++r) {
-        const int8x16_t w = vld1q_s8(weights + r * row_stride + 16 * i);
-        sum[r] = vdotq_laneq_s32(sum[r], c0, w, 0);
-        sum[r] = vdotq_laneq_s32(sum[r], c1, w, 1);
-        sum[r] = vdotq_laneq_s32(sum[r], c2, w, 2);
-        sum[r] = vdotq_laneq_s32(sum[r], c3, w, 3);
-      }
+      int8x16_t w[R];
+      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(weights + r * row_stride + 16 * i);
+      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c0, w[r], 0);
+      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c1, w[r], 1);
+      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c2, w[r], 2);
+      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c3, w[r], 3);
     }
     for (int r = 0; r < R; ++r) {
       float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;

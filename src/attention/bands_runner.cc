@@ -182,7 +182,7 @@ void BandsRunner::move_queries() {
     std::int8_t* to = rounded_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
     float* scale = scales_ + static_cast<std::ptrdiff_t>(r) * kBandScales;
     float sum = 0.0f;
-    for (const BandsCode::WidthRun& run : key_code_.width_runs()) {
+    for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
       const std::int32_t from = 4 * run.first_quad, n = 4 * run.quads;
       const float most = bands_.largest(m + from, n, &sum);
       *scale++ = most / 127.0f;
@@ -200,7 +200,7 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t posi
     std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
     keys_.unpack(tile + i, codes);
     load_gains(keys_, tile + i, key_gains_ + i * kTile);
-    bands_.score(codes, key_code_.width_runs(), queries, key_gains_ + i * kTile,
+    bands_.score(codes, key_code_.scale_runs(), queries, key_gains_ + i * kTile,
                  scores_ + i * kTile, kStride);
     if (&keys_ == &values_) continue;
     values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/byte_stream.h"
 #include "base/fail.h"
@@ -119,13 +120,7 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
     highest_.as<float>()[p] = half - 1.0f;
     inverse_sigma_.as<float>()[p] = parts.sigma[from] > 0.0f ? 1.0f / parts.sigma[from] : 0.0f;
   }
-  for (std::size_t q = 0; q < layout_.quads(); ++q) {
-    const int bits = layout_.width(q * kBandQuad);
-    if (runs_.empty() || runs_.back().width != bits) {
-      runs_.push_back({static_cast<std::int32_t>(q), 0, bits});
-    }
-    ++runs_.back().quads;
-  }
+  make_scale_runs();
   if (value_dim_ > 0) {
     value_mean_ = floats(parts.value_mean.size());
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
@@ -142,6 +137,24 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
       std::copy_n(parts.key_mean.data() + static_cast<std::ptrdiff_t>(h) * key_dim_, key_dim_, to);
       if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
     }
+  }
+}
+
+void BandsCode::make_scale_runs() {
+  const auto quads = static_cast<std::int32_t>(layout_.quads());
+  const auto width = [&](std::int32_t quad) {
+    return layout_.width(static_cast<std::size_t>(quad) * kBandQuad);
+  };
+  double run_step = 0.0;  // mean step of the first width of the run
+  for (std::int32_t from = 0, to = 0; from < quads; from = to) {
+    for (to = from; to < quads && width(to) == width(from); ++to) {
+    }
+    const double step = std::accumulate(steps() + 4 * from, steps() + 4 * to, 0.0) / (to - from);
+    if (runs_.empty() || step > 2.0 * run_step || run_step > 2.0 * step) {
+      runs_.push_back({from, 0});
+      run_step = step;
+    }
+    runs_.back().quads += to - from;
   }
 }
 
@@ -179,9 +192,8 @@ std::uint64_t BandsCode::compute_checksum() const {
     all.put(number);
   }
   all.put(static_cast<std::uint8_t>(gain_));
-  for (const WidthRun& run : runs_) {
-    all.put(run.quads);
-    all.put(static_cast<std::int32_t>(run.width));
+  for (std::size_t i = 0; i < layout_.stored(); ++i) {
+    all.put(static_cast<std::int32_t>(layout_.width(i)));
   }
   for (const Buffer* part : {&synthesis_, &steps_, &turned_means_, &value_mean_}) {
     all.put_bytes({part->data(), part->bytes()});

@@ -63,12 +63,13 @@ class BandsCode {
   const BandsLayout& layout() const noexcept { return layout_; }
   // Places of the layout, empty ones included: 4 quads().
   std::int32_t places() const noexcept { return places_; }
-  // Quads first .. of each run of equal width: what shares a scale of a quantized query.
-  struct WidthRun {
+  // Neighbouring quads that share a scale of a rounded query: those of one width, and of the next
+  // ones while their steps are alike. Usually that is all: where bits are spent best, every
+  // component is off by about as much.
+  struct ScaleRun {
     std::int32_t first_quad, quads;
-    int width;
   };
-  std::span<const WidthRun> width_runs() const noexcept { return runs_; }
+  std::span<const ScaleRun> scale_runs() const noexcept { return runs_; }
   // [places], 0 at empty ones.
   const float* steps() const noexcept { return steps_.as<float>(); }
 
@@ -121,6 +122,7 @@ class BandsCode {
  private:
   BandsCode() = default;
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  void make_scale_runs();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   // Rows of B of one head, [dim, places].
   const float* key_rows(std::int32_t head) const noexcept {
@@ -134,7 +136,7 @@ class BandsCode {
   std::uint64_t checksum_ = 0;
   Rope rope_;
   BandsLayout layout_;
-  std::vector<WidthRun> runs_;
+  std::vector<ScaleRun> runs_;
   MemoryKind kind_ = MemoryKind::kShared;
   Buffer analysis_;                                                  // A' [D, places]
   Buffer synthesis_;                                                 // B [D, places]

@@ -210,10 +210,10 @@ TEST(AttendBands, KernelsOfEveryLevelGiveTheSameSums) {
   const BandsAttentionKernels& plain = detail::kBandsAttentionRef;
   const auto power = [&] { return std::ldexp(1.0f, -int(random.below(3))); };
   for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
-    std::vector<BandsCode::WidthRun> runs;
+    std::vector<BandsCode::ScaleRun> runs;
     for (std::int32_t q = 0, n = 0; q < quads; q += n) {
       n = std::min(quads - q, 1 + std::int32_t(random.below(30)));
-      runs.push_back({q, n, 1});
+      runs.push_back({q, n});
     }
     ASSERT_LE(runs.size(), std::size_t(kBandScales));
     for (std::int32_t rows = 1; rows <= 19; ++rows) {
