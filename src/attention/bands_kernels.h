@@ -32,8 +32,8 @@ struct BandsAttentionKernels {
                 const BandsQueries& queries, const float* gains, float* scores,
                 std::int32_t score_stride) noexcept;
   // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i
-  // and t < 16 of codes[i][q][t][k] * weights[r * 16 tiles + 16 i + t]; tiles lie quads * 64
-  // apart. Weights are 0 .. 127.
+  // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles lie quads * 64 apart. Weights are
+  // 0 .. 127.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const std::int8_t* weights, std::int32_t rows, const float* kept,
                 const float* scales, float* out) noexcept;

@@ -130,8 +130,8 @@ inline __m256i weights_of(const std::int8_t* from) noexcept {
 
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, const float* kept, const float* scales,
-                float* out) noexcept {
+                const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
+                const float* scales, float* out) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
   for (std::int32_t q = 0; q < quads; ++q) {
     __m256i sum[R];
@@ -140,7 +140,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const std::int8_t* from = codes + i * tile_stride + static_cast<std::ptrdiff_t>(q) * 64;
       const __m256i c0 = transposed(load(from)), c1 = transposed(load(from + 32));
       for (int r = 0; r < R; ++r) {
-        const std::int8_t* w = weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles + 16 * i;
+        const std::int8_t* w = weights + i * weight_stride + 16 * r;
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w), c0)));
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w + 8), c1)));
       }
@@ -161,8 +161,9 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   std::int32_t r = 0;
   const auto some = [&]<int R>() {
     for (; r + R <= rows; r += R) {
-      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles,
-                    kept + r, scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
+                    static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
+                    out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
     }
   };
   some.template operator()<6>();

@@ -48,13 +48,13 @@ namespace {
                                   const std::int8_t* weights, std::int32_t rows, const float* kept,
                                   const float* scales, float* out) noexcept {
   for (std::int32_t r = 0; r < rows; ++r) {
-    const std::int8_t* row = weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles;
     for (std::int32_t q = 0; q < quads; ++q, out += 4) {
       std::int32_t total[4] = {};
       for (std::int32_t i = 0; i < tiles; ++i) {
         const std::int8_t* from = codes + (static_cast<std::ptrdiff_t>(i) * quads + q) * 64;
+        const std::int8_t* row = weights + (static_cast<std::ptrdiff_t>(i) * rows + r) * 16;
         for (std::int32_t t = 0; t < 16; ++t) {
-          for (std::int32_t k = 0; k < 4; ++k) total[k] += from[4 * t + k] * row[16 * i + t];
+          for (std::int32_t k = 0; k < 4; ++k) total[k] += from[4 * t + k] * row[t];
         }
       }
       for (std::int32_t k = 0; k < 4; ++k) {

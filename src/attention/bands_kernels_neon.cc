@@ -130,10 +130,9 @@ inline int8x16_t transposed(int8x16_t x) noexcept {
 
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, const float* kept, const float* scales,
-                float* out) noexcept {
+                const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
+                const float* scales, float* out) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  const std::ptrdiff_t row_stride = static_cast<std::ptrdiff_t>(16) * tiles;
   for (std::int32_t q = 0; q < quads; ++q) {
     int32x4_t sum[R];
     for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(0);
@@ -142,7 +141,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
       int8x16_t w[R];
-      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(weights + r * row_stride + 16 * i);
+      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(weights + i * weight_stride + 16 * r);
       for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c0, w[r], 0);
       for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c1, w[r], 1);
       for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c2, w[r], 2);
@@ -162,8 +161,9 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   std::int32_t r = 0;
   const auto some = [&]<int R>() {
     for (; r + R <= rows; r += R) {
-      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16 * tiles,
-                    kept + r, scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
+                    static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
+                    out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
     }
   };
   some.template operator()<9>();

@@ -231,14 +231,14 @@ void BandsRunner::soften(std::int32_t tile, std::int32_t n, std::int32_t positio
   const std::int32_t tokens = n * kTile;
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
-    std::int8_t* w = weights_ + static_cast<std::ptrdiff_t>(r) * tokens;
+    std::int8_t rounded[kRunTokens] = {};
     const std::int32_t from =
         layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
                           : 0;
     kept_[r] = 1.0f;
     if (from == tokens) {
-      std::fill_n(w, tokens, std::int8_t{0});
       weight_scales_[r] = 0.0f;
+      place_weights(rounded, r, n);
       continue;
     }
     if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
@@ -260,7 +260,16 @@ void BandsRunner::soften(std::int32_t tile, std::int32_t n, std::int32_t positio
     float most = 0.0f;
     half_[r] += bands_.scale(s, gains, tokens, &most);
     weight_scales_[r] = most / 127.0f;
-    bands_.round(s, inverse_step(most), tokens, w);
+    bands_.round(s, inverse_step(most), tokens, rounded);
+    place_weights(rounded, r, n);
+  }
+}
+
+// weights_ [tiles][rows][16]
+void BandsRunner::place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n) {
+  for (std::int32_t i = 0; i < n; ++i) {
+    std::copy_n(weights + i * kTile, kTile,
+                weights_ + (static_cast<std::ptrdiff_t>(i) * rows_ + row) * kTile);
   }
 }
 

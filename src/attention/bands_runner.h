@@ -43,6 +43,7 @@ class BandsRunner {
   void move_queries();
   void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
   void add_means(std::int32_t tokens, std::int32_t position);
+  void place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n);
   void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
 
   const LayerShape& layer_;
