@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "base/fail.h"
-#include "model/dequantize.h"
 
 namespace kvspan::cli {
 
-Result<TemporaryModel> TemporaryModel::f32_copy_of(const std::string& path) {
-  TemporaryModel copy(fmt::format("{}.f32.{}", path, getpid()));
-  KVSPAN_CHECK_OK(write_f32_model(path, copy.path_));
+Result<TemporaryModel> TemporaryModel::float_copy_of(const std::string& path,
+                                                     FloatWeights weights) {
+  const char* const name = weights == FloatWeights::kF32 ? "f32" : "f16";
+  TemporaryModel copy(fmt::format("{}.{}.{}", path, name, getpid()));
+  KVSPAN_CHECK_OK(write_float_model(path, weights, copy.path_));
   return copy;
 }
 

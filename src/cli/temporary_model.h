@@ -5,13 +5,14 @@
 #include <string>
 
 #include "kvspan/result.h"
+#include "model/dequantize.h"
 
 namespace kvspan::cli {
 
 class TemporaryModel {
  public:
-  // The model at `path` with every weight as f32, beside it (model/dequantize.h); 4 bytes a weight.
-  static Result<TemporaryModel> f32_copy_of(const std::string& path);
+  // The model at `path` with every weight as f32 or f16, beside it (model/dequantize.h).
+  static Result<TemporaryModel> float_copy_of(const std::string& path, FloatWeights weights);
   ~TemporaryModel();  // removes the file
   TemporaryModel(TemporaryModel&& other) noexcept;
   TemporaryModel& operator=(TemporaryModel&& other) noexcept;

@@ -65,7 +65,7 @@ Result<int> verify(const VerifyFlags& flags) {
              measured_tokens(path, flags.file, static_cast<std::size_t>(flags.tokens)));
   std::optional<TemporaryModel> temporary;
   if (flags.weights == "f32") {
-    KVSPAN_TRY(temporary, TemporaryModel::f32_copy_of(path));
+    KVSPAN_TRY(temporary, TemporaryModel::float_copy_of(path, FloatWeights::kF32));
     path = temporary->path();
   }
   KVSPAN_TRY(const auto rows, compare(flags, path, tokens));

@@ -5,6 +5,7 @@
 #include <gguf.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,13 @@ struct FreeGguf {
 struct FreeTensors {
   void operator()(ggml_context* tensors) const { ggml_free(tensors); }
 };
+
+// The first half of the memory becomes the numbers in f16.
+void narrow_in_place(std::vector<float>& numbers) {
+  std::vector<ggml_fp16_t> halves(numbers.size());
+  ggml_fp32_to_fp16_row(numbers.data(), halves.data(), static_cast<std::int64_t>(numbers.size()));
+  std::memcpy(numbers.data(), halves.data(), halves.size() * sizeof(ggml_fp16_t));
+}
 
 }  // namespace
 
@@ -37,7 +45,7 @@ std::vector<float> floats_of(const ggml_tensor* tensor) {
   return numbers;
 }
 
-Status write_f32_model(const std::string& from, const std::string& to) {
+Status write_float_model(const std::string& from, FloatWeights weights, const std::string& to) {
   KVSPAN_TRY(const auto file, GgufFile::open(from));
   ggml_context* raw_tensors = nullptr;
   const std::unique_ptr<gguf_context, FreeGguf> source(
@@ -58,8 +66,10 @@ Status write_f32_model(const std::string& from, const std::string& to) {
       return fail(ErrorCode::kUnsupported, "'{}': tensor '{}' of type {} cannot be read as f32",
                   from, name, ggml_type_name(tensor->type));
     }
-    ggml_tensor* copy =
-        ggml_new_tensor(tensors.get(), GGML_TYPE_F32, ggml_n_dims(tensor), tensor->ne);
+    const bool narrow = weights == FloatWeights::kF16 && ggml_n_dims(tensor) > 1;
+    ggml_tensor* copy = ggml_new_tensor(tensors.get(), narrow ? GGML_TYPE_F16 : GGML_TYPE_F32,
+                                        ggml_n_dims(tensor), tensor->ne);
+    if (narrow) narrow_in_place(numbers);
     ggml_set_name(copy, name);
     copy->data = numbers.data();
     gguf_add_tensor(out.get(), copy);
