@@ -20,7 +20,7 @@ void catch_interrupts(Interrupts mode) {
   action.sa_handler = set_flag;
   sigemptyset(&action.sa_mask);
   action.sa_flags = mode == Interrupts::kOnce ? SA_RESETHAND : 0;
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
 }
 
 std::atomic<bool>& interrupted() noexcept {
