@@ -43,8 +43,7 @@ struct SideFacts {
 // >= |B|_2 of one head: rows of A are orthonormal but for inverse_error() where B = A^T.
 double synthesis_norm(const Code& code, std::int32_t head) {
   if (code.orthonormal()) return std::sqrt(1.0 + code.inverse_error());
-  return norm(code.synthesis(head),
-              static_cast<std::size_t>(code.dim()) * static_cast<std::size_t>(code.rank()));
+  return code.synthesis_norm(head);
 }
 
 // What rounding queries (keys) and weights (values) to integers adds.
@@ -107,7 +106,7 @@ SideFacts rebuild(const Segment& segment, const RowSide& side, const CodedSide* 
   facts.lost_joint.assign(n, 0.0);
   facts.coefficients.assign(n, 0.0);
   facts.sizes.assign(n, 0.0);
-  const double b = norm(code.synthesis(within), d * static_cast<std::size_t>(code.rank()));
+  const double b = code.synthesis_norm(within);
   const double mean = code.mean(within) != nullptr ? norm(code.mean(within), d) : 0.0;
   std::vector<float> c(static_cast<std::size_t>(code.rank()));
   for (std::size_t t = 0; t < n; ++t) {

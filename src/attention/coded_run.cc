@@ -299,7 +299,8 @@ void CodedRun::finish() noexcept {
 void CodedRun::synthesise_sums(float* to) {
   const Code& code = *value_code_;
   const float* mean = code.mean(value_head_);
-  if (code.rank() % kRowMultiple == 0) {  // rows of B times the coefficients
+  if (code.rank() % kRowMultiple == 0 && code.synthesis(0) != nullptr) {
+    // Rows of B times the coefficients.
     kernels_.score_rows(out_, rows_, value_dim_,
                         detail::rows_at(code.synthesis(value_head_), code.rank()), code.dim(),
                         nullptr, to, plan_.value_dim);

@@ -43,7 +43,8 @@ void CodedRun::move_queries(std::int32_t anchor) {
   float* const sines = row_ + plan_.key_dim;
   if (anchored) rope_turn(code.rope(), -anchor, code.rope().magnitude, cosines, sines);
   const float* mean = anchored ? nullptr : code.mean(key_head_);
-  const bool whole = code.rank() % kRowMultiple == 0;  // kernels read B as it is
+  // Kernels read B as it is.
+  const bool whole = code.rank() % kRowMultiple == 0 && code.synthesis(0) != nullptr;
   for (std::int32_t r = 0; r < rows_; ++r) {
     const float* from = q_ + static_cast<std::ptrdiff_t>(r) * plan_.key_dim;
     if (anchored) {

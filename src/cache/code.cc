@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/fail.h"
-#include "cache/dot.h"
 #include "cache/rope.h"
 #include "cache/segment.h"
 
@@ -66,42 +65,29 @@ Status check_finite(const TensorView<const float, 2>& matrix, const char* name) 
   return {};
 }
 
-// |AB - I|_F.
-Result<double> check_inverse(const CodeParts& parts) {
-  const TensorView<const float, 2>& a = parts.analysis;
-  const std::size_t rank = a.shape[0], width = a.shape[1];
-  std::vector<double> row(rank);
+// |AB - I|_F of A^T and B, [width, rank] each.
+Result<double> check_inverse(const float* a, const float* b, std::size_t width, std::size_t rank,
+                             double tolerance) {
+  std::vector<double> product(rank * rank);
+  for (std::size_t k = 0; k < width; ++k, a += rank, b += rank) {
+    for (std::size_t i = 0; i < rank; ++i) {
+      for (std::size_t j = 0; j < rank; ++j) product[i * rank + j] += double{a[i]} * double{b[j]};
+    }
+  }
   double sum = 0.0;
   for (std::size_t i = 0; i < rank; ++i) {
-    std::fill(row.begin(), row.end(), 0.0);
-    for (std::size_t k = 0; k < width; ++k) {
-      const double x = a.row(i)[k];
-      for (std::size_t j = 0; j < rank; ++j) {
-        row[j] += x * (parts.synthesis.data != nullptr ? parts.synthesis.row(k)[j] : a.row(j)[k]);
-      }
-    }
     for (std::size_t j = 0; j < rank; ++j) {
-      const double off = std::abs(row[j] - (i == j ? 1.0 : 0.0));
+      const double off = std::abs(product[i * rank + j] - (i == j ? 1.0 : 0.0));
       sum += off * off;
-      if (!(off <= Code::kInverseTolerance)) {
+      if (!(off <= tolerance)) {
         return fail(ErrorCode::kInvalidArgument,
                     "analysis times synthesis is off the identity by {:.3g} at row {}, column {}; "
                     "allowed: {:g}",
-                    off, i, j, Code::kInverseTolerance);
+                    off, i, j, tolerance);
       }
     }
   }
   return std::sqrt(sum);
-}
-
-// to [cols] = x [rows] M, M [rows, cols].
-void row_times(const float* x, const float* m, std::size_t rows, std::size_t cols,
-               float* to) noexcept {
-  std::fill_n(to, cols, 0.0f);
-  for (std::size_t i = 0; i < rows; ++i, m += cols) {
-    const float factor = x[i];
-    for (std::size_t j = 0; j < cols; ++j) to[j] += factor * m[j];
-  }
 }
 
 }  // namespace
@@ -128,33 +114,51 @@ Result<std::shared_ptr<const Code>> Code::create(const CodeParts& parts,
   if (!parts.mean.empty()) {
     KVSPAN_CHECK_OK(check_finite({parts.mean.data(), {1, parts.mean.size()}}, "mean"));
   }
-  KVSPAN_TRY(const double inverse_error, check_inverse(parts));
+  if (parts.store != BasisStore::kF32 && parts.synthesis.data != nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a narrow basis with a synthesis of its own; allowed: orthonormal ones");
+  }
   KVSPAN_TRY(Codec codec, Codec::create(parts.codec, parts.analysis.shape[0]));
   std::shared_ptr<Code> code(new Code(parts, std::move(codec)));
   code->kind_ = kind;
-  code->inverse_error_ = inverse_error;
-  code->store(parts, ledger);
+  KVSPAN_CHECK_OK(code->store(parts, ledger));
   return std::shared_ptr<const Code>(std::move(code));
 }
 
-void Code::store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger) {
+Status Code::store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger) {
   const auto d = static_cast<std::size_t>(width()), r = static_cast<std::size_t>(rank_);
   const bool own_synthesis = parts.synthesis.data != nullptr;
-  synthesis_ = Buffer(d * r * sizeof(float), kind_, ledger);
-  if (own_synthesis) analysis_ = Buffer(d * r * sizeof(float), kind_, ledger);
+  std::vector<float> analysis(d * r), synthesis(own_synthesis ? d * r : 0);
   for (std::size_t j = 0; j < d; ++j) {
     for (std::size_t i = 0; i < r; ++i) {
-      const float a = parts.analysis.row(i)[j];
-      analysis_norm_ += double{a} * double{a};
-      synthesis_.as<float>()[j * r + i] = own_synthesis ? parts.synthesis.row(j)[i] : a;
-      if (own_synthesis) analysis_.as<float>()[j * r + i] = a;
+      analysis[j * r + i] = parts.analysis.row(i)[j];
+      if (own_synthesis) synthesis[j * r + i] = parts.synthesis.row(j)[i];
     }
   }
-  analysis_norm_ = std::sqrt(analysis_norm_);
-  if (parts.mean.empty()) return;
+  if (own_synthesis) {
+    analysis_ = BasisMatrix(BasisStore::kF32, d, r, analysis.data(), {}, kind_, ledger);
+  } else {
+    synthesis = analysis;
+  }
+  synthesis_ = BasisMatrix(parts.store, d, r, synthesis.data(), parts.store_scales, kind_, ledger);
+  if (parts.store != BasisStore::kF32) analysis = synthesis = synthesis_.decoded();
+  KVSPAN_TRY(inverse_error_, check_inverse(analysis.data(), synthesis.data(), d, r,
+                                           kInverseTolerance[static_cast<int>(parts.store)]));
+  const auto squares = [](const float* from, std::size_t count) {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < count; ++i) sum += double{from[i]} * double{from[i]};
+    return sum;
+  };
+  analysis_norm_ = std::sqrt(squares(analysis.data(), d * r));
+  const std::size_t head = static_cast<std::size_t>(dim_) * r;
+  for (std::int32_t h = 0; h < heads_; ++h) {
+    synthesis_norms_.push_back(
+        std::sqrt(squares(synthesis.data() + static_cast<std::size_t>(h) * head, head)));
+  }
+  if (parts.mean.empty()) return {};
   mean_ = Buffer(d * sizeof(float), kind_, ledger);
   std::copy(parts.mean.begin(), parts.mean.end(), mean_.as<float>());
-  if (domain_ != Domain::kAnchoredKey) return;
+  if (domain_ != Domain::kAnchoredKey) return {};
   const auto stride = static_cast<std::size_t>(table_stride());
   const auto n = static_cast<std::size_t>(anchor_block_);
   turned_means_ =
@@ -166,6 +170,7 @@ void Code::store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger) 
       rope_offset(rope_, i - anchor_of(i), to);
     }
   }
+  return {};
 }
 
 const float* Code::mean(std::int32_t head) const noexcept {
@@ -174,7 +179,8 @@ const float* Code::mean(std::int32_t head) const noexcept {
 }
 
 const float* Code::synthesis(std::int32_t head) const noexcept {
-  return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * dim_ * rank_;
+  if (synthesis_.store() != BasisStore::kF32) return nullptr;
+  return synthesis_.floats() + static_cast<std::ptrdiff_t>(head) * dim_ * rank_;
 }
 
 std::int32_t Code::table_stride() const noexcept {
@@ -189,27 +195,23 @@ const float* Code::turned_mean(std::int32_t head, std::int32_t position) const n
 }
 
 void Code::analyse(const float* x, float* c) const noexcept {
-  const Buffer& transposed = orthonormal() ? synthesis_ : analysis_;
-  row_times(x, transposed.as<float>(), static_cast<std::size_t>(width()),
-            static_cast<std::size_t>(rank_), c);
+  std::fill_n(c, rank_, 0.0f);
+  (orthonormal() ? synthesis_ : analysis_).add_rows(0, static_cast<std::size_t>(width()), x, c);
 }
 
 void Code::analyse_transposed(const float* c, float* x) const noexcept {
-  const float* at = (orthonormal() ? synthesis_ : analysis_).as<float>();
-  for (std::int32_t j = 0; j < width(); ++j, at += rank_) {
-    x[j] = dot(at, c, static_cast<std::size_t>(rank_));
-  }
+  (orthonormal() ? synthesis_ : analysis_).dot_rows(0, static_cast<std::size_t>(width()), c, x);
 }
 
 void Code::synthesise(std::int32_t head, const float* c, float* x) const noexcept {
-  const float* b = synthesis(head);
-  for (std::int32_t j = 0; j < dim_; ++j, b += rank_) {
-    x[j] = dot(b, c, static_cast<std::size_t>(rank_));
-  }
+  const auto dim = static_cast<std::size_t>(dim_);
+  synthesis_.dot_rows(static_cast<std::size_t>(head) * dim, dim, c, x);
 }
 
 void Code::project(std::int32_t head, const float* x, float* c) const noexcept {
-  row_times(x, synthesis(head), static_cast<std::size_t>(dim_), static_cast<std::size_t>(rank_), c);
+  const auto dim = static_cast<std::size_t>(dim_);
+  std::fill_n(c, rank_, 0.0f);
+  synthesis_.add_rows(static_cast<std::size_t>(head) * dim, dim, x, c);
 }
 
 }  // namespace kvspan

@@ -17,8 +17,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/memory.h"
+#include "cache/basis_matrix.h"
 #include "cache/rope.h"
 #include "codec/codec.h"
 #include "kvspan/cache.h"
@@ -39,17 +41,20 @@ struct CodeParts {
   std::span<const float> mean;           // [D], or empty: none
   TensorView<const float, 2> analysis;   // [r, D]
   TensorView<const float, 2> synthesis;  // [D, r]; no data: the transpose of the analysis
+  BasisStore store = BasisStore::kF32;   // narrower ones only without a synthesis
+  std::span<const float> store_scales;   // [r] of an int8 basis that was saved; empty: made
   CodecSpec codec;
   float gamma = 1.0f;  // keys: scores of this code are multiplied by it (spec 4.3)
 };
 
 class Code {
  public:
-  static constexpr double kInverseTolerance = 1e-4;
+  // How far AB may be off the identity, rounded as it is stored: f32, f16, int8.
+  static constexpr double kInverseTolerance[] = {1e-4, 1.5e-3, 0.25};
 
   // Fails, naming what is wrong, on shapes that do not fit, numbers that are not finite, a rank
   // outside 1..D, a rope that does not fit, or a transform that is no inverse on the kept
-  // components: |AB - I|_max > kInverseTolerance. Cost: r^2 D. `ledger` may be null.
+  // components: |AB - I|_max > kInverseTolerance[store]. Cost: r^2 D. `ledger` may be null.
   static Result<std::shared_ptr<const Code>> create(const CodeParts& parts,
                                                     const std::shared_ptr<Ledger>& ledger,
                                                     MemoryKind kind = MemoryKind::kBases);
@@ -62,7 +67,8 @@ class Code {
   float gamma() const noexcept { return gamma_; }
   const Rope& rope() const noexcept { return rope_; }
   const Codec& codec() const noexcept { return codec_; }
-  bool orthonormal() const noexcept { return analysis_.bytes() == 0; }
+  bool orthonormal() const noexcept { return analysis_.empty(); }
+  const BasisMatrix& basis() const noexcept { return synthesis_; }  // B [D, r]
 
   // |A|_F and |AB - I|_F, for bounds.
   double analysis_norm() const noexcept { return analysis_norm_; }
@@ -70,13 +76,14 @@ class Code {
 
   // Mean of one head [dim]; null: none.
   const float* mean(std::int32_t head) const noexcept;
-  // Rows of B that make one head: [dim, r].
+  // Rows of B that make one head, [dim, r]; null where they are not stored as f32.
   const float* synthesis(std::int32_t head) const noexcept;
-
-  // A^T [D, r]; synthesis(0) where that is the same.
-  const float* analysis_transposed() const noexcept {
-    return orthonormal() ? synthesis_.as<float>() : analysis_.as<float>();
+  // |B|_F of one head.
+  double synthesis_norm(std::int32_t head) const noexcept {
+    return synthesis_norms_[static_cast<std::size_t>(head)];
   }
+  // A^T [D, r] where it is not B.
+  const float* analysis_transposed() const noexcept { return analysis_.floats(); }
 
   // Anchors: the middle of the block of a position, and Rot(position - anchor) mu of one head,
   // [padded dim], neighbouring positions of a block being table_stride() apart.
@@ -104,7 +111,7 @@ class Code {
 
  private:
   Code(const CodeParts& parts, Codec codec) noexcept;
-  void store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger);
+  Status store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger);
 
   Domain domain_;
   std::int32_t heads_;
@@ -117,10 +124,11 @@ class Code {
   double analysis_norm_ = 0.0;
   double inverse_error_ = 0.0;
   MemoryKind kind_ = MemoryKind::kBases;
-  Buffer analysis_;      // A^T [D, r]; empty when it is the synthesis
-  Buffer synthesis_;     // B [D, r]
-  Buffer mean_;          // [D]
-  Buffer turned_means_;  // anchored with a mean: [heads][n][padded dim]
+  std::vector<double> synthesis_norms_;  // [heads]
+  BasisMatrix analysis_;                 // A^T [D, r]; empty when it is the synthesis
+  BasisMatrix synthesis_;                // B [D, r]
+  Buffer mean_;                          // [D]
+  Buffer turned_means_;                  // anchored with a mean: [heads][n][padded dim]
 };
 
 }  // namespace kvspan

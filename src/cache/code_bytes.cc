@@ -28,7 +28,7 @@ void write(const Code& code, ByteWriter& out) {
   out.put(static_cast<std::uint8_t>(codec.kind));
   out.put(static_cast<std::uint8_t>(codec.rule));
   out.put(static_cast<std::uint8_t>(codec.scale));
-  out.put(std::uint8_t{0});
+  out.put(static_cast<std::uint8_t>(code.basis().store()));
   for (const std::int32_t n : {code.heads(), code.dim(), code.rank(), code.anchor_block()}) {
     out.put(n);
   }
@@ -42,7 +42,9 @@ void write(const Code& code, ByteWriter& out) {
   if (has_mean) {
     out.put_all(std::span<const float>(code.mean(0), static_cast<std::size_t>(code.width())));
   }
-  out.put_all(std::span<const float>(code.synthesis(0), matrix_size(code)));
+  // Narrow bases as the numbers that they stand for: stored again, they give the same bytes.
+  out.put_all(code.basis().scales());
+  out.put_all(std::span<const float>(code.basis().decoded()));
   if (!code.orthonormal()) {
     out.put_all(std::span<const float>(code.analysis_transposed(), matrix_size(code)));
   }
@@ -111,8 +113,7 @@ Result<std::shared_ptr<const Code>> read(std::int32_t max_heads, std::int32_t di
   KVSPAN_CHECK_OK(read_small("codec kind", 6, parts.codec.kind, in));
   KVSPAN_CHECK_OK(read_small("codec rule", 2, parts.codec.rule, in));
   KVSPAN_CHECK_OK(read_small("codec scale", 1, parts.codec.scale, in));
-  std::uint8_t zero = 0;
-  KVSPAN_CHECK_OK(read_small("padding", 0, zero, in));
+  KVSPAN_CHECK_OK(read_small("basis store", 2, parts.store, in));
   std::int32_t rank = 0;
   KVSPAN_CHECK_OK(read_between("heads", 1, max_heads, parts.heads, in));
   KVSPAN_CHECK_OK(read_between("dimension", dim, dim, parts.dim, in));
@@ -127,6 +128,14 @@ Result<std::shared_ptr<const Code>> read(std::int32_t max_heads, std::int32_t di
   std::vector<float> mean(has_mean ? width : 0), synthesis, analysis;
   KVSPAN_CHECK_OK(in.get_all("mean", std::span<float>(mean)));
   parts.mean = mean;
+  std::vector<float> scales(parts.store == BasisStore::kInt8 ? r : 0);
+  KVSPAN_CHECK_OK(in.get_all("basis scales", std::span<float>(scales)));
+  for (const float scale : scales) {
+    if (!(scale > 0.0f && scale <= 1.0f)) {
+      return in.wrong("basis scale", sizeof(scale), scale, "above 0, up to 1");
+    }
+  }
+  parts.store_scales = scales;
   if (orthonormal) {
     KVSPAN_TRY(analysis, read_transposed("basis", width, r, in));
   } else {

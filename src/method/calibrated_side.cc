@@ -197,6 +197,14 @@ Result<RankTable> rank_table(const PrepareInput& in) {
   return table;
 }
 
+// Of the bases that come with segments.
+BasisStore basis_store(const RecipePart& m) {
+  const bool own_bases = m.name() == "fd" || m.name() == "spectral" ||
+                         (m.name() == "oja" && m.word("stale") == "segment");
+  if (!own_bases || m.word("bases") == "f32") return BasisStore::kF32;
+  return m.word("bases") == "f16" ? BasisStore::kF16 : BasisStore::kInt8;
+}
+
 Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::size_t layer,
                                                 const HeadRange& heads, bool keys,
                                                 const std::optional<RankRule>& rank) {
@@ -214,6 +222,7 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
     plan.style.codec.unit_rows = m.word("scale") == "tile" ? 32 : 0;
     plan.style.codec.unit_cols = 0;
   }
+  plan.style.bases = basis_store(m);
   plan.rank = *rank;
   set_gamma(m, keys, plan);
   if (!starts_calibrated(m)) return std::optional(std::move(plan));

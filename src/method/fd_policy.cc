@@ -45,12 +45,12 @@ FdPolicy::FdPolicy(const FdPolicy& other)
       length_(other.length_),
       segments_(other.segments_) {}
 
-FdPolicy::Side FdPolicy::begin_side(const std::optional<SidePlan>& plan) const {
+FdPolicy::Side FdPolicy::begin_side(const std::optional<SidePlan>& plan, bool sketches) const {
   if (!plan) return {};
+  if (!sketches) return {nullptr, plan->start, {}, 0};
   Side side{make_sketch(plan, options_.sketch_per_rank, ledger_), plan->start, {}, 0};
   if (options_.warm > 0) {
-    const auto floats = static_cast<std::size_t>(options_.warm) *
-                        static_cast<std::size_t>(plan->style.heads * plan->style.dim);
+    const auto floats = ring_rows() * static_cast<std::size_t>(plan->style.heads * plan->style.dim);
     side.ring = Buffer(floats * sizeof(float), MemoryKind::kSketches, ledger_);
   }
   return side;
@@ -62,8 +62,8 @@ FdPolicy::Side FdPolicy::clone_side(const Side& side) const {
 }
 
 void FdPolicy::clear() {
-  key_side_ = begin_side(plan_->keys);
-  value_side_ = begin_side(plan_->values);
+  key_side_ = begin_side(plan_->keys, true);
+  value_side_ = begin_side(plan_->values, !options_.shared);
   rows_seen_ = segments_ = 0;
   looked_at_ = learnt_ahead_ = length_ = 0;
 }
@@ -94,7 +94,7 @@ Status FdPolicy::learn_row(Side& side, const SidePlan& plan, const RowBlock& row
   const Matrix x = domain_rows(rows, row, 1, 0, plan.style);
   KVSPAN_CHECK_OK(side.sketch->update(x.view()));
   if (options_.warm > 0) {
-    const std::size_t place = side.learnt++ % static_cast<std::size_t>(options_.warm);
+    const std::size_t place = side.learnt++ % ring_rows();
     std::copy_n(x.data(), x.cols(), side.ring.as<float>() + place * x.cols());
   }
   return {};
@@ -103,7 +103,10 @@ Status FdPolicy::learn_row(Side& side, const SidePlan& plan, const RowBlock& row
 Status FdPolicy::learn(const RowBlock& rows, std::size_t row) {
   if (rows_seen_++ % options_.every != 0) return {};
   if (plan_->keys) KVSPAN_CHECK_OK(learn_row(key_side_, *plan_->keys, rows, row));
-  if (plan_->values) KVSPAN_CHECK_OK(learn_row(value_side_, *plan_->values, rows, row));
+  if (plan_->values) {
+    Side& side = options_.shared ? key_side_ : value_side_;
+    KVSPAN_CHECK_OK(learn_row(side, *plan_->values, rows, row));
+  }
   return {};
 }
 
@@ -113,19 +116,22 @@ bool FdPolicy::fits(const RowBlock& rows, std::size_t row) const {
           within(*plan_->values, *value_side_.code, rows, row, options_.value_tau));
 }
 
+// The sketch begins anew with the last rows, oldest first.
+Status FdPolicy::warm_up(Side& side) {
+  if (options_.warm == 0 || !side.sketch) return {};
+  const std::size_t held = std::min(side.learnt, ring_rows()), d = side.sketch->dim();
+  side.sketch->clear();
+  for (std::size_t i = side.learnt - held; i < side.learnt; ++i) {
+    const float* row = side.ring.as<float>() + i % ring_rows() * d;
+    KVSPAN_CHECK_OK(side.sketch->update(MatrixView(row, {1, d})));
+  }
+  return {};
+}
+
 Status FdPolicy::next_code(Side& side, const SidePlan& plan,
                            const std::shared_ptr<Ledger>& ledger) {
-  if (options_.warm > 0) {
-    // The sketch begins anew with the last rows, oldest first.
-    const auto warm = static_cast<std::size_t>(options_.warm);
-    const std::size_t held = std::min(side.learnt, warm), d = side.sketch->dim();
-    side.sketch->clear();
-    for (std::size_t i = side.learnt - held; i < side.learnt; ++i) {
-      KVSPAN_CHECK_OK(
-          side.sketch->update(MatrixView(side.ring.as<float>() + i % warm * d, {1, d})));
-    }
-  }
-  KVSPAN_TRY(std::shared_ptr<const Code> next, sketch_code(*side.sketch, plan, ledger));
+  const Side& from = side.sketch ? side : key_side_;
+  KVSPAN_TRY(std::shared_ptr<const Code> next, sketch_code(*from.sketch, plan, ledger));
   const bool same =
       side.code && options_.merge < 1.0 && side.code->orthonormal() &&
       subspace_overlap(basis_rows(*side.code).view(), basis_rows(*next).view()) >= options_.merge;
@@ -135,6 +141,8 @@ Status FdPolicy::next_code(Side& side, const SidePlan& plan,
 
 Status FdPolicy::begin_segment(Group& group) {
   const std::shared_ptr<Ledger>& ledger = group.list().ledger();
+  KVSPAN_CHECK_OK(warm_up(key_side_));
+  KVSPAN_CHECK_OK(warm_up(value_side_));
   if (plan_->keys) KVSPAN_CHECK_OK(next_code(key_side_, *plan_->keys, ledger));
   if (plan_->values) KVSPAN_CHECK_OK(next_code(value_side_, *plan_->values, ledger));
   length_ = 0;

@@ -21,9 +21,10 @@ namespace kvspan {
 struct FdOptions {
   std::int32_t sketch_per_rank = 2;
   std::int32_t chunk = 256;
-  std::int32_t min_chunk = 32;  // so that outliers cannot cause a storm of segments
+  std::int32_t min_chunk = 64;  // so that outliers cannot cause a storm of segments
   double key_tau = 0.15;
   double value_tau = 0.15;
+  bool shared = false;    // one sketch, of keys, sees keys and values
   std::int32_t warm = 0;  // rebuild the sketches from the last so many rows at a switch; 0: keep
   std::int32_t lookahead = 0;  // rows that the sketches see before they are coded
   std::int32_t every = 1;      // sketches see every so many rows
@@ -54,15 +55,20 @@ class FdPolicy final : public Policy {
 
  private:
   struct Side {
-    std::unique_ptr<FrequentDirections> sketch;
-    std::shared_ptr<const Code> code;  // of the current segment; null before the first
-    Buffer ring;                       // [warm, D], the last rows learnt
-    std::size_t learnt = 0;            // rows in all; the next one goes to learnt % warm
+    std::unique_ptr<FrequentDirections> sketch;  // null for values that share the keys'
+    std::shared_ptr<const Code> code;            // of the current segment; null before the first
+    Buffer ring;                                 // [ring_rows(), D], the last rows learnt
+    std::size_t learnt = 0;  // rows in all; the next one goes to learnt % ring_rows()
   };
-  Side begin_side(const std::optional<SidePlan>& plan) const;
+  // Rows that the last `warm` tokens gave to a sketch.
+  std::size_t ring_rows() const noexcept {
+    return static_cast<std::size_t>(options_.warm) * (options_.shared ? 2 : 1);
+  }
+  Side begin_side(const std::optional<SidePlan>& plan, bool sketches) const;
   Side clone_side(const Side& side) const;
   Status load_side(Side& side, const SidePlan& plan, const StateReader& from) const;
   Status learn_row(Side& side, const SidePlan& plan, const RowBlock& rows, std::size_t row);
+  Status warm_up(Side& side);
   Status next_code(Side& side, const SidePlan& plan, const std::shared_ptr<Ledger>& ledger);
   Status learn(const RowBlock& rows, std::size_t row);
   bool fits(const RowBlock& rows, std::size_t row) const;

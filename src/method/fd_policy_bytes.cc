@@ -14,21 +14,23 @@ Status FdPolicy::save(const StateWriter& to) const {
   to.out.put(learnt_ahead_);
   to.out.put(length_);
   for (const Side* side : {&key_side_, &value_side_}) {
+    if (!(side == &key_side_ ? plan_->keys : plan_->values)) continue;
+    put_code(side->code, to);
     if (!side->sketch) continue;
     put_tracker(side->sketch.get(), to.out);
-    put_code(side->code, to);
     to.out.put(static_cast<std::uint64_t>(side->learnt));
-    const std::size_t floats = static_cast<std::size_t>(options_.warm) * side->sketch->dim();
+    const std::size_t floats = ring_rows() * side->sketch->dim();
     to.out.put_all(std::span<const float>(side->ring.as<float>(), floats));
   }
   return {};
 }
 
 Status FdPolicy::load_side(Side& side, const SidePlan& plan, const StateReader& from) const {
-  KVSPAN_TRY(side.sketch, get_sketch(side.sketch.get(), from));
   KVSPAN_TRY(side.code, get_code(plan, from));
+  if (!side.sketch) return {};
+  KVSPAN_TRY(side.sketch, get_sketch(side.sketch.get(), from));
   KVSPAN_TRY(side.learnt, from.in.get<std::uint64_t>("rows learnt"));
-  const std::size_t floats = static_cast<std::size_t>(options_.warm) * side.sketch->dim();
+  const std::size_t floats = ring_rows() * side.sketch->dim();
   return from.in.get_finite("last rows", std::span<float>(side.ring.as<float>(), floats),
                             kLargestTrackedEntry);
 }

@@ -116,14 +116,16 @@ Result<std::shared_ptr<const Code>> orthonormal_code(const CodeStyle& style, Mat
                                                      MemoryKind kind) {
   CodeParts parts = parts_of(style, mean);
   parts.analysis = basis;
+  parts.store = style.bases;
   return Code::create(parts, ledger, kind);
 }
 
 Matrix basis_rows(const Code& code) {
   const auto r = static_cast<std::size_t>(code.rank()), d = static_cast<std::size_t>(code.width());
+  const std::vector<float> columns = code.basis().decoded();
   Matrix basis(r, d);
   for (std::size_t j = 0; j < d; ++j) {
-    for (std::size_t i = 0; i < r; ++i) basis(i, j) = code.synthesis(0)[j * r + i];
+    for (std::size_t i = 0; i < r; ++i) basis(i, j) = columns[j * r + i];
   }
   return basis;
 }

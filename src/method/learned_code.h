@@ -35,6 +35,7 @@ struct CodeStyle {
   const Rope* rope = nullptr;  // of keys
   CodecSpec codec;
   float gamma = 1.0f;
+  BasisStore bases = BasisStore::kF32;  // of orthonormal codes; calibrated ones are shared anyway
 };
 
 // basis: [r, heads * dim], orthonormal rows.

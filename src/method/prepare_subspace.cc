@@ -23,6 +23,7 @@ FdOptions fd_options(const PrepareInput& in, std::size_t layer, const CodingPlan
   FdOptions options;
   options.chunk = static_cast<std::int32_t>(m.count("chunk"));
   options.min_chunk = static_cast<std::int32_t>(m.count("min_chunk"));
+  options.shared = m.on("shared");
   options.warm = static_cast<std::int32_t>(m.count("warm"));
   options.lookahead = static_cast<std::int32_t>(m.count("lookahead"));
   if (m.word("update") == "subsample") options.every = static_cast<std::int32_t>(m.count("step"));
@@ -99,23 +100,34 @@ void set_policy(const PrepareInput& in, std::size_t layer, std::shared_ptr<const
   }
 }
 
+// fd: shared=on has keys and values as rows of the same sketch.
+Status check_shared_sketch(const RecipePart& m, const LayerShape& shape, const RankTable& ranks,
+                           std::size_t layer) {
+  if (m.name() != "fd" || !m.on("shared")) return {};
+  if (shape.key_dim != shape.value_dim) {
+    return fail(ErrorCode::kInvalidArgument,
+                "fd: shared=on needs keys and values of one dimension; layer {} has {} and {}",
+                layer, shape.key_dim, shape.value_dim);
+  }
+  for (std::size_t g = 0; g < ranks.keys[layer].size(); ++g) {
+    if (ranks.keys[layer][g] && ranks.values[layer][g]) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "fd: shared=on with rk=full or rv=full; allowed: ranks for both");
+  }
+  return {};
+}
+
 }  // namespace
 
 PreparedLayers prepare_subspace(const PrepareInput& in) {
   const RecipePart& m = in.method;
-  if (m.name() == "fd" && m.on("shared")) {
-    return fail(ErrorCode::kInvalidArgument, "fd: shared=on is not available; allowed: off");
-  }
-  if (m.name() == "spectral" && m.word("bases") != "f32") {
-    return fail(ErrorCode::kInvalidArgument, "spectral: bases={} is not available; allowed: f32",
-                m.word("bases"));
-  }
   KVSPAN_TRY(const RankTable ranks, rank_table(in));
   std::vector<PreparedLayer> layers;
   for (std::size_t i = 0; i < in.shape.layers.size(); ++i) {
     const LayerShape& shape = in.shape.layers[i];
     PreparedLayer layer;
     layer.reconstruct = m.name() == "static" && m.word("read") == "reconstruct";
+    KVSPAN_CHECK_OK(check_shared_sketch(m, shape, ranks, i));
     const std::vector<HeadRange> groups = head_groups(shape, m);
     for (std::size_t g = 0; g < groups.size(); ++g) {
       auto plan = std::make_shared<CodingPlan>();

@@ -19,6 +19,7 @@ Matrix change_of_basis(const Code& from, const Code& to) {
   const auto new_rank = static_cast<std::size_t>(to.rank());
   const float* a = to.synthesis(0);
   const float* b = from.synthesis(0);
+  KVSPAN_EXPECT(a != nullptr && b != nullptr, "bases that are mapped are stored as f32");
   MatrixD sum(new_rank, old_rank);
   for (std::int32_t k = 0; k < from.width(); ++k, a += new_rank, b += old_rank) {
     for (std::size_t i = 0; i < new_rank; ++i) {

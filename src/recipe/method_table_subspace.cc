@@ -16,17 +16,20 @@ constexpr auto kStaticKeys =
 
 constexpr KeyDeclaration kSketch =
     of_kind(ValueKind::kRows, "sketch", "2r", "rows of each Frequent Directions sketch");
+constexpr KeyDeclaration kBases =
+    word("bases", "f16", "f32|f16|int8", "how the basis of a segment is stored");
 constexpr KeyDeclaration kFirst =
     word("first", "calibration", "calibration|full",
          "until the sketch holds enough: calibrated bases, or full rank");
 constexpr std::string_view kTauSummary =
     "new segment when the relative residual exceeds this; calibrated: the percentile of the "
     "calibration";
-constexpr std::array<KeyDeclaration, 14> kFdOwn{
+constexpr std::array<KeyDeclaration, 15> kFdOwn{
     kSketch,
+    kBases,
     word("shared", "off", "off|on", "one sketch for keys and values together"),
     count("chunk", "256", 16, kMaxTokens, "longest segment, in tokens"),
-    count("min_chunk", "32", 1, kMaxTokens,
+    count("min_chunk", "64", 1, kMaxTokens,
           "shortest segment, so that outliers cause no storm of segments"),
     number("tau", "calibrated", 0.0, 1.0, kTauSummary, "calibrated"),
     number("tau_k", "", 0.0, 1.0, "tau of keys alone", "calibrated"),
@@ -73,7 +76,8 @@ constexpr std::array<KeyDeclaration, 3> kRotateOwn{
 constexpr auto kRotateKeys =
     join(rank_keys("d/4", "d/4", "fixed|table"), kRotateOwn, subspace_keys("f16", "32", "128"));
 
-constexpr std::array<KeyDeclaration, 7> kOjaOwn{
+constexpr std::array<KeyDeclaration, 8> kOjaOwn{
+    kBases,
     number("eta_prefill", "0.1", 1e-6, 100.0, "step size of the prompt's one batch"),
     number("eta", "0.05", 1e-6, 100.0, "step size while decoding"),
     count("buffer", "32", 1, 4096, "tokens gathered at full rank for one decoding step"),
@@ -88,12 +92,22 @@ constexpr std::array<KeyDeclaration, 7> kOjaOwn{
 constexpr auto kOjaKeys =
     join(rank_keys("d/4", "d/4", "fixed|table"), kOjaOwn, subspace_keys("f16", "32", "32"));
 
+constexpr std::array<KeyRule, 1> kOjaOwnRules{{
+    {KeyRule::Kind::kOnlyWith,
+     "bases",
+     "stale",
+     "segment",
+     {},
+     "with stale=rotate and reuse there is one basis, in f32"},
+}};
+constexpr auto kOjaRules = join(kSubspaceRules, kOjaOwnRules);
+
 constexpr std::array<KeyDeclaration, 4> kSpectralOwn{
     count("block", "512", 16, 65536, "tokens gathered at full rank for one SVD"),
     word("scale", "head", "head|tile", "numbers that share an int8 or int4 scale"),
     word("weight", "none", "none|attention",
          "rows of V weighted by the attention they received before the SVD"),
-    word("bases", "f32", "f32|f16|int8", "how the basis of a block is stored")};
+    kBases};
 constexpr auto kSpectralKeys = join(rank_keys("16", "32", "fixed|table|layers"), kSpectralOwn,
                                     subspace_keys("int8", "32", "128"));
 constexpr std::string_view kLayersReason = "ranks=layers has its own table of ranks";
@@ -126,7 +140,7 @@ constexpr std::array<MethodDeclaration, 5> kMethods{{
      "rotate:rk=16,rv=16,every=64"},
     {"oja", MethodKind::kMethod, TokenUse::kAll,
      "Oja's rule turns calibrated bases towards the tokens that receive attention",
-     "OjaKV (Zhu et al.), s5, Algorithm 1", kOjaKeys, kSubspaceRules, nullptr,
+     "OjaKV (Zhu et al.), s5, Algorithm 1", kOjaKeys, kOjaRules, nullptr,
      "oja:ratio=0.6,store=int8"},
     {"spectral", MethodKind::kMethod, TokenUse::kAll,
      "one SVD per head and block of tokens, int8 coefficients", "Holographic Spectral Compression",

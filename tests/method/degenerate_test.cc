@@ -29,8 +29,9 @@ TEST(Degenerate, FullRankInF32ReproducesFull) {
   const Calibration calibration = text.calibration();
   const auto full = make(text, calibration, "full:store=f32");
   const std::vector<float> expected = testing::run(*full, text, 0, 300, 10);
-  for (const char* method : {"static:", "static:basis=qk,", "static:basis=attn,", "fd:tau=0.1,",
-                             "oja:", "oja:stale=rotate,", "rotate:", "spectral:block=48,"}) {
+  for (const char* method :
+       {"static:", "static:basis=qk,", "static:basis=attn,", "fd:tau=0.1,bases=f32,",
+        "oja:bases=f32,", "oja:stale=rotate,", "rotate:", "spectral:block=48,bases=f32,"}) {
     for (const char* rope : {"post", "pre", "anchor"}) {
       for (const char* share : {"head", "layer"}) {
         const std::string recipe = std::string(method) +

@@ -179,6 +179,9 @@ TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {
                              "fd:rk=6,rv=6,tau=0.3,certify=on,sink=4,recent=8",
                              "rotate:rk=6,rv=6,every=32,certify=on,sink=4,recent=8",
                              "spectral:rk=6,rv=6,block=48,certify=on,sink=4,recent=8",
+                             "spectral:rk=6,rv=6,block=48,bases=f32,certify=on,sink=4,recent=8",
+                             "spectral:rk=6,rv=6,block=48,bases=int8,certify=on,sink=4,recent=8",
+                             "fd:rk=6,rv=6,shared=on,tau=0.3,certify=on,sink=4,recent=8",
                              "oja:rk=6,rv=6,certify=on,sink=4,recent=8",
                              "oja:rk=6,rv=6,stale=rotate,certify=on,sink=4,recent=8",
                              "quant:bits=2,group=16,certify=on,sink=4,recent=8"}) {

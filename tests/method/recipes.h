@@ -57,6 +57,10 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("static:rk=8,rv=8,read=reconstruct,sink=4,recent=8");
   add("fd:rk=6,rv=6,first=full,tau=0.2,warm=40,sink=0,recent=0");
   add("fd:rk=6,rv=6,lookahead=10,update=subsample,step=3,merge=0.99,sink=3,recent=7");
+  add("fd:rk=6,rv=8,shared=on,tau=0.3,warm=30,sink=3,recent=7");
+  add("fd:rk=6,rv=8,bases=int8,tau=0.3,sink=3,recent=7");
+  add("spectral:rk=6,rv=8,block=48,bases=f32,sink=4,recent=16");
+  add("spectral:rk=6,rv=8,block=48,bases=int8,sink=4,recent=16");
   add("spectral:ranks=layers,block=64,scale=tile,weight=attention,sink=4,recent=16", false);
   add("oja:rk=6,rv=8,stale=rotate,sink=4,recent=16", false);
   add("oja:rk=6,rv=8,stale=reuse,norm=token,sink=4,recent=16", false);
