@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -24,6 +25,23 @@ constexpr std::array<std::pair<std::string_view, Family>, 11> kFamilies{{
     {"window", detail::prepare_tokens},
     {"streaming", detail::prepare_tokens},
 }};
+
+// The recipe whose method stores the tokens: its own, unless shadowkv brings one along. That keeps
+// the leading directions of the keys of all heads together, before RoPE, block by block, and values
+// as they are.
+Result<Recipe> storing_recipe(const CacheShape& shape, const Recipe& recipe) {
+  const RecipePart* selector = recipe.selector();
+  if (selector == nullptr || selector->name() != "shadowkv" || !selector->given("rank")) {
+    return recipe;
+  }
+  const LayerShape& layer = shape.layers.front();
+  const std::int32_t width = layer.kv_heads * layer.key_dim;
+  const std::optional<std::int32_t> rank = selector->rank("rank").resolve(width);
+  if (!rank) return recipe;  // all of them
+  return Recipe::parse(fmt::format(
+      "spectral:rk={:.9f},rv=full,block=256,rope=pre,share=layer,store=f16,recent={}",
+      static_cast<double>(std::clamp(*rank, 1, width)) / width, selector->count("recent")));
+}
 
 }  // namespace
 
@@ -53,7 +71,8 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
   }
   // Methods may use what they do not need.
   if (calibration != nullptr) KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
-  const RecipePart& method = recipe.method();
+  KVSPAN_TRY(const Recipe stored, storing_recipe(shape, recipe));
+  const RecipePart& method = stored.method();
   for (const auto& [name, family] : kFamilies) {
     if (name != method.name()) continue;
     KVSPAN_TRY(prepared->layers, family({shape, method, calibration, prepared->shared}));

@@ -97,12 +97,6 @@ PreparedLayers prepare_tokens(const PrepareInput& in) {
 
 Status add_selector(const CacheShape& shape, const RecipePart& selector,
                     std::vector<PreparedLayer>& layers) {
-  if (selector.name() == "shadowkv" && selector.given("rank")) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        "shadowkv: rank is not available, keys are stored as the method beside it stores them; "
-        "allowed: no rank");
-  }
   if (selector.name() == "h2o" && selector.has("heavy") && selector.has("recent") &&
       selector.amount("heavy").is_share != selector.amount("recent").is_share) {
     return fail(ErrorCode::kInvalidArgument,

@@ -61,6 +61,7 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("fd:rk=6,rv=8,bases=int8,tau=0.3,sink=3,recent=7");
   add("spectral:rk=6,rv=8,block=48,bases=f32,sink=4,recent=16");
   add("spectral:rk=6,rv=8,block=48,bases=int8,sink=4,recent=16");
+  add("shadowkv:keep=64,chunk=4,outliers=2,recent=16,rank=0.5", false, false, true);
   add("spectral:ranks=layers,block=64,scale=tile,weight=attention,sink=4,recent=16", false);
   add("oja:rk=6,rv=8,stale=rotate,sink=4,recent=16", false);
   add("oja:rk=6,rv=8,stale=reuse,norm=token,sink=4,recent=16", false);
