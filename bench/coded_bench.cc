@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding over 8K tokens that are coded in segments of 64 tokens which share their codes, beside
-// the same over full-rank f16 rows, in one run: one query, layers in turn, so many that the caches
-// do not hold them. Rates are those of the median pass, by processor time (bench/machine.h).
+// Decoding over 8K tokens that were coded 64 at a time with codes they share, as methods do it,
+// beside the same over full-rank f16 rows, in one run: one query, layers in turn, so many that the
+// caches do not hold them. Rates are those of the median pass, by processor time (bench/machine.h).
 //   us_layer   one layer's attention, all threads
 //   speedup    full-rank f16 of the same shape and threads, measured just before, over this
 //   GB/s, memory   bytes of payload and scales read a second, beside what the memory gives
@@ -95,9 +95,11 @@ std::vector<SegmentList> lists_of(const Variant& variant, const LayerShape& laye
     }
     for (std::size_t t = 0; t < kTokens; t += kUnit) {
       const TensorView<const float, 3> some(rows.data() + t * heads * d, {kUnit, heads, d});
-      list.append(encode_rows({some, {}, some, std::span(positions).subspan(t, kUnit)}, shape,
-                              {keys, values, false}, nullptr)
-                      .value());
+      const auto at = std::span(positions).subspan(t, kUnit);
+      list.extend(at);
+      list.replace(
+          static_cast<std::int32_t>(t),
+          encode_rows({some, {}, some, at}, shape, {keys, values, false}, nullptr).value());
     }
   }
   return lists;

@@ -67,6 +67,16 @@ class CodedSide {
   std::shared_ptr<const CodedSide> select(std::span<const std::int32_t> tokens,
                                           const std::shared_ptr<Ledger>& ledger) const;
 
+  // Whether the tokens of `next` can follow the first `tokens` of this side in one: the same codes
+  // for the same heads, residual norms in both or in neither, and no scale that would have to cover
+  // tokens of both.
+  bool joins(std::int32_t tokens, const CodedSide& next) const noexcept;
+  // The first `tokens` of this side and the first `next_tokens` of `next`, bit for bit. Only where
+  // joins() says so.
+  std::shared_ptr<const CodedSide> joined(std::int32_t tokens, const CodedSide& next,
+                                          std::int32_t next_tokens,
+                                          const std::shared_ptr<Ledger>& ledger) const;
+
   std::int32_t tokens() const noexcept { return tokens_; }  // as encoded
   std::span<const Part> parts() const noexcept { return parts_; }
   const Part& part(std::int32_t head) const noexcept {

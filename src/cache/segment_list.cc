@@ -5,6 +5,7 @@
 
 #include "base/expect.h"
 #include "cache/coded_side.h"
+#include "cache/join_segments.h"
 
 namespace kvspan {
 SegmentList::SegmentList(const GroupShape& shape, std::shared_ptr<Ledger> ledger,
@@ -142,6 +143,7 @@ void SegmentList::replace(std::int32_t first, Segment segment) {
   const std::int32_t end = first + segment.tokens();
   std::int32_t start = 0;
   bool placed = false;
+  std::size_t place = 0;
   for (Segment& old : segments_) {
     const std::int32_t past = start + old.tokens();
     if (past > first && start < end) {
@@ -152,7 +154,10 @@ void SegmentList::replace(std::int32_t first, Segment segment) {
         for (std::int32_t t = 0; t < before; ++t) copy_rows(old, t, kept);
         rebuilt.push_back(std::move(kept));
       }
-      if (!placed) rebuilt.push_back(segment);
+      if (!placed) {
+        place = rebuilt.size();
+        rebuilt.push_back(segment);
+      }
       placed = true;
       if (after > 0) {
         // The last segment keeps its capacity: rows may still come.
@@ -166,6 +171,7 @@ void SegmentList::replace(std::int32_t first, Segment segment) {
     start = past;
   }
   KVSPAN_EXPECT(placed && end <= start, "the list holds the rows that are replaced");
+  join_before(rebuilt, place, shape_, ledger_);
   segments_ = std::move(rebuilt);
 }
 

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Neighbouring coded segments under the same codes become one. Methods code a few tokens at a time;
+// read as they were made, each piece of 64 tokens has memory of its own for every head and side,
+// and attention waits for it as long as it computes with it. Joined, a head is a stream of up to
+// kJoinedTokens tokens.
+// Bits of coefficients, scales and residual norms stay; nothing is decoded. Bytes: those of the
+// two, less what rounding to cache lines took twice.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/segment_list.h"
+
+namespace kvspan {
+
+// The longest segment that joining makes.
+inline constexpr std::int32_t kJoinedTokens = 1024;
+
+// Joins segments[last] with what lies before it while that is not longer than it has become: so a
+// token is copied at most log2(kJoinedTokens / its segment's tokens) times, and where segments end
+// depends on the segments that came and on nothing else. May throw std::bad_alloc; then `segments`
+// holds the same tokens, joined or not.
+void join_before(std::vector<Segment>& segments, std::size_t last, const GroupShape& shape,
+                 const std::shared_ptr<Ledger>& ledger);
+
+}  // namespace kvspan
