@@ -18,23 +18,32 @@ void CodedRun::round_queries() {
   }
 }
 
+// Tokens whose scales are loaded at a time: as many as the memory for kScaleRows tokens with the
+// most groups holds, but no more than their bytes have room for, where those are unpacked.
+std::int32_t CodedRun::scale_rows(const detail::IntegerLayout& layout) const {
+  if (layout.packed) return detail::kScaleRows;
+  return std::min(kRunTokens, most_groups_ / layout.groups * detail::kScaleRows);
+}
+
 // Calls use(codes, first group's scales, tokens, offset in `part`) for some tokens at a time.
 template <class Use>
 void CodedRun::each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout,
                           IndexRange part, Use use) {
-  for (std::int32_t t = part.begin; t < part.end; t += detail::kScaleRows) {
-    const std::int32_t n = std::min(detail::kScaleRows, part.end - t);
-    detail::load_scales(side, layout, t, n, detail::kScaleRows, scale_, scale_offset_, scale_work_);
+  const std::int32_t most = scale_rows(layout);
+  for (std::int32_t t = part.begin; t < part.end; t += most) {
+    const std::int32_t n = std::min(most, part.end - t);
+    detail::load_scales(side, layout, t, n, most, scale_, scale_offset_, scale_work_);
     use(detail::load_codes(side, layout, t, n, code_tile_), n, t - part.begin);
   }
 }
 
 void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at) {
   const detail::IntegerLayout& layout = key_layout_;
+  const std::int32_t stride = scale_rows(layout);
   const auto score = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
     float* const scores = scores_ + at + from;
     for (std::int32_t g = 0; g < layout.groups; ++g) {
-      const float* scale = scale_ + g * detail::kScaleRows;
+      const float* scale = scale_ + g * stride;
       const std::int32_t begin = g * layout.group,
                          end = std::min(layout.width, begin + layout.group);
       for (std::int32_t i = begin; i < end; i += kMaxCodeDim) {
@@ -43,7 +52,7 @@ void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std:
                              i > 0, scores, kRunStride);
       }
       if (!layout.offsets) continue;
-      const float* offset = scale_offset_ + g * detail::kScaleRows;
+      const float* offset = scale_offset_ + g * stride;
       for (std::int32_t r = 0; r < rows_; ++r) {
         const float sum = query_sum_[g * rows_ + r];
         for (std::int32_t t = 0; t < n; ++t) scores[r * kRunStride + t] += sum * offset[t];
@@ -55,16 +64,17 @@ void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std:
 
 void CodedRun::weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at) {
   const detail::IntegerLayout& layout = value_layout_;
+  const std::int32_t stride = scale_rows(layout);
   const auto weigh = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
     const float* const weights = scores_ + at + from;
     for (std::int32_t g = 0; g < layout.groups; ++g) {
       const std::int32_t begin = g * layout.group,
                          end = std::min(layout.width, begin + layout.group);
       kernels_.weigh_codes(weights, kRunStride, rows_,
-                           {codes + begin, layout.width, scale_ + g * detail::kScaleRows},
-                           end - begin, n, out_ + begin, value_dim_);
+                           {codes + begin, layout.width, scale_ + g * stride}, end - begin, n,
+                           out_ + begin, value_dim_);
       if (!layout.offsets) continue;
-      const float* offset = scale_offset_ + g * detail::kScaleRows;
+      const float* offset = scale_offset_ + g * stride;
       const std::int32_t last = std::min(end, value_code_->rank());  // padding stays zero
       for (std::int32_t r = 0; r < rows_; ++r) {
         float sum = 0.0f;

@@ -179,6 +179,7 @@ void CodedRun::lay_out() {
   numbers_ = reinterpret_cast<std::int16_t*>(take(s.numbers()));
   query_scale_ = take(s.query_groups());
   query_sum_ = take(s.query_groups());
+  most_groups_ = static_cast<std::int32_t>(s.groups());
   scale_ = take(s.scales());
   scale_offset_ = take(s.scales());
   scale_work_ = take(2 * s.scales());

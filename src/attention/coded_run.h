@@ -122,6 +122,7 @@ class CodedRun {
   void add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at);
   // coded_integers.cc
   void round_queries();
+  std::int32_t scale_rows(const detail::IntegerLayout& layout) const;
   template <class Use>
   void each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout, IndexRange part,
                   Use use);
@@ -182,8 +183,9 @@ class CodedRun {
   // Integer coefficients in rows form:
   std::int16_t* numbers_ = nullptr;                      // [rows][key_dim]
   float *query_scale_ = nullptr, *query_sum_ = nullptr;  // [groups][rows]
-  float *scale_ = nullptr, *scale_offset_ = nullptr;     // [groups][kScaleRows]
-  float* scale_work_ = nullptr;                          // [2 groups][kScaleRows]
+  std::int32_t most_groups_ = 0;                         // that there is room for
+  float *scale_ = nullptr, *scale_offset_ = nullptr;     // [groups][scale_rows]
+  float* scale_work_ = nullptr;                          // [2 groups][scale_rows]
   std::int8_t* code_tile_ = nullptr;                     // [kScaleRows][key_dim or value_dim]
 };
 

@@ -56,15 +56,32 @@ static_assert(kMaxCodeDim % 16 == 0);
   k[3] = vreinterpretq_s8_s64(vzip2q_s64(ab1, cd1));
 }
 
+// Sums of high and low bytes start as the bits of floats so large that a unit in the last place is
+// 256 and 1: read as floats they then are kHighBase + 256 high and kLowBase + low, and nothing
+// needs converting, which takes as long as four additions. For |high|, |low| < 2^22.
+constexpr float kHighBase = 0x1.8p31f, kLowBase = 0x1.8p23f;
+alignas(16) constexpr std::int32_t kHighStart[4] = {0x4f400000, 0x4f400000, 0x4f400000, 0x4f400000};
+alignas(16) constexpr std::int32_t kLowStart[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000};
+constexpr std::int32_t kMostBased = (1 << 22) / (128 * 128) - 1;  // products added up
+
+// 256 high + low, rounded once: the difference is a multiple of 256 below 2^31, thus exact.
+[[gnu::always_inline]] inline float32x4_t based_sum(int32x4_t high, int32x4_t low) {
+  return vaddq_f32(vsubq_f32(vreinterpretq_f32_s32(high), vdupq_n_f32(kHighBase + kLowBase)),
+                   vreinterpretq_f32_s32(low));
+}
+
 // Scores of R query rows and 4 N tokens; token t is at from[t / 4] + t % 4 * stride.
-template <int R, int N>
+template <int R, int N, bool kBased, bool kFresh>
 [[gnu::always_inline]] inline void score_block(const Limbs<R>& q, const float* query_scale,
                                                std::int32_t dim, const std::int8_t* codes,
                                                std::ptrdiff_t stride, const float* scale, bool add,
                                                float* scores, std::ptrdiff_t score_stride) {
   int32x4_t high[R][N], low[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) high[r][n] = low[r][n] = vdupq_n_s32(0);
+  for (int r = 0; !kFresh && r < R; ++r) {
+    for (int n = 0; n < N; ++n) {
+      high[r][n] = vdupq_n_s32(kBased ? kHighStart[0] : 0);
+      low[r][n] = vdupq_n_s32(kBased ? kLowStart[0] : 0);
+    }
   }
   std::int32_t i = 0;
   for (; i + 16 <= dim; i += 16) {
@@ -76,6 +93,10 @@ template <int R, int N>
     for (int r = 0; r < R; ++r) {
       const int8x16_t h = vld1q_s8(q.high[r] + i), l = vld1q_s8(q.low[r] + i);
       for (int n = 0; n < N; ++n) {
+        if (kFresh && i == 0) {
+          high[r][n] = fresh<int32x4_t>(kHighStart, k[n][0], h);
+          low[r][n] = fresh<int32x4_t>(kLowStart, k[n][0], l);
+        }
         high[r][n] = vdotq_laneq_s32(high[r][n], k[n][0], h, 0);
         low[r][n] = vdotq_laneq_s32(low[r][n], k[n][0], l, 0);
         high[r][n] = vdotq_laneq_s32(high[r][n], k[n][1], h, 1);
@@ -107,8 +128,13 @@ template <int R, int N>
   for (int n = 0; n < N; ++n) {
     const float32x4_t s = vld1q_f32(scale + 4 * n);
     for (int r = 0; r < R; ++r) {
-      const int32x4_t sum = vaddq_s32(vshlq_n_s32(high[r][n], 8), low[r][n]);
-      const float32x4_t product = vcvtq_f32_s32(sum), factor = vmulq_n_f32(s, query_scale[r]);
+      float32x4_t product;
+      if constexpr (kBased) {
+        product = based_sum(high[r][n], low[r][n]);
+      } else {
+        product = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high[r][n], 8), low[r][n]));
+      }
+      const float32x4_t factor = vmulq_n_f32(s, query_scale[r]);
       float* to = scores + r * score_stride + 4 * n;
       vst1q_f32(to, add ? vaddq_f32(vld1q_f32(to), vmulq_f32(product, factor))
                         : vmulq_f32(product, factor));
@@ -117,26 +143,29 @@ template <int R, int N>
 }
 
 // kDim: the dimension, where it is a common one, so that its loop disappears; 0: `any_dim`.
-template <int R, std::int32_t kDim>
+template <int R, std::int32_t kDim, bool kBased>
 void score_group(const IntegerQueries& queries, std::int32_t any_dim, const CodeRows& keys,
                  std::int32_t tokens, bool add, float* scores, std::ptrdiff_t score_stride) {
   const std::int32_t dim = kDim > 0 ? kDim : any_dim;
   const Limbs<R> limbs(queries, dim);
   const std::ptrdiff_t stride = keys.stride;
-  constexpr int kBlocks = R <= 2 ? 2 : 1;  // enough sums to hide the latency of SDOT
+  // Enough sums to hide the latency of SDOT, as far as there are registers.
+  constexpr int kBlocks = R <= 2 || (R == 3 && kDim != 32) ? 2 : 1;
   std::int32_t t = 0;
   for (; t + 4 * kBlocks <= tokens; t += 4 * kBlocks) {
-    score_block<R, kBlocks>(limbs, queries.scale, dim, keys.codes + t * stride, stride,
-                            keys.scale + t, add, scores + t, score_stride);
+    score_block<R, kBlocks, kBased, (kDim > 0)>(limbs, queries.scale, dim, keys.codes + t * stride,
+                                                stride, keys.scale + t, add, scores + t,
+                                                score_stride);
   }
   for (; t + 4 <= tokens; t += 4) {
-    score_block<R, 1>(limbs, queries.scale, dim, keys.codes + t * stride, stride, keys.scale + t,
-                      add, scores + t, score_stride);
+    score_block<R, 1, kBased, (kDim > 0)>(limbs, queries.scale, dim, keys.codes + t * stride,
+                                          stride, keys.scale + t, add, scores + t, score_stride);
   }
   for (; t < tokens; ++t) {  // the last one to three, each as four times itself
     const float scale[4] = {keys.scale[t], 0.0f, 0.0f, 0.0f};
     float four[R * 4];
-    score_block<R, 1>(limbs, queries.scale, dim, keys.codes + t * stride, 0, scale, false, four, 4);
+    score_block<R, 1, kBased, (kDim > 0)>(limbs, queries.scale, dim, keys.codes + t * stride, 0,
+                                          scale, false, four, 4);
     for (int r = 0; r < R; ++r) {
       float& to = scores[r * score_stride + t];
       to = add ? to + four[4 * r] : four[4 * r];
@@ -149,19 +178,24 @@ void score_dim(const IntegerQueries& queries, std::int32_t dim, const CodeRows& 
                std::int32_t tokens, bool add, float* scores, std::ptrdiff_t score_stride) {
   switch (dim) {
     case 16:
-      score_group<R, 16>(queries, dim, keys, tokens, add, scores, score_stride);
+      score_group<R, 16, true>(queries, dim, keys, tokens, add, scores, score_stride);
       break;
     case 32:
-      score_group<R, 32>(queries, dim, keys, tokens, add, scores, score_stride);
+      score_group<R, 32, true>(queries, dim, keys, tokens, add, scores, score_stride);
       break;
     default:
-      score_group<R, 0>(queries, dim, keys, tokens, add, scores, score_stride);
+      if (dim <= kMostBased) {
+        score_group<R, 0, true>(queries, dim, keys, tokens, add, scores, score_stride);
+      } else {
+        score_group<R, 0, false>(queries, dim, keys, tokens, add, scores, score_stride);
+      }
       break;
   }
 }
 
 // Tokens whose weights are rounded together.
 constexpr std::int32_t kBlock = kWeightBlock;
+static_assert(kBlock <= kMostBased);
 
 // Weights times scales of up to kBlock tokens, rounded to 256 high + low times `step`; zeros
 // beyond.
@@ -172,36 +206,62 @@ struct WeightLimbs {
 
   WeightLimbs(const float* weights, std::ptrdiff_t weight_stride, const float* scale,
               std::int32_t tokens) {
-    float products[R][kBlock], inverse[R];
-    const std::int32_t padded = (tokens + 15) / 16 * 16;
-    for (int r = 0; r < R; ++r) {
-      const float* w = weights + r * weight_stride;
-      float32x4_t largest = vdupq_n_f32(0.0f);
-      std::int32_t t = 0;
-      for (; t + 4 <= tokens; t += 4) {
-        const float32x4_t x = vmulq_f32(vld1q_f32(w + t), vld1q_f32(scale + t));
-        vst1q_f32(products[r] + t, x);
-        largest = vmaxq_f32(largest, vabsq_f32(x));
-      }
-      float most = vmaxvq_f32(largest);
-      for (; t < tokens; ++t) {
-        products[r][t] = w[t] * scale[t];
-        most = std::max(most, products[r][t] < 0.0f ? -products[r][t] : products[r][t]);
-      }
-      for (; t < padded; ++t) products[r][t] = 0.0f;
-      inverse[r] = most > 0x1p-110f ? static_cast<float>(kQueryLimit) / most : 0.0f;
-      step[r] = most * (1.0f / static_cast<float>(kQueryLimit));
+    if (tokens == kBlock) {
+      round_all<kBlock>(weights, weight_stride, scale, tokens);
+    } else {
+      round_all<0>(weights, weight_stride, scale, tokens);
     }
-    // Rows after rows, so that the divisions of all are under way before the first is needed.
+  }
+
+ private:
+  // kTokens: their number where it is known, so that loops have no tails.
+  template <std::int32_t kTokens>
+  [[gnu::always_inline]] void round_all(const float* weights, std::ptrdiff_t weight_stride,
+                                        const float* scale, std::int32_t any_tokens) {
+    const std::int32_t tokens = kTokens > 0 ? kTokens : any_tokens;
+    const std::int32_t padded = (tokens + 15) / 16 * 16;
+    float products[R][kBlock];
+    float32x4_t largest[R];
+    for (int r = 0; r < R; ++r) largest[r] = vdupq_n_f32(0.0f);
+    std::int32_t t = 0;
+#pragma GCC unroll 2
+    for (; t + 4 <= tokens; t += 4) {
+      const float32x4_t s = vld1q_f32(scale + t);
+      for (int r = 0; r < R; ++r) {
+        const float32x4_t x = vmulq_f32(vld1q_f32(weights + r * weight_stride + t), s);
+        vst1q_f32(products[r] + t, x);
+        largest[r] = vmaxq_f32(largest[r], vabsq_f32(x));
+      }
+    }
+    float most[R], inverse[R];
     for (int r = 0; r < R; ++r) {
+      most[r] = vmaxvq_f32(largest[r]);
+      for (std::int32_t i = t; i < tokens; ++i) {
+        products[r][i] = weights[r * weight_stride + i] * scale[i];
+        most[r] = std::max(most[r], products[r][i] < 0.0f ? -products[r][i] : products[r][i]);
+      }
+      for (std::int32_t i = tokens; i < padded; ++i) products[r][i] = 0.0f;
+      inverse[r] = most[r] > 0x1p-110f ? static_cast<float>(kQueryLimit) / most[r] : 0.0f;
+      step[r] = most[r] * (1.0f / static_cast<float>(kQueryLimit));
+    }
+    // Added to 1.5 * 2^23 a number is rounded to the nearest integer, which is in the low bits; 128
+    // on top of it, as split() has it.
+    alignas(16) static constexpr float kMagic[4] = {0x1.8p23f + 128.0f, 0x1.8p23f + 128.0f,
+                                                    0x1.8p23f + 128.0f, 0x1.8p23f + 128.0f};
+    for (int r = 0; r < R; ++r) {
+      const float32x4_t factor = vdupq_n_f32(inverse[r]);
       const auto rounded = [&](std::int32_t i) __attribute__((always_inline)) {
-        const float* from = products[r] + i;
-        const int32x4_t a = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(from), inverse[r]));
-        const int32x4_t b = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(from + 4), inverse[r]));
-        return vuzp1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+        const float32x4_t x = vld1q_f32(products[r] + i), y = vld1q_f32(products[r] + i + 4);
+        float32x4_t a = fresh<float32x4_t>(kMagic, x, factor);
+        float32x4_t b = fresh<float32x4_t>(kMagic, y, factor);
+        accumulate(a, x, factor);
+        accumulate(b, y, factor);
+        return vreinterpretq_s8_s16(vuzp1q_s16(vreinterpretq_s16_f32(a), vreinterpretq_s16_f32(b)));
       };
       for (std::int32_t i = 0; i < padded; i += 16) {
-        split(rounded(i), rounded(i + 8), high[r] + i, low[r] + i);
+        const int8x16_t x = rounded(i), y = rounded(i + 8);
+        vst1q_s8(high[r] + i, vuzp2q_s8(x, y));
+        vst1q_s8(low[r] + i, veorq_s8(vuzp1q_s8(x, y), vdupq_n_s8(-128)));
       }
     }
   }
@@ -231,14 +291,19 @@ struct CodeSums {
   }
 };
 
-template <int R>
+// kTokens: their number where it is known; 0: `any_tokens`.
+template <int R, std::int32_t kTokens>
 [[gnu::always_inline]] inline void weigh_block(const WeightLimbs<R>& limbs,
                                                const std::int8_t* codes, std::ptrdiff_t stride,
-                                               std::int32_t tokens, float* out,
+                                               std::int32_t any_tokens, float* out,
                                                std::ptrdiff_t out_stride) {
+  const std::int32_t tokens = kTokens > 0 ? kTokens : any_tokens;
   CodeSums<R> sums;
   for (int r = 0; r < R; ++r) {
-    for (int j = 0; j < 2; ++j) sums.high[r][j] = sums.low[r][j] = vdupq_n_s32(0);
+    for (int j = 0; j < 2; ++j) {
+      sums.high[r][j] = vld1q_s32(kHighStart);
+      sums.low[r][j] = vld1q_s32(kLowStart);
+    }
   }
   for (std::int32_t t = 0; t < tokens; t += 16) {
     int8x16_t h[R], l[R];
@@ -267,9 +332,9 @@ template <int R>
   }
   for (int r = 0; r < R; ++r) {
     for (int j = 0; j < 2; ++j) {
-      const int32x4_t sum = vaddq_s32(vshlq_n_s32(sums.high[r][j], 8), sums.low[r][j]);
+      const float32x4_t sum = based_sum(sums.high[r][j], sums.low[r][j]);
       float* to = out + r * out_stride + 4 * j;
-      vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), vcvtq_f32_s32(sum), limbs.step[r]));
+      vst1q_f32(to, vfmaq_n_f32(vld1q_f32(to), sum, limbs.step[r]));
     }
   }
 }
@@ -282,7 +347,11 @@ void weigh_group(const float* weights, std::ptrdiff_t weight_stride, const CodeR
     const WeightLimbs<R> limbs(weights + t, weight_stride, values.scale + t, n);
     const std::int8_t* codes = values.codes + static_cast<std::ptrdiff_t>(t) * values.stride;
     for (std::int32_t i = 0; i < dim; i += 8) {
-      weigh_block<R>(limbs, codes + i, values.stride, n, out + i, out_stride);
+      if (n == kBlock) {
+        weigh_block<R, kBlock>(limbs, codes + i, values.stride, n, out + i, out_stride);
+      } else {
+        weigh_block<R, 0>(limbs, codes + i, values.stride, n, out + i, out_stride);
+      }
     }
   }
 }

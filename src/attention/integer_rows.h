@@ -24,8 +24,9 @@ struct IntegerLayout {
 
 IntegerLayout integer_layout(const Code& code) noexcept;
 
-// Scales, and offsets where there are any, of rows first .. first + n - 1, n <= kScaleRows: group g
-// of row t at [g * stride + t]. `work` holds 2 * kScaleRows * groups floats.
+// Scales, and offsets where there are any, of rows first .. first + n - 1: group g of row t at
+// [g * stride + t]. `work` holds 2 * n * groups floats. Memory is for kScaleRows rows of the most
+// groups there can be.
 inline constexpr std::int32_t kScaleRows = 64;
 void load_scales(const CodedSide::Part& part, const IntegerLayout& layout, std::int32_t first,
                  std::int32_t n, std::int32_t stride, float* scale, float* offset,

@@ -42,6 +42,7 @@ struct Avx2 {
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F fma(F a, F b, const float (&c)[4]) { return fma(a, b, set(c[0])); }
   static F pow2(F t) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)); }
   static F keep(F s, std::int32_t token, const std::int32_t* begin, const std::int32_t* end) {
     const __m256i t = _mm256_set1_epi32(token);

@@ -45,6 +45,7 @@ struct Avx512 {
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F fma(F a, F b, const float (&c)[4]) { return fma(a, b, set(c[0])); }
   static F pow2(F t) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)); }
   static F keep(F s, std::int32_t token, const std::int32_t* begin, const std::int32_t* end) {
     const __m512i t = _mm512_set1_epi32(token);

@@ -24,6 +24,11 @@ struct Neon {
   static F max(F a, F b) { return vmaxq_f32(a, b); }
   static F min(F a, F b) { return vminq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  static F fma(F a, F b, const float (&c)[4]) {
+    F sum = fresh<F>(c, a, b);
+    accumulate(sum, a, b);
+    return sum;
+  }
   static F pow2(F t) { return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(t), 23)); }
   static F keep(F s, std::int32_t token, const std::int32_t* begin, const std::int32_t* end) {
     const int32x4_t t = vdupq_n_s32(token);

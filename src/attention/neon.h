@@ -52,6 +52,17 @@ template <int kLane>
   asm("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(a), "w"(b), "i"(kLane));
 }
 
+// A constant for an instruction that overwrites it, from memory each time: the load pipes have time
+// for that, where a copy of a register would take its turn in the pipes of the arithmetic. The
+// instruction's operands only tell one use from another: else the compiler would load once and
+// copy.
+template <class F, class T, class A, class B>
+[[gnu::always_inline]] inline F fresh(const T (&four)[4], A a, B b) {
+  F x;
+  asm("ldr %q0, %1" : "=w"(x) : "Q"(four), "w"(a), "w"(b));
+  return x;
+}
+
 struct Pair {
   float32x4_t low, high;
 };

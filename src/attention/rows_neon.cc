@@ -37,10 +37,7 @@ template <int R, int N, bool kMixed, class T>
                                                const T* keys, std::ptrdiff_t stride, float factor,
                                                float* scores, std::ptrdiff_t score_stride) {
   float32x4_t sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < N; ++t) sums[r][t] = vdupq_n_f32(0.0f);
-  }
-  for (std::int32_t i = 0; i < dim; i += 8) {
+  const auto step = [&](std::int32_t i, auto first) __attribute__((always_inline)) {
     Pair q[R];
     for (int r = 0; r < R; ++r) q[r] = load8(queries + r * dim + i);
     for (int t = 0; t < N; ++t) {
@@ -50,10 +47,18 @@ template <int R, int N, bool kMixed, class T>
       } else {
         k = load8(keys + t * stride + i);
       }
-      for (int r = 0; r < R; ++r) accumulate(sums[r][t], k.low, q[r].low);
+      for (int r = 0; r < R; ++r) {
+        if constexpr (decltype(first)::value) {
+          sums[r][t] = vmulq_f32(k.low, q[r].low);
+        } else {
+          accumulate(sums[r][t], k.low, q[r].low);
+        }
+      }
       for (int r = 0; r < R; ++r) accumulate(sums[r][t], k.high, q[r].high);
     }
-  }
+  };
+  step(0, std::true_type{});
+  for (std::int32_t i = 8; i < dim; i += 8) step(i, std::false_type{});
   for (int r = 0; r < R; ++r) {
     if constexpr (N == 4) {
       const float32x4_t sum =
@@ -217,6 +222,12 @@ void weigh_group(const float* weights, std::ptrdiff_t weight_stride, const T* va
   for (; i + kBlock <= dim; i += kBlock) {
     weigh_block<R, kBlock>(weights, weight_stride, values + i, stride, tokens,
                            i == 0 ? next : nullptr, out + i, dim);
+  }
+  if constexpr (kBlock > 16) {  // four sums a row: two would wait for each other
+    for (; i + 16 <= dim; i += 16) {
+      weigh_block<R, 16>(weights, weight_stride, values + i, stride, tokens,
+                         i == 0 ? next : nullptr, out + i, dim);
+    }
   }
   for (; i < dim; i += 8) {
     weigh_block<R, 8>(weights, weight_stride, values + i, stride, tokens, i == 0 ? next : nullptr,
