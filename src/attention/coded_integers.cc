@@ -22,7 +22,7 @@ void CodedRun::round_queries() {
 // most groups holds, but no more than their bytes have room for, where those are unpacked.
 std::int32_t CodedRun::scale_rows(const detail::IntegerLayout& layout) const {
   if (layout.packed) return detail::kScaleRows;
-  return std::min(kRunTokens, most_groups_ / layout.groups * detail::kScaleRows);
+  return std::min(kBatchTokens, most_groups_ / layout.groups * detail::kScaleRows);
 }
 
 // Calls use(codes, first group's scales, tokens, offset in `part`) for some tokens at a time.
@@ -37,9 +37,14 @@ void CodedRun::each_codes(const CodedSide::Part& side, const detail::IntegerLayo
   }
 }
 
-void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at) {
+void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
+                              const std::byte* next) {
   const detail::IntegerLayout& layout = key_layout_;
   const std::int32_t stride = scale_rows(layout);
+  // The kernels see rows of bytes: `next` is theirs where rows lie so, and the first group's.
+  const auto ahead = [&](std::int32_t column, std::int32_t from) {
+    return next == nullptr || layout.packed || column > 0 ? nullptr : next + from * layout.width;
+  };
   const auto score = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
     float* const scores = scores_ + at + from;
     for (std::int32_t g = 0; g < layout.groups; ++g) {
@@ -48,37 +53,43 @@ void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std:
                          end = std::min(layout.width, begin + layout.group);
       for (std::int32_t i = begin; i < end; i += kMaxCodeDim) {
         kernels_.score_codes({numbers_ + i, key_dim_, query_scale_ + g * rows_}, rows_,
-                             std::min(kMaxCodeDim, end - i), {codes + i, layout.width, scale}, n,
-                             i > 0, scores, kRunStride);
+                             std::min(kMaxCodeDim, end - i),
+                             {codes + i, layout.width, scale, ahead(i, from)}, n, i > 0, scores,
+                             kBatchStride);
       }
       if (!layout.offsets) continue;
       const float* offset = scale_offset_ + g * stride;
       for (std::int32_t r = 0; r < rows_; ++r) {
         const float sum = query_sum_[g * rows_ + r];
-        for (std::int32_t t = 0; t < n; ++t) scores[r * kRunStride + t] += sum * offset[t];
+        for (std::int32_t t = 0; t < n; ++t) scores[r * kBatchStride + t] += sum * offset[t];
       }
     }
   };
   each_codes(side, layout, part, score);
 }
 
-void CodedRun::weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at) {
+void CodedRun::weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
+                              const std::byte* next) {
   const detail::IntegerLayout& layout = value_layout_;
   const std::int32_t stride = scale_rows(layout);
+  // The kernels see rows of bytes: `next` is theirs where rows lie so, and the first group's.
+  const auto ahead = [&](std::int32_t column, std::int32_t from) {
+    return next == nullptr || layout.packed || column > 0 ? nullptr : next + from * layout.width;
+  };
   const auto weigh = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
     const float* const weights = scores_ + at + from;
     for (std::int32_t g = 0; g < layout.groups; ++g) {
       const std::int32_t begin = g * layout.group,
                          end = std::min(layout.width, begin + layout.group);
-      kernels_.weigh_codes(weights, kRunStride, rows_,
-                           {codes + begin, layout.width, scale_ + g * stride}, end - begin, n,
-                           out_ + begin, value_dim_);
+      kernels_.weigh_codes(weights, kBatchStride, rows_,
+                           {codes + begin, layout.width, scale_ + g * stride, ahead(begin, from)},
+                           end - begin, n, out_ + begin, value_dim_);
       if (!layout.offsets) continue;
       const float* offset = scale_offset_ + g * stride;
       const std::int32_t last = std::min(end, value_code_->rank());  // padding stays zero
       for (std::int32_t r = 0; r < rows_; ++r) {
         float sum = 0.0f;
-        for (std::int32_t t = 0; t < n; ++t) sum += weights[r * kRunStride + t] * offset[t];
+        for (std::int32_t t = 0; t < n; ++t) sum += weights[r * kBatchStride + t] * offset[t];
         for (std::int32_t i = begin; i < last; ++i) out_[r * value_dim_ + i] += sum;
       }
     }

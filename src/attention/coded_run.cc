@@ -19,7 +19,8 @@ struct Sizes {
   std::size_t moved() const { return rows * key; }
   // In tile form [token][row]: products of a part may touch tokens up to the next multiple.
   std::size_t scores() const {
-    return rows * static_cast<std::size_t>(rows_form ? kRunStride : kCodedTokens + kTokenMultiple);
+    return rows *
+           static_cast<std::size_t>(rows_form ? kBatchStride : kCodedTokens + kTokenMultiple);
   }
   std::size_t state() const { return rows * (2 + value); }
   std::size_t per_row() const { return 4 * rows; }  // decay, begin, end, offset
@@ -90,35 +91,6 @@ CodedRun::CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels,
       rows_(item.positions * plan.group),
       padded_rows_(plan.rows_form() ? rows_ : (rows_ + kPanelRows - 1) / kPanelRows * kPanelRows) {}
 
-void CodedRun::foresee(std::span<const Segment> segments) const noexcept {
-  // Three steps, each reading what the one before asked for: the side, its part, the bytes.
-  constexpr std::size_t kBytesAhead = 4, kPartAhead = 8, kSideAhead = 12;
-  constexpr std::ptrdiff_t kLine = 64, kMost = 64 * kLine;
-  const auto each_side = [&](std::size_t ahead, auto use) {
-    if (ahead >= segments.size()) return;
-    for (const CodedSide* side :
-         {segments[ahead].coded_keys.get(), segments[ahead].coded_values.get()}) {
-      if (side != nullptr) use(side);
-    }
-  };
-  const auto ask = [&](const void* from, std::size_t bytes) {
-    const auto* at = static_cast<const char*>(from);
-    for (std::ptrdiff_t i = 0; i < std::min(static_cast<std::ptrdiff_t>(bytes), kMost);
-         i += kLine) {
-      __builtin_prefetch(at + i, 0, 2);  // the first-level cache has few places to wait
-    }
-  };
-  each_side(kSideAhead, [&](const CodedSide* side) { ask(side, sizeof *side); });
-  each_side(kPartAhead, [&](const CodedSide* side) {
-    ask(&side->part(item_.list_head), sizeof(CodedSide::Part));
-  });
-  each_side(kBytesAhead, [&](const CodedSide* side) {
-    const CodedSide::Part& part = side->part(item_.list_head);
-    ask(part.payload.data(), part.size.payload_bytes);
-    ask(part.scales.data(), part.size.scale_bytes);
-  });
-}
-
 bool CodedRun::continues(const Segment& segment) const noexcept {
   const auto same = [this](const CodedSide* side, const Code* code, std::int32_t head) {
     const CodedSide::Part* part = part_of(side, item_.list_head);
@@ -187,17 +159,20 @@ void CodedRun::lay_out() {
   // Rows are padded with zeros; what fills them later leaves the padding alone.
   const auto rows = static_cast<std::size_t>(padded_rows_);
   const auto dim = static_cast<std::size_t>(plan_.key_dim);
-  for (float* queries : {q_, turned_, mean_panels_}) std::fill_n(queries, rows * dim, 0.0f);
-  for (float* moved : {moved_q_, panels_}) {
-    std::fill_n(moved, rows * static_cast<std::size_t>(key_dim_), 0.0f);
-  }
+  const bool anchored = key_code_ != nullptr && key_code_->domain() == Domain::kAnchoredKey;
+  std::fill_n(q_, rows * dim, 0.0f);
+  if (anchored) std::fill_n(turned_, rows * dim, 0.0f);
+  if (anchored && tile_form()) std::fill_n(mean_panels_, rows * dim, 0.0f);
+  const std::size_t moved = rows * static_cast<std::size_t>(key_dim_);
+  std::fill_n(moved_q_, moved, 0.0f);
+  if (tile_form()) std::fill_n(panels_, moved, 0.0f);
   std::fill_n(max_, rows, -std::numeric_limits<float>::infinity());
   std::fill_n(sum_, rows, 0.0f);
   std::fill_n(out_, rows * static_cast<std::size_t>(value_dim_), 0.0f);
 }
 
 void CodedRun::add(const Segment& segment, IndexRange part, std::int32_t index) noexcept {
-  const std::int32_t most = tile_form() ? kCodedTokens : kRunTokens;
+  const std::int32_t most = tile_form() ? kCodedTokens : kBatchTokens;
   if (tokens_ > 0 && first_index_ + tokens_ != index) flush();
   if (tokens_ == 0) first_index_ = index;
   while (!part.empty()) {
@@ -251,7 +226,7 @@ bool CodedRun::find_ranges() {
 
 void CodedRun::soften_rows() {
   for (std::int32_t r = 0; r < rows_; ++r) {
-    float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride;
+    float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride;
     if (begin_[r] >= end_[r]) {
       std::fill_n(s, tokens_, 0.0f);
       continue;

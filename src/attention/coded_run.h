@@ -33,6 +33,10 @@ namespace kvspan {
 
 // Tokens decoded at a time.
 inline constexpr std::int32_t kCodedTokens = kTileTokens;
+// Tokens of a batch in rows form, and a row of its scores. Longer than a run of full-rank rows:
+// coefficients are shorter than rows, and each batch has its price.
+inline constexpr std::int32_t kBatchTokens = 2 * kRunTokens;
+inline constexpr std::int32_t kBatchStride = kBatchTokens + kScoreMultiple;
 
 // Floats of working memory that a run needs, for codes of at most these ranks; and for any coded
 // segment of a list, 0 when there is none. The plan's shapes are set.
@@ -76,10 +80,9 @@ class CodedRun {
   CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
            const Queries& queries, const AttentionItem& item, float* work) noexcept;
 
-  // Asks the memory for what a coded segment some way ahead of the current one will be read from:
-  // a batch is made of many small pieces, which no hardware foresees. `segments` are those after
-  // the current one.
-  void foresee(std::span<const Segment> segments) const noexcept;
+  // Asks the memory for the beginning of a coded segment some way ahead of `current`, which memory
+  // of its own makes hard to foresee for hardware. `next` are the segments after the current one.
+  void foresee(const Segment& current, std::span<const Segment> next) noexcept;
 
   bool open() const noexcept { return open_; }
   // Whether the segment can be added to the open run.
@@ -105,6 +108,11 @@ class CodedRun {
     return queries_.positions[static_cast<std::size_t>(item_.first_position + i)];
   }
 
+  // coded_ahead.cc
+  // What is read after a piece's keys, its values, and after its values, the keys of the next
+  // batch; null where that is not known. Their scales are asked for at once.
+  const std::byte* values_next(const detail::CodedPiece& piece) const;
+  const std::byte* keys_next(const detail::CodedPiece& piece) const;
   // coded_run.cc
   void lay_out();
   void flush();
@@ -117,7 +125,8 @@ class CodedRun {
   void score_part(const detail::CodedPiece& piece, IndexRange part, std::int32_t at);
   void move_queries(std::int32_t anchor);
   void pack(const float* from, std::int32_t dim, float* to) const;
-  void score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at);
+  void score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at,
+                    const std::byte* next = nullptr);
   void rebuild_keys(const detail::CodedPiece& piece, IndexRange part);
   void add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at);
   // coded_integers.cc
@@ -126,8 +135,10 @@ class CodedRun {
   template <class Use>
   void each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout, IndexRange part,
                   Use use);
-  void score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at);
-  void weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at);
+  void score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
+                      const std::byte* next);
+  void weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
+                      const std::byte* next);
   // received.cc
   void receive_rows();
   void receive_tile();
@@ -163,8 +174,9 @@ class CodedRun {
   std::array<detail::CodedPiece, kMaxPieces> pieces_;
   std::int32_t piece_count_ = 0;
   std::int32_t tokens_ = 0;
-  std::int32_t first_index_ = 0;  // of the batch's first token in the list
-  bool ranges_ = false;           // whether some row does not see all of it
+  std::int32_t first_index_ = 0;        // of the batch's first token in the list
+  bool ranges_ = false;                 // whether some row does not see all of it
+  const Segment* following_ = nullptr;  // the segment after the last one added; null: not known
 
   // Working memory, laid out at start.
   float* q_ = nullptr;        // [rows][plan.key_dim], scaled

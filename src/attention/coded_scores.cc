@@ -99,12 +99,13 @@ void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std:
   }
   const bool rebuilt = key_code_->domain() == Domain::kPreRopeKey;
   if (!rebuilt && detail::in_place(*key_code_)) {
-    score_loaded(moved_q_, detail::stored_rows(*piece.keys, part.begin), part.size(), at);
+    score_loaded(moved_q_, detail::stored_rows(*piece.keys, part.begin), part.size(), at,
+                 values_next(piece));
     add_means(piece, part, at);
     return;
   }
   if (key_layout_.usable && !tile_form()) {
-    score_integers(*piece.keys, part, at);
+    score_integers(*piece.keys, part, at, values_next(piece));
     add_means(piece, part, at);
     return;
   }
@@ -126,9 +127,10 @@ void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std:
 }
 
 // Products of the queries (those in `panels_` for the tile form) with n rows.
-void CodedRun::score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at) {
+void CodedRun::score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at,
+                            const std::byte* next) {
   if (!tile_form()) {
-    kernels_.score_rows(q, rows_, key_dim_, rows, n, nullptr, scores_ + at, kRunStride);
+    kernels_.score_rows(q, rows_, key_dim_, rows, n, next, scores_ + at, kBatchStride);
     return;
   }
   if (rows.data != reinterpret_cast<const std::byte*>(row_tile_)) {
@@ -154,7 +156,7 @@ void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::
   if (code.mean(0) == nullptr) return;
   if (code.domain() == Domain::kPostRopeKey) {
     for (std::int32_t r = 0; !tile_form() && r < rows_; ++r) {
-      float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride + at;
+      float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride + at;
       for (std::int32_t t = 0; t < part.size(); ++t) s[t] += offset_[r];
     }
     for (std::int32_t t = 0; tile_form() && t < part.size(); ++t) {
@@ -182,10 +184,10 @@ void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::
       continue;
     }
     kernels_.score_rows(turned_, rows_, plan_.key_dim, detail::rows_at(means, plan_.key_dim), n,
-                        nullptr, mean_scores_, kRunStride);
+                        nullptr, mean_scores_, kBatchStride);
     for (std::int32_t r = 0; r < rows_; ++r) {
-      float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride + first;
-      const float* m = mean_scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride;
+      float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride + first;
+      const float* m = mean_scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride;
       for (std::int32_t i = 0; i < n; ++i) s[i] += m[i];
     }
   }

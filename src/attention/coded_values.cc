@@ -35,19 +35,20 @@ void CodedRun::load_values(const detail::CodedPiece& piece) {
 
 void CodedRun::weigh_part(const detail::CodedPiece& piece) {
   const IndexRange part = piece.part;
-  const auto weigh = [&](const RowsView& rows, std::int32_t n, std::int32_t at) {
-    kernels_.weigh_rows(scores_ + at, kRunStride, rows_, rows, value_dim_, n, nullptr, out_);
+  const auto weigh = [&](const RowsView& rows, std::int32_t n, std::int32_t at,
+                         const std::byte* next = nullptr) {
+    kernels_.weigh_rows(scores_ + at, kBatchStride, rows_, rows, value_dim_, n, next, out_);
   };
   if (value_code_ == nullptr) {
     weigh(piece.segment->values.head(item_.list_head).from(part.begin), part.size(), piece.at);
     return;
   }
   if (detail::in_place(*value_code_)) {
-    weigh(detail::stored_rows(*piece.values, part.begin), part.size(), piece.at);
+    weigh(detail::stored_rows(*piece.values, part.begin), part.size(), piece.at, keys_next(piece));
     return;
   }
   if (value_layout_.usable) {
-    weigh_integers(*piece.values, part, piece.at);
+    weigh_integers(*piece.values, part, piece.at, keys_next(piece));
     return;
   }
   const auto rank = static_cast<std::size_t>(value_code_->rank());

@@ -172,7 +172,7 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
   std::fill_n(state.max, padded_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, padded_rows, 0.0f);
   std::fill_n(state.out, static_cast<std::ptrdiff_t>(padded_rows) * plan.value_dim, 0.0f);
-  run.load_queries();
+  bool loaded = false;
   CodedRun coded(plan, kernels, layer, queries, item,
                  work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats));
 
@@ -181,10 +181,14 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
     if (coded.open() && (!segment.coded() || !coded.continues(segment))) coded.finish(state);
     if (segment.coded()) {
       const std::span<const Segment> all = item.group->list->segments();
-      coded.foresee(all.subspan(static_cast<std::size_t>(&segment - all.data()) + 1));
+      coded.foresee(segment, all.subspan(static_cast<std::size_t>(&segment - all.data()) + 1));
       if (!coded.open()) coded.start(segment);
       coded.add(segment, needed, index);
-    } else if (plan.rows_form()) {
+      return;
+    }
+    if (!loaded) run.load_queries();
+    loaded = true;
+    if (plan.rows_form()) {
       const bool another = index - needed.begin + segment.tokens() < chunk.end;
       for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
         const std::int32_t end = std::min(needed.end, t + kRunTokens);

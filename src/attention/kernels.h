@@ -36,6 +36,9 @@ struct CodeRows {
   const std::int8_t* codes = nullptr;
   std::int32_t stride = 0;  // bytes
   const float* scale = nullptr;
+  // Where rows of the same number and size lie that will be read after these; null if none. Levels
+  // may ask memory for them on the way.
+  const std::byte* next = nullptr;
 };
 
 // Query rows rounded to integers of up to kQueryLimit in magnitude: number i of row r is

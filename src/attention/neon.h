@@ -63,6 +63,14 @@ template <class F, class T, class A, class B>
   return x;
 }
 
+// Asks for bytes that will be read soon, none if `from` is null. A few lines at a time: requests
+// beyond what the memory system can have under way hold up the arithmetic.
+[[gnu::always_inline]] inline void ask_for(const std::byte* from, std::ptrdiff_t offset,
+                                           std::ptrdiff_t bytes) {
+  if (from == nullptr) return;
+  for (std::ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + offset + i, 0, 2);
+}
+
 struct Pair {
   float32x4_t low, high;
 };

@@ -75,7 +75,7 @@ void CodedRun::receive_rows() {
   for (std::int32_t r = 0; r < rows_; ++r) {
     const std::int32_t count = end_[r] - begin_[r];
     if (count <= 0 || lse_[r] == -std::numeric_limits<float>::infinity()) continue;
-    float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kRunStride + begin_[r];
+    float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride + begin_[r];
     if (layer_.soft_cap > 0.0f) kernels_.cap(s, count, layer_.soft_cap);
     for (std::int32_t t = 0; t < count; ++t) s[t] = std::min(s[t] - lse_[r], 0.0f);
     kernels_.exp2(s, count, s);

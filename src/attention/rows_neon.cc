@@ -24,13 +24,6 @@ constexpr float kMixedScale = 0x1p-112f;
           vreinterpretq_f32_s32(vandq_s32(vshll_high_n_s16(h, 13), sign_and_digits))};
 }
 
-// Asks for the bytes that rows [token, token + 4) will have in what is read next.
-[[gnu::always_inline]] inline void prefetch(const std::byte* next, std::ptrdiff_t token,
-                                            std::ptrdiff_t row_bytes) {
-  const std::byte* from = next + token * row_bytes;
-  for (std::ptrdiff_t i = 0; i < 4 * row_bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
-}
-
 // Scores of R query rows and N tokens (N = 4 or 1), times `factor`.
 template <int R, int N, bool kMixed, class T>
 [[gnu::always_inline]] inline void score_block(const float* queries, std::int32_t dim,
@@ -74,10 +67,11 @@ template <int R, bool kMixed, class T>
 void score_run(const float* queries, std::int32_t dim, const T* keys, std::ptrdiff_t stride,
                std::int32_t tokens, float factor, const std::byte* next, float* scores,
                std::ptrdiff_t score_stride) {
+  const std::ptrdiff_t row_bytes = stride * std::ptrdiff_t{sizeof(T)};
   std::int32_t t = 0;
   for (; t + 4 <= tokens; t += 4) {
     const T* row = keys + t * stride;
-    if (next != nullptr) prefetch(next, t, stride * std::ptrdiff_t{sizeof(T)});
+    ask_for(next, t * row_bytes, 4 * row_bytes);
     score_block<R, 4, kMixed>(queries, dim, row, stride, factor, scores + t, score_stride);
   }
   for (; t < tokens; ++t) {
@@ -188,6 +182,7 @@ template <int R, int D, class T>
     for (int i = 0; i < D / 4; ++i) sums[r][i] = vld1q_f32(out + r * out_stride + i * 4);
   }
   float32x4_t low[R], high[R];
+  const std::ptrdiff_t row_bytes = stride * std::ptrdiff_t{sizeof(T)};
   std::int32_t t = 0;
   for (; t + 4 <= tokens; t += 4) {
     for (int r = 0; r < R; ++r) {
@@ -195,7 +190,7 @@ template <int R, int D, class T>
       high[r] = vmulq_n_f32(low[r], 1.0f / kMixedScale);
     }
     const T* row = values + t * stride;
-    if (next != nullptr) prefetch(next, t, stride * std::ptrdiff_t{sizeof(T)});
+    ask_for(next, t * row_bytes, 4 * row_bytes);
     weigh_token<R, D, 0>(sums, row, low, high);
     weigh_token<R, D, 1>(sums, row + stride, low, high);
     weigh_token<R, D, 2>(sums, row + 2 * stride, low, high);
