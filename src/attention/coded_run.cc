@@ -22,6 +22,10 @@ struct Sizes {
     return rows *
            static_cast<std::size_t>(rows_form ? kBatchStride : kCodedTokens + kTokenMultiple);
   }
+  // Products with turned means, kCodedTokens at a time.
+  std::size_t mean_scores() const {
+    return rows * static_cast<std::size_t>(kCodedTokens + kTokenMultiple);
+  }
   std::size_t state() const { return rows * (2 + value); }
   std::size_t per_row() const { return 4 * rows; }  // decay, begin, end, offset
   std::size_t row_tile() const {
@@ -40,8 +44,8 @@ struct Sizes {
     return numbers() + 2 * query_groups() + 4 * scales() + code_tile();
   }
   std::size_t total() const {
-    return 3 * queries() + 2 * moved() + 2 * scores() + state() + per_row() + row_tile() +
-           mean_rows() + row() + value_sums() + integers();
+    return 3 * queries() + 2 * moved() + scores() + mean_scores() + state() + per_row() +
+           row_tile() + mean_rows() + row() + value_sums() + integers();
   }
 };
 
@@ -136,7 +140,7 @@ void CodedRun::lay_out() {
   moved_q_ = take(s.moved());
   panels_ = take(s.moved());
   scores_ = take(s.scores());
-  mean_scores_ = take(s.scores());
+  mean_scores_ = take(s.mean_scores());
   max_ = take(s.rows);
   sum_ = take(s.rows);
   out_ = take(s.rows * s.value);

@@ -34,8 +34,8 @@ namespace kvspan {
 // Tokens decoded at a time.
 inline constexpr std::int32_t kCodedTokens = kTileTokens;
 // Tokens of a batch in rows form, and a row of its scores. Longer than a run of full-rank rows:
-// coefficients are shorter than rows, and each batch has its price.
-inline constexpr std::int32_t kBatchTokens = 2 * kRunTokens;
+// coefficients are shorter than rows, and each batch has its price. Scores of four rows are 16 KiB.
+inline constexpr std::int32_t kBatchTokens = 4 * kRunTokens;
 inline constexpr std::int32_t kBatchStride = kBatchTokens + kScoreMultiple;
 
 // Floats of working memory that a run needs, for codes of at most these ranks; and for any coded

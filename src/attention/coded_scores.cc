@@ -184,10 +184,10 @@ void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::
       continue;
     }
     kernels_.score_rows(turned_, rows_, plan_.key_dim, detail::rows_at(means, plan_.key_dim), n,
-                        nullptr, mean_scores_, kBatchStride);
+                        nullptr, mean_scores_, kCodedTokens);
     for (std::int32_t r = 0; r < rows_; ++r) {
       float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride + first;
-      const float* m = mean_scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride;
+      const float* m = mean_scores_ + static_cast<std::ptrdiff_t>(r) * kCodedTokens;
       for (std::int32_t i = 0; i < n; ++i) s[i] += m[i];
     }
   }

@@ -153,7 +153,7 @@ void score_group(const IntegerQueries& queries, std::int32_t any_dim, const Code
   constexpr int kBlocks = R <= 2 || (R == 3 && kDim != 32) ? 2 : 1;
   std::int32_t t = 0;
   for (; t + 4 * kBlocks <= tokens; t += 4 * kBlocks) {
-    ask_for(keys.next, t * stride, 4 * kBlocks * stride);
+    ask_for(keys.next, t * stride, 4 * kBlocks * (kDim > 0 ? std::ptrdiff_t{kDim} : stride));
     score_block<R, kBlocks, kBased, (kDim > 0)>(limbs, queries.scale, dim, keys.codes + t * stride,
                                                 stride, keys.scale + t, add, scores + t,
                                                 score_stride);
@@ -349,7 +349,8 @@ void weigh_group(const float* weights, std::ptrdiff_t weight_stride, const CodeR
     const std::int8_t* codes = values.codes + static_cast<std::ptrdiff_t>(t) * values.stride;
     for (std::int32_t i = 0; i < dim; i += 8) {
       // Each 8 coordinates ask for their share of the block's bytes.
-      ask_for(values.next, t * std::ptrdiff_t{values.stride} + i * n, 8 * n);
+      ask_for(values.next, t * std::ptrdiff_t{values.stride} + i * n,
+              n == kBlock ? 8 * kBlock : 8 * n);
       if (n == kBlock) {
         weigh_block<R, kBlock>(limbs, codes + i, values.stride, n, out + i, out_stride);
       } else {

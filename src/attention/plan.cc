@@ -104,7 +104,8 @@ AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup>
     plan.groups.push_back(part);
   }
   const std::int32_t most = most_items(plan);
-  for (std::int32_t tokens = kChunkTokens;; tokens *= 2) {
+  const bool coded = plan.coded_work_floats > 0;
+  for (std::int32_t tokens = coded ? kCodedChunkTokens : kChunkTokens;; tokens *= 2) {
     cut(plan, tokens);
     if (!plan.partial || plan.items <= most) return plan;
   }

@@ -28,6 +28,9 @@ inline constexpr std::int32_t kRunStride = kRunTokens + kScoreMultiple;
 // A chunk has this many tokens, doubled until there are no more than kMaxItems items (few rows) or
 // kMaxTileItems (many): this bounds the memory for partial results.
 inline constexpr std::int32_t kChunkTokens = 1024;
+// Where some tokens are coded: they take a quarter of the time, and each chunk moves the queries to
+// where the coefficients are, and its sums back.
+inline constexpr std::int32_t kCodedChunkTokens = 2048;
 inline constexpr std::int32_t kMaxItems = 256;
 inline constexpr std::int32_t kMaxTileItems = 64;
 
