@@ -116,6 +116,16 @@ TEST(Spec4_02_CoefficientSpace, HoldsForRunsOfSegmentsOfAnyLength) {
   }
 }
 
+TEST(Spec4_02_CoefficientSpace, HoldsForAHundredThousandTokens) {
+  for (const char* codec : {"f16", "int8:row"}) {
+    const RunCase c(run_layer(0), 100000, 1, 1000,
+                    {.domain = Domain::kPostRopeKey, .rank = 8, .codec = codec},
+                    {.rank = 16, .codec = codec}, false);
+    expect_same(c.problem, c.list, codec);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(Spec4_02_CoefficientSpace, BitsOfRunsDoNotDependOnTheNumberOfThreads) {
   for (const Domain domain : kKeyDomains) {
     for (const char* codec : {"f16", "int8:row"}) {
