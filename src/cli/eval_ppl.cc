@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "cli/calibration.h"
 #include "cli/data_folder.h"
+#include "cli/eval_session.h"
 #include "cli/eval_tasks.h"
 #include "cli/flags.h"
 #include "cli/format.h"
@@ -135,22 +136,6 @@ Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, cons
     return fail(windows.error().code, "'{}': {} (--ctx)", measured.path, windows.error().message);
   }
   return windows;
-}
-
-Result<bool> any_needs_calibration(const std::vector<std::string>& recipes) {
-  for (const std::string& recipe : recipes) {
-    KVSPAN_TRY(const bool needed, needs_calibration(recipe));
-    if (needed) return true;
-  }
-  return false;
-}
-
-CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
-  return [&engine, calibration](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
-    KVSPAN_TRY(const CacheFactory caches,
-               CacheFactory::create(engine.cache_shape(), recipe, calibration));
-    return caches.make();
-  };
 }
 
 Result<int> eval_ppl(const PplFlags& flags) {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tasks of `kvspan eval` share: flags, the model, caches of several recipes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "eval/perplexity.h"
+#include "kvspan/calibration.h"
+#include "model/tokenizer.h"
+
+namespace kvspan::cli {
+
+struct TaskFlags {
+  ModelFlags model;
+  std::vector<std::string> recipes;
+  std::string json;
+  std::int64_t limit = 0;  // 0: all there are
+  std::int64_t seed = 0;
+
+  // `recipes` without the reference, which is measured anyway.
+  std::vector<std::string> others(const std::string& reference) const;
+};
+// -m, -t, --cpu-level, --cache, --seed, --json
+void add_task_flags(CLI::App& app, TaskFlags& flags);
+
+Result<bool> any_needs_calibration(const std::vector<std::string>& recipes);
+
+// Caches of `engine`'s model; both have to outlive it.
+CacheSource cache_source(const Engine& engine, const Calibration* calibration);
+
+// A model that Ctrl-C stops, with what the recipes need.
+struct EvalSession {
+  std::string path;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<Calibration> calibration;
+
+  static Result<EvalSession> open(const TaskFlags& flags);
+  CacheSource caches() const {
+    return cache_source(*engine, calibration ? &*calibration : nullptr);
+  }
+};
+
+// A file of data/tasks, whole and checked.
+Result<std::string> read_task_file(const std::string& path);
+Result<std::string> task_file_path(const std::string& name);
+
+}  // namespace kvspan::cli
