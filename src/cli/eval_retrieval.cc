@@ -152,7 +152,7 @@ Action setup_eval_passkey(CLI::App& app) {
   Action action = setup(app, std::make_shared<RetrievalFlags>());
   app.footer(
       "Examples:\n"
-      "  kvspan eval passkey -m smollm2 --length 2048 --limit 20 --cache window:recent=512\n"
+      "  kvspan eval passkey -m smollm2 --length 2048 --limit 20 --cache window:size=512\n"
       "Five digits are hidden at a random place of a book's text; an answer that has them counts.");
   return action;
 }

@@ -81,7 +81,7 @@ Action setup_eval_text(CLI::App& app) {
   data->description("Rows in the same layout (default: those that come with kvspan)");
   app.footer(fmt::format(
       "Examples:\n"
-      "  kvspan eval {0} -m smollm2 --limit 200 --cache quant:bits=4 --cache window\n"
+      "  kvspan eval {0} -m smollm2 --limit 200 --cache quant:bits=4 --cache window:size=64\n"
       "  kvspan eval {0} -m gemma3 --cache streaming --json {0}.json\n"
       "Scored as lm-evaluation-harness does; docs/eval.md has prompts, metrics and data.",
       app.get_name()));

@@ -34,8 +34,8 @@ class Fitting {
     KVSPAN_TRY(const std::size_t tokens, count_(sample));
     return tokens + static_cast<std::size_t>(task_.answer_tokens) <= options_.length;
   }
-  // The most units with which the first sample fits.
-  Result<std::size_t> most_units() const;
+  // The most units with which sample `index` fits, searched for around `near`.
+  Result<std::size_t> most_units(std::size_t index, std::size_t near) const;
 
  private:
   const RetrievalTask& task_;
@@ -43,9 +43,9 @@ class Fitting {
   const CountTokens& count_;
 };
 
-Result<std::size_t> Fitting::most_units() const {
-  std::size_t low = task_.least_units;
-  const RetrievalSample shortest = sample(low, 0);
+Result<std::size_t> Fitting::most_units(std::size_t index, std::size_t near) const {
+  const std::size_t least = task_.least_units;
+  const RetrievalSample shortest = sample(least, index);
   KVSPAN_TRY(const bool any, fits(shortest));
   if (!any) {
     KVSPAN_TRY(const std::size_t tokens, count_(shortest));
@@ -53,17 +53,23 @@ Result<std::size_t> Fitting::most_units() const {
                 "{} tokens are too few for {}: its shortest prompt takes {}, its answer {}",
                 options_.length, task_.name, tokens, task_.answer_tokens);
   }
-  const std::size_t limit = task_.most_units > 0 ? task_.most_units : options_.length;
-  std::size_t high = std::min(2 * low, limit);  // not known to fit
-  while (high < limit) {
-    KVSPAN_TRY(const bool fit, fits(sample(high, 0)));
+  // Low fits, and nothing beyond high does: every unit takes at least a token.
+  std::size_t low = least;
+  std::size_t high = std::max(least, task_.most_units > 0 ? task_.most_units : options_.length);
+  if (near > low && near <= high) {
+    KVSPAN_TRY(const bool fit, fits(sample(near, index)));
+    (fit ? low : high) = fit ? near : near - 1;
+  }
+  // Growing steps up, so that no prompt is made that is much longer than the one looked for.
+  for (std::size_t step = std::max<std::size_t>(1, low / 32); low < high; step *= 2) {
+    const std::size_t at = std::min(low + step, high);
+    KVSPAN_TRY(const bool fit, fits(sample(at, index)));
+    (fit ? low : high) = fit ? at : at - 1;
     if (!fit) break;
-    low = high;
-    high = std::min(2 * high, limit);
   }
   while (low < high) {
     const std::size_t middle = low + (high - low + 1) / 2;
-    KVSPAN_TRY(const bool fit, fits(sample(middle, 0)));
+    KVSPAN_TRY(const bool fit, fits(sample(middle, index)));
     if (fit) {
       low = middle;
     } else {
@@ -90,22 +96,11 @@ Result<std::vector<RetrievalSample>> make_samples(const RetrievalTask& task,
                                                   const SampleOptions& options,
                                                   const CountTokens& count) {
   const Fitting fitting(task, options, count);
-  KVSPAN_TRY(const std::size_t most, fitting.most_units());
   std::vector<RetrievalSample> out;
+  std::size_t units = task.least_units;
   for (std::size_t i = 0; i < options.count; ++i) {
-    // Another sample's words can take more tokens than the first one's.
-    for (std::size_t units = most;; units -= std::max<std::size_t>(1, units / 64)) {
-      RetrievalSample sample = fitting.sample(units, i);
-      KVSPAN_TRY(const bool fit, fitting.fits(sample));
-      if (fit) {
-        out.push_back(std::move(sample));
-        break;
-      }
-      if (units <= task.least_units) {
-        return fail(ErrorCode::kInvalidArgument, "{} tokens are too few for sample {} of {}",
-                    options.length, i + 1, task.name);
-      }
-    }
+    KVSPAN_TRY(units, fitting.most_units(i, units));
+    out.push_back(fitting.sample(units, i));
   }
   return out;
 }

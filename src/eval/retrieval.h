@@ -56,7 +56,7 @@ struct SampleOptions {
   std::size_t count = 1;
   std::uint64_t seed = 0;
 };
-// Samples of as many units as fit into `length`. The same options give the same samples, and the
+// Samples of as many units each as fit into `length`. The same options give the same samples, and the
 // first of many are those of fewer. Fails where not even the shortest prompt fits.
 Result<std::vector<RetrievalSample>> make_samples(const RetrievalTask& task,
                                                   const SampleOptions& options,

@@ -65,7 +65,7 @@ Result<RetrievalTask> ruler_task(std::string_view name, std::size_t length,
   }
   std::vector<std::string> names;
   for (const RulerTaskInfo& task : kTasks) names.emplace_back(task.name);
-  return fail(ErrorCode::kInvalidArgument, "RULER has no task '{}'{}; its tasks: {}", name,
+  return fail(ErrorCode::kInvalidArgument, "RULER has no task '{}'{} (its tasks: {})", name,
               did_you_mean(name, names), fmt::join(names, ", "));
 }
 
