@@ -82,33 +82,41 @@ Json samples_json(const std::vector<RetrievalSample>& samples, const RowsReport&
   return out;
 }
 
-// The samples of one task, scored.
-Result<TaskResult> measure(const RetrievalTask& task, const RetrievalFlags& flags,
-                           const EvalSession& session) {
-  const PromptForm form = flags.chat ? PromptForm::kChat : PromptForm::kPlain;
+PromptForm form_of(const RetrievalFlags& flags) {
+  return flags.chat ? PromptForm::kChat : PromptForm::kPlain;
+}
+
+Result<std::vector<RetrievalSample>> samples_of(const RetrievalTask& task,
+                                                const RetrievalFlags& flags,
+                                                const EvalSession& session) {
   SampleOptions options;
   options.length = static_cast<std::size_t>(flags.length);
   options.count = static_cast<std::size_t>(flags.limit);
   options.seed = static_cast<std::uint64_t>(flags.seed);
   auto samples =
       make_samples(task, options, [&](const RetrievalSample& sample) -> Result<std::size_t> {
-        KVSPAN_TRY(const auto tokens, encode_sample(*session.tokenizer, sample, form));
+        KVSPAN_TRY(const auto tokens, encode_sample(*session.tokenizer, sample, form_of(flags)));
         return tokens.size();
       });
   if (!samples) return fail(samples.error().code, "--length: {}", samples.error().message);
+  return samples;
+}
+
+Result<TaskResult> measure(const RetrievalTask& task, const std::vector<RetrievalSample>& samples,
+                           const RetrievalFlags& flags, const EvalSession& session) {
   std::optional<ProgressBar> bar;
-  auto report =
-      measure_rows(*session.engine, samples->size(), "full", flags.others("full"), session.caches(),
-                   retrieval_scorer(*session.engine, *session.tokenizer, task, *samples, form),
-                   [&](std::size_t done, std::size_t total) {
-                     if (!bar) bar.emplace("asking " + task.name, "prompts", total);
-                     bar->update(done);
-                   });
+  auto report = measure_rows(
+      *session.engine, samples.size(), "full", flags.others("full"), session.caches(),
+      retrieval_scorer(*session.engine, *session.tokenizer, task, samples, form_of(flags)),
+      [&](std::size_t done, std::size_t total) {
+        if (!bar) bar.emplace("asking " + task.name, "prompts", total);
+        bar->update(done);
+      });
   if (!report) return std::move(report).error();
-  Json texts = samples_json(*samples, *report);
+  Json texts = samples_json(samples, *report);
   return TaskResult{task.name,
                     {{"score", Metric::Kind::kShare}},
-                    samples->size(),
+                    samples.size(),
                     std::move(*report),
                     std::move(texts)};
 }
@@ -121,14 +129,21 @@ Result<int> eval_retrieval(const std::string& name, const RetrievalFlags& flags)
   } else {
     tasks.push_back(name == "passkey" ? passkey_task(data) : key_value_lookup_task());
   }
-  KVSPAN_TRY(const EvalSession session, EvalSession::open(flags));
+  KVSPAN_TRY(EvalSession session, EvalSession::open(flags));
   if (flags.length > session.engine->info().context) {
     return fail(ErrorCode::kInvalidArgument, "--length: {} exceeds the model's context of {}",
                 flags.length, session.engine->info().context);
   }
-  std::vector<TaskResult> results;
+  // All prompts first: a length that is too short for one task is told before hours of another.
+  std::vector<std::vector<RetrievalSample>> samples;
   for (const RetrievalTask& task : tasks) {
-    KVSPAN_TRY(auto result, measure(task, flags, session));
+    KVSPAN_TRY(auto made, samples_of(task, flags, session));
+    samples.push_back(std::move(made));
+  }
+  KVSPAN_CHECK_OK(session.calibrate(flags));
+  std::vector<TaskResult> results;
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    KVSPAN_TRY(auto result, measure(tasks[t], samples[t], flags, session));
     results.push_back(std::move(result));
     if (results.back().report.cancelled) break;
   }

@@ -59,11 +59,15 @@ Result<EvalSession> EvalSession::open(const TaskFlags& flags) {
   KVSPAN_TRY(out.engine, Engine::load(out.path, options));
   out.engine->set_cancel_flag(&interrupted());
   KVSPAN_TRY(out.tokenizer, Tokenizer::open(out.path));
-  KVSPAN_TRY(const bool calibrated, any_needs_calibration(flags.recipes));
-  if (calibrated) {
-    KVSPAN_TRY(out.calibration, calibration_for(*out.engine));
-  }
   return out;
+}
+
+Status EvalSession::calibrate(const TaskFlags& flags) {
+  KVSPAN_TRY(const bool needed, any_needs_calibration(flags.recipes));
+  if (needed) {
+    KVSPAN_TRY(calibration, calibration_for(*engine));
+  }
+  return {};
 }
 
 Result<std::string> read_task_file(const std::string& path) {

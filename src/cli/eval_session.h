@@ -40,6 +40,9 @@ struct EvalSession {
   std::optional<Calibration> calibration;
 
   static Result<EvalSession> open(const TaskFlags& flags);
+  // Makes the calibration that a recipe needs, where there is none yet: minutes, so that input is
+  // checked before.
+  Status calibrate(const TaskFlags& flags);
   CacheSource caches() const {
     return cache_source(*engine, calibration ? &*calibration : nullptr);
   }

@@ -40,9 +40,10 @@ Result<TextTask> read_task(const std::string& name, const RowFlags& flags,
 }
 
 Result<int> eval_text(const std::string& name, const RowFlags& flags) {
-  KVSPAN_TRY(const EvalSession session, EvalSession::open(flags));
+  KVSPAN_TRY(EvalSession session, EvalSession::open(flags));
   std::string path;
   KVSPAN_TRY(const TextTask task, read_task(name, flags, session, path));
+  KVSPAN_CHECK_OK(session.calibrate(flags));
   std::optional<ProgressBar> bar;
   auto report =
       measure_rows(*session.engine, task.rows, "full", flags.others("full"), session.caches(),
