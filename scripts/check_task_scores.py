@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares `kvspan eval TASK` with Hugging Face transformers: check_task_scores.py MODEL.gguf KVSPAN.json... [options]
+
+KVSPAN.json is what `kvspan eval TASK -m MODEL.gguf --limit N --json KVSPAN.json` wrote, for any of lambada, piqa, arc_easy,
+winogrande and the other log-likelihood tasks (several files of one task, with parts of its rows as --data, count as
+one). The same rows are scored here with the weights of the same
+file as transformers reads them (f32) and with its own tokenizer, by the rules of lm-evaluation-harness: context and
+continuation are encoded together and split where the encoded context ends. Prints, for each task, both accuracies, the rows
+where they differ, and the largest difference of the gold answer's log-likelihood. Exit 1 where an accuracy differs by more
+than one row in two hundred.
+
+    --work FILE    keeps log-likelihoods there, one line a row, and goes on from what it holds
+    --seconds N    stops after N seconds, to be called again
+    --threads N    default 1
+
+Needs torch, transformers and gguf. quantized weights: kvspan rounds activations to 8 bits as ggml does, transformers does
+not, so that answers of nearly equal likelihood may change places; `--weights f32` of kvspan has neither.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+import time
+
+def branches(row):
+    """(context, continuation, characters) of every answer; of LAMBADA there is one."""
+    if "contexts" in row:
+        return [(c, row["continuation"], len(row["continuation"])) for c in row["contexts"]]
+    if "choices" in row:
+        return [(row["query"], " " + c, len(c)) for c in row["choices"]]
+    return [(row["prompt"], row["target"], len(row["target"]))]
+
+
+class Scorer:
+    def __init__(self, model, threads):
+        import torch
+        import transformers
+        self.torch = torch
+        torch.set_num_threads(threads)
+        folder, name = os.path.split(os.path.abspath(model))
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
+
+    def pair(self, context, continuation):
+        return self.tokenizer(context + continuation)["input_ids"], len(self.tokenizer(context)["input_ids"])
+
+    def score(self, row):
+        """[sum of log-probabilities, whether all tokens are the most likely] of every answer."""
+        torch = self.torch
+        pairs = []
+        for context, continuation, _ in branches(row):
+            kept = context.rstrip()
+            pairs.append(self.pair(kept, context[len(kept):] + continuation))
+        longest = max(len(tokens) for tokens, _ in pairs)
+        ids = torch.zeros((len(pairs), longest), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for i, (tokens, _) in enumerate(pairs):
+            ids[i, :len(tokens)] = torch.tensor(tokens)
+            mask[i, :len(tokens)] = 1
+        # Padding is to the right, which nothing before it sees.
+        with torch.no_grad():
+            hidden = self.model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        out = []
+        for i, (tokens, begin) in enumerate(pairs):
+            with torch.no_grad():
+                scored = self.model.lm_head(hidden[i, begin - 1:len(tokens) - 1]).double().log_softmax(-1)
+            targets = ids[i, begin:len(tokens)]
+            out.append([scored.gather(1, targets[:, None]).sum().item(), bool((scored.argmax(-1) == targets).all())])
+        return out
+
+
+def judged(row, scores):
+    """acc, acc_norm, nats of the gold answer."""
+    if "target" in row:
+        return float(scores[0][1]), None, -scores[0][0]
+    sums = [s for s, _ in scores]
+    norms = [s / n for s, (_, _, n) in zip(sums, branches(row))]
+    return (float(sums.index(max(sums)) == row["gold"]), float(norms.index(max(norms)) == row["gold"]), -sums[row["gold"]])
+
+
+def compare(task, rows, scores, by_row):
+    """Prints the comparison of one task; whether the accuracies are near enough."""
+    ours = [judged(row, score) for row, score in zip(rows, scores)]
+    count = len(ours)
+    nats = by_row["ppl" if task == "lambada" else "gold_nll"]
+    worst = max(abs(a[2] - b) for a, b in zip(ours, nats))
+    fine = True
+    for metric, index in (("acc", 0), ("acc_norm", 1)):
+        if metric not in by_row:
+            continue
+        differ = sum(a[index] != b for a, b in zip(ours, by_row[metric]))
+        here, there = sum(a[index] for a in ours), sum(by_row[metric])
+        fine &= abs(here - there) <= math.ceil(count / 200)
+        print(f"{task:14} {metric:8} {count:4} rows   kvspan {there:4.0f} ({there / count:6.1%})   "
+              f"transformers {here:4.0f} ({here / count:6.1%})   rows that differ: {differ}")
+    print(f"{task:14} nats of the gold answer: largest difference {worst:.4f}, of up to {max(nats):.1f}")
+    return fine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("results", nargs="+")
+    parser.add_argument("--work")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--threads", type=int, default=1)
+    flags = parser.parse_args()
+    end = time.monotonic() + flags.seconds
+    known = {}
+    if flags.work and os.path.exists(flags.work):
+        for line in open(flags.work):
+            entry = json.loads(line)
+            known[entry["row"]] = entry["scores"]
+    work = open(flags.work, "a") if flags.work else None
+    tasks = {}
+    for path in flags.results:
+        found = json.load(open(path))
+        lines, by_row = tasks.setdefault(found["task"], ([], {}))
+        full = found["rows"][0]
+        with open(found["data"], encoding="utf-8") as file:
+            lines += [line for line in file if line.strip()][:full["rows"]]
+        for metric, values in full["by_row"].items():
+            by_row.setdefault(metric, []).extend(values)
+    scorer, fine = None, True
+    for task, (lines, by_row) in tasks.items():
+        for i, line in enumerate(lines):
+            if line in known:
+                continue
+            if time.monotonic() > end:
+                sys.exit(f"{task}: {i} of {len(lines)} rows; call again")
+            scorer = scorer or Scorer(flags.model, flags.threads)
+            known[line] = scorer.score(json.loads(line))
+            if work:
+                print(json.dumps({"row": line, "scores": known[line]}), file=work, flush=True)
+        fine &= compare(task, [json.loads(line) for line in lines], [known[line] for line in lines], by_row)
+    sys.exit(0 if fine else 1)
+
+
+if __name__ == "__main__":
+    main()
