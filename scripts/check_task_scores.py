@@ -1,28 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares `kvspan eval TASK` with Hugging Face transformers: check_task_scores.py MODEL.gguf KVSPAN.json... [options]
+"""Compares `kvspan eval TASK` with other programs: check_task_scores.py MODEL.gguf KVSPAN.json... [options]
 
 KVSPAN.json is what `kvspan eval TASK -m MODEL.gguf --limit N --json KVSPAN.json` wrote, for any of lambada, piqa, arc_easy,
 winogrande and the other log-likelihood tasks (several files of one task, with parts of its rows as --data, count as
-one). The same rows are scored here with the weights of the same
-file as transformers reads them (f32) and with its own tokenizer, by the rules of lm-evaluation-harness: context and
-continuation are encoded together and split where the encoded context ends. Prints, for each task, both accuracies, the rows
-where they differ, and the largest difference of the gold answer's log-likelihood. Exit 1 where an accuracy differs by more
-than one row in two hundred.
+one). The same rows are encoded here by transformers' tokenizer and scored with logits of transformers or llama.cpp, by the
+rules of lm-evaluation-harness: context and continuation are encoded together and split where the encoded context ends.
+Prints, for each task, both accuracies, the rows where they differ, and the largest difference of the gold answer's
+log-likelihood. Exit 1 where an accuracy differs by more than one row in two hundred.
 
+    --llama FILE   logits of llama.cpp: FILE is scripts/llama_logits.cc, built; default: transformers, weights as f32
     --work FILE    keeps log-likelihoods there, one line a row, and goes on from what it holds
     --seconds N    stops after N seconds, to be called again
-    --threads N    default 1
+    --threads N    of transformers; default 1
 
-Needs torch, transformers and gguf. quantized weights: kvspan rounds activations to 8 bits as ggml does, transformers does
-not, so that answers of nearly equal likelihood may change places; `--weights f32` of kvspan has neither.
+Needs transformers and gguf; torch and accelerate for transformers' logits. With quantized weights ggml rounds activations to 8
+bits and transformers does not, so that answers of nearly equal likelihood may change places.
 """
 import argparse
 import json
 import math
 import os
+import subprocess
 import sys
+import tempfile
 import time
+
 
 def branches(row):
     """(context, continuation, characters) of every answer; of LAMBADA there is one."""
@@ -33,42 +36,64 @@ def branches(row):
     return [(row["prompt"], row["target"], len(row["target"]))]
 
 
-class Scorer:
-    def __init__(self, model, threads):
-        import torch
+class Encoder:
+    def __init__(self, model):
         import transformers
-        self.torch = torch
-        torch.set_num_threads(threads)
         folder, name = os.path.split(os.path.abspath(model))
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
 
-    def pair(self, context, continuation):
-        return self.tokenizer(context + continuation)["input_ids"], len(self.tokenizer(context)["input_ids"])
-
-    def score(self, row):
-        """[sum of log-probabilities, whether all tokens are the most likely] of every answer."""
-        torch = self.torch
-        pairs = []
+    def encode(self, row):
+        """(token ids, number of the first scored one) of every answer."""
+        out = []
         for context, continuation, _ in branches(row):
             kept = context.rstrip()
-            pairs.append(self.pair(kept, context[len(kept):] + continuation))
+            whole = self.tokenizer(context + continuation)["input_ids"]
+            out.append((whole, len(self.tokenizer(kept)["input_ids"])))
+        return out
+
+
+def score_with_transformers(model, rows, threads):
+    """Yields, for every row of encoded answers, [sum of log-probabilities, all most likely] of each."""
+    import torch
+    import transformers
+    torch.set_num_threads(threads)
+    folder, name = os.path.split(os.path.abspath(model))
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
+    for pairs in rows:
         longest = max(len(tokens) for tokens, _ in pairs)
         ids = torch.zeros((len(pairs), longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
         for i, (tokens, _) in enumerate(pairs):
             ids[i, :len(tokens)] = torch.tensor(tokens)
             mask[i, :len(tokens)] = 1
-        # Padding is to the right, which nothing before it sees.
-        with torch.no_grad():
-            hidden = self.model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
         out = []
-        for i, (tokens, begin) in enumerate(pairs):
-            with torch.no_grad():
-                scored = self.model.lm_head(hidden[i, begin - 1:len(tokens) - 1]).double().log_softmax(-1)
-            targets = ids[i, begin:len(tokens)]
-            out.append([scored.gather(1, targets[:, None]).sum().item(), bool((scored.argmax(-1) == targets).all())])
-        return out
+        with torch.no_grad():  # padding is to the right, which nothing before it sees
+            hidden = network.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            for i, (tokens, begin) in enumerate(pairs):
+                scored = network.lm_head(hidden[i, begin - 1:len(tokens) - 1]).double().log_softmax(-1)
+                targets = ids[i, begin:len(tokens)]
+                out.append([scored.gather(1, targets[:, None]).sum().item(), bool((scored.argmax(-1) == targets).all())])
+        yield out
+
+
+def score_with_llama(program, model, rows):
+    """The same by llama_logits --scores."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        for pairs in rows:
+            for tokens, begin in pairs:
+                print(begin, *tokens, file=file)
+        file.flush()
+        process = subprocess.Popen([program, "--scores", model, file.name], stdout=subprocess.PIPE, text=True)
+        try:
+            for pairs in rows:
+                out = []
+                for _ in pairs:
+                    total, best = process.stdout.readline().split()
+                    out.append([float(total), best == "1"])
+                yield out
+        finally:
+            process.kill()
+            process.wait()
 
 
 def judged(row, scores):
@@ -80,7 +105,7 @@ def judged(row, scores):
     return (float(sums.index(max(sums)) == row["gold"]), float(norms.index(max(norms)) == row["gold"]), -sums[row["gold"]])
 
 
-def compare(task, rows, scores, by_row):
+def compare(task, rows, scores, by_row, other):
     """Prints the comparison of one task; whether the accuracies are near enough."""
     ours = [judged(row, score) for row, score in zip(rows, scores)]
     count = len(ours)
@@ -94,7 +119,7 @@ def compare(task, rows, scores, by_row):
         here, there = sum(a[index] for a in ours), sum(by_row[metric])
         fine &= abs(here - there) <= math.ceil(count / 200)
         print(f"{task:14} {metric:8} {count:4} rows   kvspan {there:4.0f} ({there / count:6.1%})   "
-              f"transformers {here:4.0f} ({here / count:6.1%})   rows that differ: {differ}")
+              f"{other} {here:4.0f} ({here / count:6.1%})   rows that differ: {differ}")
     print(f"{task:14} nats of the gold answer: largest difference {worst:.4f}, of up to {max(nats):.1f}")
     return fine
 
@@ -103,6 +128,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("results", nargs="+")
+    parser.add_argument("--llama")
     parser.add_argument("--work")
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--threads", type=int, default=1)
@@ -123,18 +149,23 @@ def main():
             lines += [line for line in file if line.strip()][:full["rows"]]
         for metric, values in full["by_row"].items():
             by_row.setdefault(metric, []).extend(values)
-    scorer, fine = None, True
-    for task, (lines, by_row) in tasks.items():
-        for i, line in enumerate(lines):
-            if line in known:
-                continue
-            if time.monotonic() > end:
-                sys.exit(f"{task}: {i} of {len(lines)} rows; call again")
-            scorer = scorer or Scorer(flags.model, flags.threads)
-            known[line] = scorer.score(json.loads(line))
+    missing = [line for lines, _ in tasks.values() for line in lines if line not in known]
+    if missing:
+        encoder = Encoder(flags.model)
+        rows = [encoder.encode(json.loads(line)) for line in missing]
+        scores = (score_with_llama(flags.llama, flags.model, rows) if flags.llama
+                  else score_with_transformers(flags.model, rows, flags.threads))
+        for i, (line, found) in enumerate(zip(missing, scores)):
+            known[line] = found
             if work:
-                print(json.dumps({"row": line, "scores": known[line]}), file=work, flush=True)
-        fine &= compare(task, [json.loads(line) for line in lines], [known[line] for line in lines], by_row)
+                print(json.dumps({"row": line, "scores": found}), file=work, flush=True)
+            if time.monotonic() > end and i + 1 < len(missing):
+                scores.close()
+                sys.exit(f"{len(missing) - i - 1} rows are left; call again")
+    fine = True
+    for task, (lines, by_row) in tasks.items():
+        fine &= compare(task, [json.loads(line) for line in lines], [known[line] for line in lines], by_row,
+                        "llama.cpp" if flags.llama else "transformers")
     sys.exit(0 if fine else 1)
 
 

@@ -6,6 +6,8 @@
 //        llama_logits --ids MODEL.gguf TEXTFILE           print the token ids of a text
 //        llama_logits --greedy MODEL.gguf N ID...         N greedy tokens after the given ids
 //        llama_logits --nll MODEL.gguf N TEXTFILE         mean NLL of the first N tokens (nats)
+//        llama_logits --scores MODEL.gguf LINES           for each line "FIRST ID ID...": sum of
+//            log-probabilities of the ids from number FIRST, and whether all are the most likely
 // Build: scripts/build_llama_logits.sh; a check of the fixtures, no part of kvspan.
 #include <algorithm>
 #include <cmath>
@@ -15,6 +17,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -107,6 +110,41 @@ int compare(llama_model* model, const char* path, int first_n) {
   return 0;
 }
 
+// log p(id) of one row of logits; `best` becomes false where another token is more likely.
+double log_probability(const float* logits, int n_vocab, llama_token id, bool& best) {
+  const float* top = std::max_element(logits, logits + n_vocab);
+  if (top - logits != id) best = false;
+  double sum = 0;
+  for (int v = 0; v < n_vocab; ++v) sum += std::exp(double(logits[v]) - *top);
+  return logits[id] - *top - std::log(sum);
+}
+
+int scores(llama_model* model, const char* path) {
+  const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+  llama_context* ctx = make_context(model, 2048);
+  if (ctx == nullptr) return 2;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::size_t first = 0;
+    words >> first;
+    std::vector<llama_token> ids;
+    for (llama_token id; words >> id;) ids.push_back(id);
+    if (first == 0 || ids.size() <= first || ids.size() > 2048) return 2;
+    llama_memory_clear(llama_get_memory(ctx), true);
+    if (!decode(ctx, ids, 0)) return 2;
+    double sum = 0;
+    bool best = true;
+    for (std::size_t t = first; t < ids.size(); ++t) {
+      sum += log_probability(llama_get_logits_ith(ctx, static_cast<int>(t) - 1), n_vocab, ids[t],
+                             best);
+    }
+    std::printf("%.6f %d\n", sum, best ? 1 : 0);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -138,6 +176,7 @@ int main(int argc, char** argv) {
     std::printf("\n");
     return 0;
   }
+  if (mode == "--scores") return scores(model, a[1]);
   const int n = std::atoi(a[1]);
   const int n_vocab = llama_vocab_n_tokens(vocab);
   if (mode == "--nll") {
