@@ -72,8 +72,8 @@ llama_context* make_context(llama_model* model, int n_ctx) {
   return llama_init_from_model(model, p);
 }
 
-// Decodes `ids` from position `start` with logits for each.
-bool decode(llama_context* ctx, const std::vector<llama_token>& ids, int start) {
+// Decodes `ids` from position `start` with logits for each from position `wanted`.
+bool decode(llama_context* ctx, const std::vector<llama_token>& ids, int start, int wanted = 0) {
   llama_batch b = llama_batch_init(static_cast<int>(ids.size()), 0, 1);
   b.n_tokens = static_cast<int>(ids.size());
   for (int i = 0; i < b.n_tokens; ++i) {
@@ -81,7 +81,7 @@ bool decode(llama_context* ctx, const std::vector<llama_token>& ids, int start) 
     b.pos[i] = start + i;
     b.n_seq_id[i] = 1;
     b.seq_id[i][0] = 0;
-    b.logits[i] = 1;
+    b.logits[i] = start + i >= wanted;
   }
   const bool ok = llama_decode(ctx, b) == 0;
   llama_batch_free(b);
@@ -124,6 +124,7 @@ int scores(llama_model* model, const char* path) {
   llama_context* ctx = make_context(model, 2048);
   if (ctx == nullptr) return 2;
   std::ifstream in(path);
+  std::vector<llama_token> held;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::size_t first = 0;
@@ -131,14 +132,19 @@ int scores(llama_model* model, const char* path) {
     std::vector<llama_token> ids;
     for (llama_token id; words >> id;) ids.push_back(id);
     if (first == 0 || ids.size() <= first || ids.size() > 2048) return 2;
-    llama_memory_clear(llama_get_memory(ctx), true);
-    if (!decode(ctx, ids, 0)) return 2;
+    // What the line before has in common stays.
+    std::size_t kept = 0;
+    while (kept < std::min(held.size(), first - 1) && held[kept] == ids[kept]) ++kept;
+    llama_memory_seq_rm(llama_get_memory(ctx), 0, static_cast<llama_pos>(kept), -1);
+    const std::vector<llama_token> rest(ids.begin() + static_cast<std::ptrdiff_t>(kept), ids.end());
+    if (!decode(ctx, rest, static_cast<int>(kept), static_cast<int>(first) - 1)) return 2;
     double sum = 0;
     bool best = true;
     for (std::size_t t = first; t < ids.size(); ++t) {
-      sum += log_probability(llama_get_logits_ith(ctx, static_cast<int>(t) - 1), n_vocab, ids[t],
-                             best);
+      const float* logits = llama_get_logits_ith(ctx, static_cast<int>(t - 1 - kept));
+      sum += log_probability(logits, n_vocab, ids[t], best);
     }
+    held = ids;
     std::printf("%.6f %d\n", sum, best ? 1 : 0);
     std::fflush(stdout);
   }
