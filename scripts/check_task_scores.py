@@ -11,7 +11,7 @@ log-likelihood. Exit 1 where an accuracy differs by more than one row in two hun
 
     --llama FILE   logits of llama.cpp: FILE is scripts/llama_logits.cc, built; default: transformers, weights as f32
     --work FILE    keeps log-likelihoods there, one line a row, and goes on from what it holds
-    --seconds N    stops after N seconds, to be called again
+    --seconds N    stops after N seconds and compares the rows that are done; to be called again
     --threads N    of transformers; default 1
 
 Needs transformers and gguf; torch and accelerate for transformers' logits. With quantized weights ggml rounds activations to 8
@@ -161,10 +161,15 @@ def main():
                 print(json.dumps({"row": line, "scores": found}), file=work, flush=True)
             if time.monotonic() > end and i + 1 < len(missing):
                 scores.close()
-                sys.exit(f"{len(missing) - i - 1} rows are left; call again")
+                print(f"{len(missing) - i - 1} rows are left; call again")
+                break
     fine = True
     for task, (lines, by_row) in tasks.items():
-        fine &= compare(task, [json.loads(line) for line in lines], [known[line] for line in lines], by_row,
+        done = [i for i, line in enumerate(lines) if line in known]
+        if not done:
+            continue
+        values = {metric: [found[i] for i in done] for metric, found in by_row.items()}
+        fine &= compare(task, [json.loads(lines[i]) for i in done], [known[lines[i]] for i in done], values,
                         "llama.cpp" if flags.llama else "transformers")
     sys.exit(0 if fine else 1)
 
