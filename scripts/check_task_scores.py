@@ -15,7 +15,8 @@ log-likelihood. Exit 1 where an accuracy differs by more than one row in two hun
     --threads N    of transformers; default 1
 
 Needs transformers and gguf; torch and accelerate for transformers' logits. With quantized weights ggml rounds activations to 8
-bits and transformers does not, so that answers of nearly equal likelihood may change places.
+bits and transformers does not, so that answers of nearly equal likelihood may change places; `--weights f32` of kvspan
+does not either.
 """
 import argparse
 import json
@@ -38,17 +39,25 @@ def branches(row):
 
 class Encoder:
     def __init__(self, model):
+        import gguf
         import transformers
         folder, name = os.path.split(os.path.abspath(model))
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        # transformers begins every text with a token here, whether the file says so or not.
+        fields = gguf.GGUFReader(model).fields
+        kind = fields["tokenizer.ggml.model"].contents()
+        begins = fields.get("tokenizer.ggml.add_bos_token")
+        self.begin = [self.tokenizer.bos_token_id] if (begins.contents() if begins else kind == "llama") else []
+
+    def ids(self, text):
+        return self.begin + self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def encode(self, row):
         """(token ids, number of the first scored one) of every answer."""
         out = []
         for context, continuation, _ in branches(row):
             kept = context.rstrip()
-            whole = self.tokenizer(context + continuation)["input_ids"]
-            out.append((whole, len(self.tokenizer(kept)["input_ids"])))
+            out.append((self.ids(context + continuation), len(self.ids(kept))))
         return out
 
 

@@ -130,6 +130,7 @@ Result<int> report_tasks(const TaskFlags& flags, const EvalSession& session, Jso
   }
   if (!measured) return fail(ErrorCode::kCancelled, "stopped before anything was measured");
   about["model"] = session.path;
+  about["weights"] = flags.weights;
   about["threads"] = session.engine->options().threads;
   about["cpu_level"] = std::string(name_of(cpu_level()));
   about["seed"] = flags.seed;

@@ -39,6 +39,12 @@ class Likelihoods(ProgramTest):
         for row in found["rows"]:
             self.assertRegex(table, rf"(?m)^{row['recipe']} .* ppl +{row['ppl']:.3f} ")
 
+    def test_weights_of_another_form_leave_no_file(self):
+        model = self.write("model.gguf", STORIES.read_bytes())
+        found = json.loads(self.output_of("eval", "copa", "-m", model, "--limit", "2", "--weights", "f32", "--json", "-"))
+        self.assertEqual((found["weights"], found["model"]), ("f32", str(model)))
+        self.assertEqual([path.name for path in self.folder.glob("model*")], ["model.gguf"])
+
     def test_jsonl_of_ones_own(self):
         rows = self.write("rows.jsonl", GOOD_ROW + '{"prompt": "", "target": "Once upon a time"}\n')
         found = json.loads(self.output_of("eval", "jsonl", "-m", STORIES, "--data", rows, *RECIPES, "--json", "-"))
