@@ -6,6 +6,8 @@
 //        llama_logits --ids MODEL.gguf TEXTFILE           print the token ids of a text
 //        llama_logits --greedy MODEL.gguf N ID...         N greedy tokens after the given ids
 //        llama_logits --nll MODEL.gguf N TEXTFILE         mean NLL of the first N tokens (nats)
+//        llama_logits --scores MODEL.gguf LINES           for each line "FIRST ID ID...": sum of
+//            log-probabilities of the ids from number FIRST, and whether all are the most likely
 // Build: scripts/build_llama_logits.sh; a check of the fixtures, no part of kvspan.
 #include <algorithm>
 #include <cmath>
@@ -15,6 +17,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -69,8 +72,8 @@ llama_context* make_context(llama_model* model, int n_ctx) {
   return llama_init_from_model(model, p);
 }
 
-// Decodes `ids` from position `start` with logits for each.
-bool decode(llama_context* ctx, const std::vector<llama_token>& ids, int start) {
+// Decodes `ids` from position `start` with logits for each from position `wanted`.
+bool decode(llama_context* ctx, const std::vector<llama_token>& ids, int start, int wanted = 0) {
   llama_batch b = llama_batch_init(static_cast<int>(ids.size()), 0, 1);
   b.n_tokens = static_cast<int>(ids.size());
   for (int i = 0; i < b.n_tokens; ++i) {
@@ -78,7 +81,7 @@ bool decode(llama_context* ctx, const std::vector<llama_token>& ids, int start) 
     b.pos[i] = start + i;
     b.n_seq_id[i] = 1;
     b.seq_id[i][0] = 0;
-    b.logits[i] = 1;
+    b.logits[i] = start + i >= wanted;
   }
   const bool ok = llama_decode(ctx, b) == 0;
   llama_batch_free(b);
@@ -104,6 +107,47 @@ int compare(llama_model* model, const char* path, int first_n) {
   }
   std::printf("%-40s max|diff| %.3e at token %d, rms logit %.3f, %d tokens\n", path, worst, at,
               std::sqrt(size / (double(n) * f.n_vocab)), n);
+  return 0;
+}
+
+// log p(id) of one row of logits; `best` becomes false where another token is more likely.
+double log_probability(const float* logits, int n_vocab, llama_token id, bool& best) {
+  const float* top = std::max_element(logits, logits + n_vocab);
+  if (top - logits != id) best = false;
+  double sum = 0;
+  for (int v = 0; v < n_vocab; ++v) sum += std::exp(double(logits[v]) - *top);
+  return logits[id] - *top - std::log(sum);
+}
+
+int scores(llama_model* model, const char* path) {
+  const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+  llama_context* ctx = make_context(model, 2048);
+  if (ctx == nullptr) return 2;
+  std::ifstream in(path);
+  std::vector<llama_token> held;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::size_t first = 0;
+    words >> first;
+    std::vector<llama_token> ids;
+    for (llama_token id; words >> id;) ids.push_back(id);
+    if (first == 0 || ids.size() <= first || ids.size() > 2048) return 2;
+    // What the line before has in common stays.
+    std::size_t kept = 0;
+    while (kept < std::min(held.size(), first - 1) && held[kept] == ids[kept]) ++kept;
+    llama_memory_seq_rm(llama_get_memory(ctx), 0, static_cast<llama_pos>(kept), -1);
+    const std::vector<llama_token> rest(ids.begin() + static_cast<std::ptrdiff_t>(kept), ids.end());
+    if (!decode(ctx, rest, static_cast<int>(kept), static_cast<int>(first) - 1)) return 2;
+    double sum = 0;
+    bool best = true;
+    for (std::size_t t = first; t < ids.size(); ++t) {
+      const float* logits = llama_get_logits_ith(ctx, static_cast<int>(t - 1 - kept));
+      sum += log_probability(logits, n_vocab, ids[t], best);
+    }
+    held = ids;
+    std::printf("%.6f %d\n", sum, best ? 1 : 0);
+    std::fflush(stdout);
+  }
   return 0;
 }
 
@@ -138,6 +182,7 @@ int main(int argc, char** argv) {
     std::printf("\n");
     return 0;
   }
+  if (mode == "--scores") return scores(model, a[1]);
   const int n = std::atoi(a[1]);
   const int n_vocab = llama_vocab_n_tokens(vocab);
   if (mode == "--nll") {

@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "cli/calibration.h"
 #include "cli/data_folder.h"
+#include "cli/eval_session.h"
 #include "cli/eval_tasks.h"
 #include "cli/flags.h"
 #include "cli/format.h"
@@ -17,7 +18,6 @@
 #include "cli/model_path.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
-#include "cli/temporary_model.h"
 #include "cli/text_input.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
@@ -137,22 +137,6 @@ Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, cons
   return windows;
 }
 
-Result<bool> any_needs_calibration(const std::vector<std::string>& recipes) {
-  for (const std::string& recipe : recipes) {
-    KVSPAN_TRY(const bool needed, needs_calibration(recipe));
-    if (needed) return true;
-  }
-  return false;
-}
-
-CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
-  return [&engine, calibration](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
-    KVSPAN_TRY(const CacheFactory caches,
-               CacheFactory::create(engine.cache_shape(), recipe, calibration));
-    return caches.make();
-  };
-}
-
 Result<int> eval_ppl(const PplFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
@@ -166,11 +150,7 @@ Result<int> eval_ppl(const PplFlags& flags) {
     model->set_cancel_flag(&interrupted());
     KVSPAN_TRY(calibration, calibration_for(*model));
   }
-  std::optional<TemporaryModel> floats;
-  if (flags.weights != "file") {
-    KVSPAN_TRY(floats, TemporaryModel::float_copy_of(
-                           path, flags.weights == "f32" ? FloatWeights::kF32 : FloatWeights::kF16));
-  }
+  KVSPAN_TRY(const auto floats, float_weights(path, flags.weights));
   EngineOptions engine_options;
   engine_options.threads = static_cast<int>(flags.model.threads);
   engine_options.block = static_cast<std::int32_t>(std::max(flags.block, std::int64_t{512}));
@@ -241,11 +221,7 @@ Action setup_eval_ppl(CLI::App& app) {
   add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 4, 1 << 24);
   add_integer(app, "--windows", flags->windows, "Windows to read at most", 1, 1 << 20);
   add_integer(app, "--block", flags->block, "Tokens read at once", 1, 8192);
-  add_choice(app, "--weights", flags->weights,
-             "The file's weights, or the same numbers as f32 or f16. With quantized weights "
-             "activations are rounded to 8 bits, which alone makes a divergence of some 0.003 of "
-             "any change; f32 shows the cache's own, f16 nearly so and faster",
-             {"file", "f32", "f16"});
+  add_weights_flag(app, flags->weights);
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
   app.add_option("--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0")
       ->delimiter(',');

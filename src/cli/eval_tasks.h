@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tasks of `kvspan eval`, and what they share. Adding one is a file with its setup function and
-// a line in eval.cc.
+// The tasks of `kvspan eval`. Adding one is its setup function and a line in eval.cc; what they
+// share is in eval_session.h and task_report.h.
 #pragma once
 
 #include "cli/command.h"
-#include "eval/perplexity.h"
 
 namespace kvspan::cli {
 
 Action setup_eval_ppl(CLI::App& app);
+// The task of text_tasks.h that has the subcommand's name.
+Action setup_eval_text(CLI::App& app);
+Action setup_eval_jsonl(CLI::App& app);
+Action setup_eval_passkey(CLI::App& app);
+Action setup_eval_kvlookup(CLI::App& app);
+Action setup_eval_ruler(CLI::App& app);
 
 }  // namespace kvspan::cli

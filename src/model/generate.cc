@@ -76,6 +76,10 @@ Result<Generation> generate(Engine& engine, const Tokenizer& tokenizer, KvCache&
       out.reason = StopReason::kStopString;
       break;
     }
+    if (options.enough && options.enough(out.text)) {
+      out.reason = StopReason::kStopString;
+      break;
+    }
     const std::size_t held =
         std::max(pending_stop(out.text, options.stop), incomplete_utf8_tail(out.text));
     flush(out.text.size() - held);

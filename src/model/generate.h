@@ -20,6 +20,8 @@ struct GenerateOptions {
   std::int32_t max_tokens = 256;
   std::int32_t context = 0;  // most tokens in the cache; 0: the model's
   std::vector<std::string> stop;
+  // Asked with the text so far after every token, if there; true ends the answer (kStopString).
+  std::function<bool(const std::string& text)> enough{};
 };
 
 struct Generation {

@@ -2,7 +2,6 @@
 // Perplexity on a real (if tiny) model: against plain loops, against llama.cpp, and with caches
 // that are wrong on purpose.
 #include "eval/perplexity.h"
-#include "api/wrapped_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -10,50 +9,16 @@
 #include <cmath>
 #include <limits>
 
-#include "base/fail.h"
 #include "eval/divergence.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
 #include "model/tokenizer.h"
+#include "tests/eval/faulty_cache.h"
 
 namespace kvspan::testing {
 namespace {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
-
-// A full cache with a fault.
-class FaultyCache final : public WrappedCache {
- public:
-  enum class Fault { kLosesAHead, kFailsLate, kNotFinite };
-  FaultyCache(const CacheShape& shape, Fault fault)
-      : WrappedCache(std::move(*make_cache(shape, "full"))), fault_(fault) {}
-
-  std::string recipe() const override { return "faulty"; }
-  Status append(int layer, const KvRows& rows, Team& team) override {
-    if (fault_ == Fault::kFailsLate && rows.positions.back() >= 300) {
-      team.barrier();
-      return fail(ErrorCode::kOutOfBudget, "no more room");
-    }
-    return WrappedCache::append(layer, rows, team);
-  }
-  Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
-                AttentionScratch& scratch, Team& team) override {
-    if (Status status = WrappedCache::attend(layer, queries, out, scratch, team); !status)
-      return status;
-    if (team.leader() && fault_ != Fault::kFailsLate) {
-      const float wrong =
-          fault_ == Fault::kNotFinite ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
-      for (std::size_t i = 0; i < out.shape[0]; ++i) {
-        std::fill_n(out.row(i, 0), out.shape[2], wrong);
-      }
-    }
-    team.barrier();
-    return {};
-  }
-
- private:
-  Fault fault_;
-};
 
 class PerplexityTest : public ::testing::Test {
  protected:
@@ -71,15 +36,7 @@ class PerplexityTest : public ::testing::Test {
   }
   CacheSource source() {
     return [this](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
-      using enum FaultyCache::Fault;
-      const auto faulty = [&](FaultyCache::Fault fault) {
-        return std::unique_ptr<KvCache>(
-            std::make_unique<FaultyCache>(engine_->cache_shape(), fault));
-      };
-      if (recipe == "loses-a-head") return faulty(kLosesAHead);
-      if (recipe == "fails-late") return faulty(kFailsLate);
-      if (recipe == "not-finite") return faulty(kNotFinite);
-      return make_cache(engine_->cache_shape(), recipe);
+      return FaultyCache::make(engine_->cache_shape(), recipe);
     };
   }
   PerplexityReport measure(const std::vector<std::string>& recipes,

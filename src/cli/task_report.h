@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tasks of `kvspan eval` found, as a table and as JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/eval_session.h"
+#include "cli/json_output.h"
+#include "eval/row_measurement.h"
+
+namespace kvspan::cli {
+
+struct TaskResult {
+  std::string task;
+  std::vector<Metric> metrics;
+  std::size_t asked = 0;  // rows that were to be scored
+  RowsReport report;
+  Json samples;  // null, or one object for each row
+};
+
+// One line for each recipe and metric; a first column names the task where there are several.
+std::string table_of(const std::vector<TaskResult>& results, const BootstrapOptions& options);
+
+// Writes JSON and prints the table; `about` begins the JSON. Returns the exit code: 1 where a
+// recipe failed, 130 after Ctrl-C.
+Result<int> report_tasks(const TaskFlags& flags, const EvalSession& session, Json about,
+                         const std::vector<TaskResult>& results);
+
+}  // namespace kvspan::cli
