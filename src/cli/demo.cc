@@ -26,6 +26,7 @@ namespace {
 // a calibration of the model join when one has been made.
 constexpr std::array kDemoRecipes{"full",
                                   "quant:bits=4",
+                                  "bands:bits=2",
                                   "spectral:rk=d/4,rv=d/2,store=f16",
                                   "streaming:size=256",
                                   "static:rk=d/2,rv=d/2",
@@ -55,7 +56,10 @@ Result<Answer> answer_with(Session& session, const char* recipe, std::span<const
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   });
-  if (labelled) fmt::print("\n");
+  if (labelled) {
+    fmt::print("\n");
+    std::fflush(stdout);  // before the next progress bar, which goes elsewhere
+  }
   return answer;
 }
 
@@ -148,8 +152,8 @@ Result<int> demo(const DemoFlags& flags) {
           table_of(part.answers));
       if (left_out) {
         fmt::print(
-            "static, fd and oja join the table once the model has a calibration; "
-            "`kvspan calibrate -m {}`\nmakes it, in about ten minutes on two cores.\n",
+            "bands, static, fd and oja join the table once the model has a calibration; "
+            "`kvspan calibrate\n-m {}` makes it, in some minutes on two cores.\n",
             flags.model.model);
       }
     }

@@ -134,7 +134,7 @@ class Others(ProgramTest):
         families = [row["recipe"].split(":")[0] for row in numbers["families"]]
         self.assertEqual(families, ["full", "quant", "spectral", "streaming"])
         self.assertEqual(numbers["families"][0]["text"], numbers["rows"][0]["text"])
-        self.assertRegex(done.stdout, "static, fd and oja join .* `kvspan calibrate -m ")
+        self.assertRegex(done.stdout, r"bands, static, fd and oja join .* `kvspan calibrate\n-m ")
         self.assertRegex(done.stdout, r"recipe +tokens +KV bytes +f16 / KV +prefill tok/s +decode tok/s +answer\n(-+ +)+-+\nfull ")
 
     def test_pull_lists_models_with_licence_and_presence(self):
