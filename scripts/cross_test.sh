@@ -23,6 +23,7 @@ done
 
 mkdir -p "$build/include"
 ln -sfn /usr/include/fmt "$build/include/fmt"  # alone: other headers there are this machine's
+ln -sfn "$root" "$build/root"                  # ninja's paths may not hold spaces
 flags_of() {
   case $1 in
     *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c" \
@@ -36,13 +37,13 @@ launcher=$(command -v ccache || true)
 {
   echo 'rule cc'
   echo "  command = $launcher $compiler -std=c++20 -O2 -Wall -Wextra -Wshadow -Werror \$flags" \
-       "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -I$root/include -I$root/src -I$root" \
+       "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -Iroot/include -Iroot/src -Iroot" \
        "-isystem include -isystem $gtest/include -I$gtest -c \$in -o \$out"
   echo 'rule link'
   echo "  command = $compiler \$in -o \$out -lpthread"
   objects=
   for source in $(cd "$root" && ls src/{base,linalg,codec,cache,attention}/*.cc | grep -v "_\($other\)\.cc"); do
-    echo "build $source.o: cc $root/$source"
+    echo "build $source.o: cc root/$source"
     echo "  flags = $(flags_of "$source" | tr '\n' ' ')"
     objects+=" $source.o"
   done
@@ -55,7 +56,7 @@ launcher=$(command -v ccache || true)
   for test in attention/{attend,attend_bands,kernels,spec4_02_coefficient_space} \
               codec/{bands_pack,codec,hadamard,kernels} cache/narrow; do
     source=tests/${test}_test.cc
-    echo "build $source.o: cc $root/$source"
+    echo "build $source.o: cc root/$source"
     tests+=" $source.o"
   done
   echo "build kernel_tests: link $tests $objects"
