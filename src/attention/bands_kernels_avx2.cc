@@ -79,15 +79,10 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, float* scores,
            std::int32_t score_stride) noexcept {
-  std::int32_t r = 0;
-  const auto some = [&]<int R>() {
-    for (; r + R <= queries.rows; r += R) {
-      score_rows<R>(codes, runs, queries, r, gains,
-                    scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
-    }
-  };
-  some.template operator()<3>();
-  some.template operator()<1>();
+  detail::in_blocks<3, 1>(queries.rows, [&]<int R>(std::int32_t r) {
+    score_rows<R>(codes, runs, queries, r, gains,
+                  scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
+  });
 }
 
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
@@ -158,17 +153,11 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
            float* out) noexcept {
-  std::int32_t r = 0;
-  const auto some = [&]<int R>() {
-    for (; r + R <= rows; r += R) {
-      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                    static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
-                    out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
-    }
-  };
-  some.template operator()<6>();
-  some.template operator()<3>();
-  some.template operator()<1>();
+  detail::in_blocks<6, 3, 1>(rows, [&]<int R>(std::int32_t r) {
+    weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
+                  out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+  });
 }
 
 }  // namespace

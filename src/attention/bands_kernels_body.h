@@ -11,6 +11,17 @@
 namespace kvspan::detail {
 namespace {
 
+// use.template operator()<R>(first) for blocks of R of the rows, as many of the first size as fit,
+// then of the next; the last is 1.
+template <int... kSizes, class Use>
+[[gnu::always_inline]] inline void in_blocks(std::int32_t rows, const Use& use) {
+  std::int32_t r = 0;
+  const auto some = [&]<int R>() {
+    for (; r + R <= rows; r += R) use.template operator()<R>(r);
+  };
+  (some.template operator()<kSizes>(), ...);
+}
+
 // sums[t] = codes [quads][16][4] . query
 [[maybe_unused]] void dots_plain(const std::int8_t* codes, std::int32_t quads,
                                  const std::int8_t* query, std::int32_t* sums) noexcept {
@@ -81,7 +92,8 @@ namespace {
   }
 }
 
-float scale_plain(float* x, const float* factors, std::int32_t count, float* largest) noexcept {
+[[maybe_unused]] float scale_plain(float* x, const float* factors, std::int32_t count,
+                                   float* largest) noexcept {
   float sums[4] = {}, most = 0.0f;
   for (std::int32_t i = 0; i < count; ++i) {
     x[i] *= factors[i];
@@ -92,7 +104,7 @@ float scale_plain(float* x, const float* factors, std::int32_t count, float* lar
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-float largest_plain(const float* x, std::int32_t count, float* sum) noexcept {
+[[maybe_unused]] float largest_plain(const float* x, std::int32_t count, float* sum) noexcept {
   float sums[4] = {}, most = 0.0f;
   for (std::int32_t i = 0; i < count; ++i) {
     sums[i % 4] += x[i];
@@ -102,7 +114,8 @@ float largest_plain(const float* x, std::int32_t count, float* sum) noexcept {
   return most;
 }
 
-void round_plain(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept {
+[[maybe_unused]] void round_plain(const float* x, float factor, std::int32_t count,
+                                  std::int8_t* to) noexcept {
   for (std::int32_t i = 0; i < count; ++i) {
     to[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * factor));
   }

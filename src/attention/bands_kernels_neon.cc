@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "attention/bands_kernels.h"
+#include "attention/bands_kernels_body.h"
 #include "attention/neon.h"
 
 namespace kvspan {
@@ -158,17 +159,11 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
            float* out) noexcept {
-  std::int32_t r = 0;
-  const auto some = [&]<int R>() {
-    for (; r + R <= rows; r += R) {
-      weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                    static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
-                    out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
-    }
-  };
-  some.template operator()<9>();
-  some.template operator()<4>();
-  some.template operator()<1>();
+  detail::in_blocks<9, 4, 1>(rows, [&]<int R>(std::int32_t r) {
+    weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
+                  out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+  });
 }
 
 float scale(float* x, const float* factors, std::int32_t count, float* largest) noexcept {

@@ -7,6 +7,17 @@
 #include "attention/coded_run.h"
 
 namespace kvspan {
+namespace {
+
+// What a kernel may ask memory for: it sees rows of bytes, so `next` is its own where rows lie so,
+// and only for the first group.
+const std::byte* ahead(const detail::IntegerLayout& layout, const std::byte* next,
+                       std::int32_t column, std::int32_t from) {
+  if (next == nullptr || layout.packed || column > 0) return nullptr;
+  return next + from * layout.width;
+}
+
+}  // namespace
 
 // Queries of the integer products, from the moved ones.
 void CodedRun::round_queries() {
@@ -41,10 +52,6 @@ void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std:
                               const std::byte* next) {
   const detail::IntegerLayout& layout = key_layout_;
   const std::int32_t stride = scale_rows(layout);
-  // The kernels see rows of bytes: `next` is theirs where rows lie so, and the first group's.
-  const auto ahead = [&](std::int32_t column, std::int32_t from) {
-    return next == nullptr || layout.packed || column > 0 ? nullptr : next + from * layout.width;
-  };
   const auto score = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
     float* const scores = scores_ + at + from;
     for (std::int32_t g = 0; g < layout.groups; ++g) {
@@ -54,8 +61,8 @@ void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std:
       for (std::int32_t i = begin; i < end; i += kMaxCodeDim) {
         kernels_.score_codes({numbers_ + i, key_dim_, query_scale_ + g * rows_}, rows_,
                              std::min(kMaxCodeDim, end - i),
-                             {codes + i, layout.width, scale, ahead(i, from)}, n, i > 0, scores,
-                             kBatchStride);
+                             {codes + i, layout.width, scale, ahead(layout, next, i, from)}, n,
+                             i > 0, scores, kBatchStride);
       }
       if (!layout.offsets) continue;
       const float* offset = scale_offset_ + g * stride;
@@ -72,18 +79,15 @@ void CodedRun::weigh_integers(const CodedSide::Part& side, IndexRange part, std:
                               const std::byte* next) {
   const detail::IntegerLayout& layout = value_layout_;
   const std::int32_t stride = scale_rows(layout);
-  // The kernels see rows of bytes: `next` is theirs where rows lie so, and the first group's.
-  const auto ahead = [&](std::int32_t column, std::int32_t from) {
-    return next == nullptr || layout.packed || column > 0 ? nullptr : next + from * layout.width;
-  };
   const auto weigh = [&](const std::int8_t* codes, std::int32_t n, std::int32_t from) {
     const float* const weights = scores_ + at + from;
     for (std::int32_t g = 0; g < layout.groups; ++g) {
       const std::int32_t begin = g * layout.group,
                          end = std::min(layout.width, begin + layout.group);
-      kernels_.weigh_codes(weights, kBatchStride, rows_,
-                           {codes + begin, layout.width, scale_ + g * stride, ahead(begin, from)},
-                           end - begin, n, out_ + begin, value_dim_);
+      kernels_.weigh_codes(
+          weights, kBatchStride, rows_,
+          {codes + begin, layout.width, scale_ + g * stride, ahead(layout, next, begin, from)},
+          end - begin, n, out_ + begin, value_dim_);
       if (!layout.offsets) continue;
       const float* offset = scale_offset_ + g * stride;
       const std::int32_t last = std::min(end, value_code_->rank());  // padding stays zero
