@@ -56,9 +56,10 @@ struct LayerCalibration {
   std::vector<float> key_residuals;    // [H][kResidualRanks][kResidualPercentiles.size()]
   std::vector<float> value_residuals;  // the same
 
-  // Factor on this layer's distortion when layers compete for bits: measured KL over modelled
-  // distortion, 1 until measured.
-  float weight = 1.0f;
+  // What a unit of modelled distortion of this layer's keys, or values, costs at the model's end:
+  // the KL divergence measured with that side alone coded, over what the metrics predict. Layers
+  // and sides compete for bits by it. 0 in all layers until measured.
+  float key_weight = 0.0f, value_weight = 0.0f;
 };
 
 struct Calibration {
@@ -73,9 +74,12 @@ struct Calibration {
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
 };
 
-// Ok when every array has the size that `shape` asks for, every number is finite, and no diagonal
-// entry of a moment or metric is negative. The error names layer and array, both sizes or the place
-// of the number. Cost: one pass over the numbers.
+// Whether layers have measured weights.
+bool has_layer_weights(const Calibration& calibration) noexcept;
+
+// Ok when every array has the size that `shape` asks for, every number is finite, no diagonal entry
+// of a moment or metric is negative, and weights are above 0 in all layers or in none. The error
+// names layer and array, both sizes or the place of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
 
 }  // namespace kvspan

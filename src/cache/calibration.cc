@@ -74,15 +74,23 @@ Status check_layer(int index, const LayerShape& shape, const LayerCalibration& l
                 "calibration: layer {}: residual_energy is {}; allowed are finite numbers from 0",
                 index, layer.residual_energy);
   }
-  if (!std::isfinite(layer.weight) || layer.weight <= 0.0f) {
-    return fail(ErrorCode::kInvalidArgument,
-                "calibration: layer {}: weight is {}; allowed are finite numbers above 0", index,
-                layer.weight);
-  }
   return {};
 }
 
+// Above 0 where layers have weights, else 0.
+Status check_weight(int layer, std::string_view side, float weight, bool measured) {
+  if (std::isfinite(weight) && (measured ? weight > 0.0f : weight == 0.0f)) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "calibration: layer {}: {}_weight is {}; allowed are finite numbers above 0 in all "
+              "layers, or 0 in all",
+              layer, side, weight);
+}
+
 }  // namespace
+
+bool has_layer_weights(const Calibration& calibration) noexcept {
+  return !calibration.layers.empty() && calibration.layers.front().key_weight != 0.0f;
+}
 
 Status check_calibration(const CacheShape& shape, const Calibration& calibration) {
   if (calibration.layers.size() != shape.layers.size()) {
@@ -106,6 +114,10 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
         !status) {
       return status;
     }
+    const LayerCalibration& layer = calibration.layers[i];
+    const bool measured = has_layer_weights(calibration);
+    KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "key", layer.key_weight, measured));
+    KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "value", layer.value_weight, measured));
   }
   return {};
 }

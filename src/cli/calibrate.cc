@@ -23,6 +23,7 @@ struct CalibrateFlags {
   std::string output;
   std::string json;
   std::int64_t tokens = CalibrateOptions{}.tokens;
+  bool weigh = true;
 };
 
 Result<std::string> output_path(const CalibrateFlags& flags, const Engine& engine) {
@@ -56,16 +57,25 @@ Result<int> calibrate(const CalibrateFlags& flags) {
       });
   bar.reset();
   if (!calibration) return std::move(calibration).error();
+  if (flags.weigh) {
+    KVSPAN_CHECK_OK(
+        weigh_layers(model_path, static_cast<int>(flags.model.threads), text, *calibration));
+  }
   KVSPAN_CHECK_OK(save_calibration(path, *calibration));
 
-  const Json json{{"model", calibration->model},
-                  {"fingerprint", calibration->fingerprint},
-                  {"file", path},
-                  {"tokens", calibration->tokens},
-                  {"window", calibration->window},
-                  {"skip", calibration->skip},
-                  {"samples", calibration->sample_positions.size()},
-                  {"layers", calibration->layers.size()}};
+  Json json{{"model", calibration->model},
+            {"fingerprint", calibration->fingerprint},
+            {"file", path},
+            {"tokens", calibration->tokens},
+            {"window", calibration->window},
+            {"skip", calibration->skip},
+            {"samples", calibration->sample_positions.size()},
+            {"layers", calibration->layers.size()}};
+  for (const LayerCalibration& layer : calibration->layers) {
+    if (!flags.weigh) break;
+    json["key_weights"].push_back(layer.key_weight);
+    json["value_weights"].push_back(layer.value_weight);
+  }
   KVSPAN_CHECK_OK(write_json(json, flags.json));
   if (flags.json != "-") {
     fmt::print("{} tokens of windows of {}, the first {} of each left out\nwritten to {}\n",
@@ -86,6 +96,9 @@ Action setup_calibrate(CLI::App& app) {
                  "kvspan)")
       ->type_name("FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
+  app.add_flag("!--no-layer-weights", flags->weigh,
+               "Do not measure what errors of each layer cost, the longer part of the work; bands "
+               "then takes all layers alike");
   app.add_option("-o,--output", flags->output,
                  "Where to write (default: the user's cache folder, where recipes look)")
       ->type_name("FILE");

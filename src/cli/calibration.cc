@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/calibration.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/fail.h"
 #include "cli/data_folder.h"
+#include "cli/interrupt.h"
 #include "cli/progress_bar.h"
+#include "cli/temporary_model.h"
 #include "cli/text_input.h"
+#include "eval/layer_weights.h"
+#include "eval/windows.h"
 #include "io/atomic_file.h"
+#include "model/tokenizer.h"
 
 namespace kvspan::cli {
+namespace {
+
+// Of weighing layers.
+constexpr std::int32_t kWeighedWindow = 768;
+constexpr std::size_t kWeighedWindows = 1;
+constexpr double kWeighedBits = 1.0;
+
+}  // namespace
 
 Result<std::string> calibration_text(const std::string& file) {
   std::string path = file;
@@ -33,6 +47,27 @@ Result<Calibration> calibration_for(Engine& engine) {
     if (!bar) bar.emplace("calibrating", "tokens", total);
     bar->update(done);
   });
+}
+
+Status weigh_layers(const std::string& model_path, int threads, const std::string& text,
+                    Calibration& calibration) {
+  KVSPAN_TRY(const auto floats, TemporaryModel::float_copy_of(model_path, FloatWeights::kF16));
+  KVSPAN_TRY(const auto engine, Engine::load(floats.path(), {.threads = threads}));
+  engine->set_cancel_flag(&interrupted());
+  KVSPAN_TRY(const auto tokenizer, Tokenizer::open(model_path));
+  WindowOptions cut;
+  cut.length = static_cast<std::size_t>(std::min(kWeighedWindow, engine->info().context)) / 4 * 3;
+  KVSPAN_TRY(const auto passages, cut_windows(*tokenizer, text, cut));
+  std::vector<std::vector<Token>> read;
+  for (std::size_t i = 0; i < kWeighedWindows; ++i) {
+    read.push_back(passages[passages.size() * (2 * i + 1) / (2 * kWeighedWindows)]);
+  }
+  std::optional<ProgressBar> bar;
+  return measure_layer_weights(*engine, read, kWeighedBits, calibration,
+                               [&](std::size_t done, std::size_t total) {
+                                 if (!bar) bar.emplace("weighing layers", "tokens", total);
+                                 bar->update(done);
+                               });
 }
 
 Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe) {

@@ -86,18 +86,20 @@ class Designer {
     }
   }
 
-  // blockdiag(alpha M_k, M_v) of the unit's sides, times the layer's weight.
+  // blockdiag(alpha M_k, M_v) of the unit's sides; measured weights take alpha's place.
   MatrixD metric_of(const Unit& u, double alpha) const {
     const std::size_t nk = key_width(u), nv = value_width(u);
     MatrixD metric(nk + nv, nk + nv);
-    const double weight = std::max(double{learnt(u).weight}, 1e-6);
+    const bool measured = has_layer_weights(calibration_);
+    const double key_factor = measured ? double{learnt(u).key_weight} : alpha;
+    const double value_factor = measured ? double{learnt(u).value_weight} : 1.0;
     if (!options_.query_metric) {
-      for (std::size_t i = 0; i < nk + nv; ++i) metric(i, i) = weight;
+      for (std::size_t i = 0; i < nk + nv; ++i) metric(i, i) = 1.0;
       return metric;
     }
     if (u.keys) {
       const Domain domain = options_.anchor == 0 ? Domain::kPostRopeKey : Domain::kAnchoredKey;
-      place(ridged(query_metric(layer(u), learnt(u), domain, u.heads)), weight * alpha, 0, metric);
+      place(ridged(query_metric(layer(u), learnt(u), domain, u.heads)), key_factor, 0, metric);
     }
     if (u.values) {
       const auto d = static_cast<std::size_t>(layer(u).value_dim);
@@ -110,7 +112,7 @@ class Designer {
           for (std::size_t j = 0; j < d; ++j) values(at + i, at + j) = from[i * d + j];
         }
       }
-      place(ridged(values), weight, nk, metric);
+      place(ridged(values), value_factor, nk, metric);
     }
     return metric;
   }
@@ -284,6 +286,14 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
   return {};
 }
 
+double distortion(const Unit& unit) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < unit.bits.size(); ++i) {
+    sum += unit.transform.power[i] * level_distortion(unit.bits[i]);
+  }
+  return sum;
+}
+
 }  // namespace
 
 Result<std::vector<std::vector<GroupBands>>> design_bands(
@@ -353,8 +363,12 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
   std::size_t at = 0;
   for (std::size_t l = 0; l < groups.size(); ++l) {
     for (const HeadRange& heads : groups[l]) {
-      designed[l].push_back({heads, options.joint ? both[at].code : keys[at].code,
-                             options.joint ? both[at].code : values[at].code});
+      if (options.joint) {
+        designed[l].push_back({heads, both[at].code, both[at].code, distortion(both[at]), 0.0});
+      } else {
+        designed[l].push_back(
+            {heads, keys[at].code, values[at].code, distortion(keys[at]), distortion(values[at])});
+      }
       ++at;
     }
   }

@@ -29,8 +29,13 @@ struct GroupBands {
   // The same code where both are coded together.
   std::shared_ptr<const BandsCode> keys;
   std::shared_ptr<const BandsCode> values;
+  // What the codes leave of the moments under the metrics, by the quantizer's formula; those of
+  // both together stand under keys.
+  double key_distortion = 0.0, value_distortion = 0.0;
 };
 
+// Where the calibration has measured layer weights, sides and layers compete by them; else all
+// layers count alike, and keys against values so that a bit buys as much in either.
 // groups[l]: the heads of layer l that are coded together. Codes go to the ledger as shared. Fails
 // where the calibration does not allow a code, naming the layer. Cost: an eigenproblem of the width
 // of z for each group, shared out among the processor's threads.

@@ -9,17 +9,17 @@
 #include <cstring>
 #include <memory>
 
+#include "base/byte_stream.h"
 #include "base/fail.h"
 #include "base/half.h"
 #include "io/atomic_file.h"
 #include "io/user_folders.h"
 #include "model/ggml_log.h"
-#include "base/byte_stream.h"
 
 namespace kvspan {
 namespace {
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr const char* kKind = "kvspan-calibration";  // general.architecture
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
 
@@ -71,14 +71,18 @@ void set_metadata(gguf_context* gguf, const Calibration& calibration) {
   gguf_set_arr_data(gguf, key("sample_positions").c_str(), GGUF_TYPE_INT32,
                     calibration.sample_positions.data(), calibration.sample_positions.size());
   std::vector<double> energy;
-  std::vector<float> weight;
+  std::vector<float> key_weight, value_weight;
   for (const LayerCalibration& layer : calibration.layers) {
     energy.push_back(layer.residual_energy);
-    weight.push_back(layer.weight);
+    key_weight.push_back(layer.key_weight);
+    value_weight.push_back(layer.value_weight);
   }
   gguf_set_arr_data(gguf, key("residual_energy").c_str(), GGUF_TYPE_FLOAT64, energy.data(),
                     energy.size());
-  gguf_set_arr_data(gguf, key("weight").c_str(), GGUF_TYPE_FLOAT32, weight.data(), weight.size());
+  gguf_set_arr_data(gguf, key("key_weight").c_str(), GGUF_TYPE_FLOAT32, key_weight.data(),
+                    key_weight.size());
+  gguf_set_arr_data(gguf, key("value_weight").c_str(), GGUF_TYPE_FLOAT32, value_weight.data(),
+                    value_weight.size());
 }
 
 void put_array(const std::vector<float>& numbers, bool half, std::byte* to) {
@@ -155,6 +159,7 @@ class Reader {
                 fmt::format(text, std::forward<Args>(args)...));
   }
   const gguf_context* gguf() const { return gguf_; }
+  const std::string& name() const { return name_; }
 
  private:
   std::string name_;
@@ -168,8 +173,10 @@ Result<Calibration> read_all(const Reader& reader) {
   const gguf_context* gguf = reader.gguf();
   KVSPAN_TRY(const std::int64_t version, reader.find("version", GGUF_TYPE_UINT32));
   if (gguf_get_val_u32(gguf, version) != kVersion) {
-    return reader.damaged("it is of version {}, this kvspan reads version {}",
-                          gguf_get_val_u32(gguf, version), kVersion);
+    return fail(ErrorCode::kUnsupported,
+                "calibration '{}' is of version {}, this kvspan reads version {} (kvspan calibrate "
+                "makes it anew)",
+                reader.name(), gguf_get_val_u32(gguf, version), kVersion);
   }
   KVSPAN_TRY(const std::int64_t model, reader.find("model", GGUF_TYPE_STRING));
   KVSPAN_TRY(const std::int64_t fingerprint, reader.find("fingerprint", GGUF_TYPE_STRING));
@@ -186,10 +193,11 @@ Result<Calibration> read_all(const Reader& reader) {
   KVSPAN_TRY(out.sample_positions,
              reader.numbers<std::int32_t>("sample_positions", GGUF_TYPE_INT32));
   KVSPAN_TRY(const auto energy, reader.numbers<double>("residual_energy", GGUF_TYPE_FLOAT64));
-  KVSPAN_TRY(const auto weight, reader.numbers<float>("weight", GGUF_TYPE_FLOAT32));
-  if (energy.size() != count || weight.size() != count) {
-    return reader.damaged("{} layers, but {} energies and {} weights", count, energy.size(),
-                          weight.size());
+  KVSPAN_TRY(const auto key_weight, reader.numbers<float>("key_weight", GGUF_TYPE_FLOAT32));
+  KVSPAN_TRY(const auto value_weight, reader.numbers<float>("value_weight", GGUF_TYPE_FLOAT32));
+  if (energy.size() != count || key_weight.size() != count || value_weight.size() != count) {
+    return reader.damaged("{} layers, but {} energies and {} and {} weights", count, energy.size(),
+                          key_weight.size(), value_weight.size());
   }
   out.layers.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -198,7 +206,8 @@ Result<Calibration> read_all(const Reader& reader) {
       KVSPAN_TRY(layer.*array.numbers, reader.array(i, array));
     }
     layer.residual_energy = energy[i];
-    layer.weight = weight[i];
+    layer.key_weight = key_weight[i];
+    layer.value_weight = value_weight[i];
   }
   return out;
 }
@@ -304,7 +313,11 @@ Result<std::optional<Calibration>> find_calibration(const Engine& engine) {
   KVSPAN_TRY(const std::string path, calibration_path(engine));
   Result<Calibration> loaded = load_calibration(engine, path);
   if (loaded) return std::optional<Calibration>(std::move(*loaded));
-  if (loaded.error().code == ErrorCode::kNotFound) return std::optional<Calibration>();
+  // One that an earlier kvspan wrote is as good as none: making it anew replaces it.
+  if (loaded.error().code == ErrorCode::kNotFound ||
+      loaded.error().code == ErrorCode::kUnsupported) {
+    return std::optional<Calibration>();
+  }
   return std::move(loaded).error();
 }
 

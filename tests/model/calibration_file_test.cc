@@ -63,7 +63,8 @@ Calibration random_calibration(const Engine& engine) {
     layer.key_residuals = random_numbers(residuals, random);
     layer.value_residuals = random_numbers(residuals, random);
     layer.residual_energy = 1.0 / 3.0;
-    layer.weight = 0.25f;
+    layer.key_weight = 0.25f;
+    layer.value_weight = 4.0f;
     out.layers.push_back(std::move(layer));
   }
   return out;
@@ -91,7 +92,8 @@ void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.key_residuals, y.key_residuals);
     EXPECT_EQ(x.value_residuals, y.value_residuals);
     EXPECT_EQ(x.residual_energy, y.residual_energy);
-    EXPECT_EQ(x.weight, y.weight);
+    EXPECT_EQ(x.key_weight, y.key_weight);
+    EXPECT_EQ(x.value_weight, y.value_weight);
   }
 }
 
@@ -161,7 +163,8 @@ TEST(CalibrationFile, RefusesContentThatDoesNotFitTheModel) {
   refused("joint_moment", [](Calibration& c) { c.layers[1].joint_moment.pop_back(); });
   refused("key_mean", [](Calibration& c) { c.layers[2].key_mean[3] = INFINITY; });
   refused("query_moment", [](Calibration& c) { c.layers[0].query_moment[0] = -1.0f; });
-  refused("weight", [](Calibration& c) { c.layers[0].weight = 0.0f; });
+  refused("key_weight", [](Calibration& c) { c.layers[0].key_weight = -1.0f; });
+  refused("value_weight", [](Calibration& c) { c.layers.back().value_weight = 0.0f; });
   refused("residual_energy", [](Calibration& c) { c.layers[0].residual_energy = NAN; });
   refused("sample_positions", [](Calibration& c) { c.sample_positions[1] = -1; });
   refused("tokens", [](Calibration& c) { c.tokens = 0; });
