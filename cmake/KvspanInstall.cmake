@@ -38,7 +38,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvspanConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/kvspanConfigVersion.cmake DESTINATION ${kvspan_package_dir})
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(KVSPAN_ENGINE)  # what the program reads: small models, texts, the converters of `kvspan import`
-  foreach(folder IN ITEMS models tasks text demo)
+  foreach(folder IN ITEMS calibration models tasks text demo)
     if(EXISTS ${CMAKE_SOURCE_DIR}/data/${folder})
       install(DIRECTORY ${CMAKE_SOURCE_DIR}/data/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/kvspan)
     endif()

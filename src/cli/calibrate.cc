@@ -10,6 +10,7 @@
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
+#include "cli/known_layer_weights.h"
 #include "cli/model_path.h"
 #include "cli/progress_bar.h"
 #include "io/user_folders.h"
@@ -23,7 +24,7 @@ struct CalibrateFlags {
   std::string output;
   std::string json;
   std::int64_t tokens = CalibrateOptions{}.tokens;
-  bool weigh = true;
+  std::string layer_weights = "auto";
 };
 
 Result<std::string> output_path(const CalibrateFlags& flags, const Engine& engine) {
@@ -57,7 +58,13 @@ Result<int> calibrate(const CalibrateFlags& flags) {
       });
   bar.reset();
   if (!calibration) return std::move(calibration).error();
-  if (flags.weigh) {
+  bool known = false;
+  if (flags.layer_weights == "auto") {
+    KVSPAN_TRY(known, take_known_layer_weights(*calibration));
+  }
+  if (flags.layer_weights != "none" && !known) {
+    // What has been learnt already is worth keeping if this is stopped.
+    KVSPAN_CHECK_OK(save_calibration(path, *calibration));
     KVSPAN_CHECK_OK(
         weigh_layers(model_path, static_cast<int>(flags.model.threads), text, *calibration));
   }
@@ -72,7 +79,7 @@ Result<int> calibrate(const CalibrateFlags& flags) {
             {"samples", calibration->sample_positions.size()},
             {"layers", calibration->layers.size()}};
   for (const LayerCalibration& layer : calibration->layers) {
-    if (!flags.weigh) break;
+    if (!has_layer_weights(*calibration)) break;
     json["key_weights"].push_back(layer.key_weight);
     json["value_weights"].push_back(layer.value_weight);
   }
@@ -81,6 +88,9 @@ Result<int> calibrate(const CalibrateFlags& flags) {
     fmt::print("{} tokens of windows of {}, the first {} of each left out\nwritten to {}\n",
                format_count(static_cast<std::uint64_t>(calibration->tokens)), calibration->window,
                calibration->skip, path);
+    fmt::print("layer weights: {}\n", !has_layer_weights(*calibration) ? "none"
+                                      : known ? "those that come with kvspan for this model"
+                                              : "measured");
   }
   return 0;
 }
@@ -96,9 +106,12 @@ Action setup_calibrate(CLI::App& app) {
                  "kvspan)")
       ->type_name("FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
-  app.add_flag("!--no-layer-weights", flags->weigh,
-               "Do not measure what errors of each layer cost, the longer part of the work; bands "
-               "then takes all layers alike");
+  add_choice(
+      app, "--layer-weights", flags->layer_weights,
+      "What errors of each layer cost: those that come with kvspan for this model, else "
+      "measured (auto), measured, the longer part of the work, or none: bands then takes all "
+      "layers alike",
+      {"auto", "measure", "none"});
   app.add_option("-o,--output", flags->output,
                  "Where to write (default: the user's cache folder, where recipes look)")
       ->type_name("FILE");

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "cli/data_folder.h"
 #include "cli/interrupt.h"
+#include "cli/known_layer_weights.h"
 #include "cli/progress_bar.h"
 #include "cli/temporary_model.h"
 #include "cli/text_input.h"
@@ -20,7 +21,7 @@ namespace {
 
 // Of weighing layers.
 constexpr std::int32_t kWeighedWindow = 768;
-constexpr std::size_t kWeighedWindows = 1;
+constexpr std::size_t kWeighedWindows = 4;
 constexpr double kWeighedBits = 1.0;
 
 }  // namespace
@@ -43,10 +44,24 @@ Result<Calibration> calibration_for(Engine& engine) {
     fmt::print(stderr, "kvspan: {} has no calibration yet; making it once\n", engine.info().name);
     return calibration_text();
   };
-  return ensure_calibration(engine, text, {}, [&](std::size_t done, std::size_t total) {
+  const auto progress = [&](std::size_t done, std::size_t total) {
     if (!bar) bar.emplace("calibrating", "tokens", total);
     bar->update(done);
-  });
+  };
+  // Measuring them would make the first answer wait for many minutes more.
+  const auto complete = [&](Calibration& calibration) -> Status {
+    bar.reset();
+    KVSPAN_TRY(const bool known, take_known_layer_weights(calibration));
+    if (!known) {
+      fmt::print(
+          stderr,
+          "kvspan: what errors of each layer cost is not known for {}, bands takes all alike; "
+          "`kvspan calibrate` measures it\n",
+          engine.info().name);
+    }
+    return {};
+  };
+  return ensure_calibration(engine, text, {}, progress, complete);
 }
 
 Status weigh_layers(const std::string& model_path, int threads, const std::string& text,

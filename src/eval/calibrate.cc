@@ -148,7 +148,8 @@ Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
 Result<Calibration> ensure_calibration(Engine& engine,
                                        const std::function<Result<std::string>()>& text,
                                        const CalibrateOptions& options,
-                                       const TokenProgress& progress) {
+                                       const TokenProgress& progress,
+                                       const std::function<Status(Calibration&)>& complete) {
   KVSPAN_TRY(auto found, find_calibration(engine));
   if (found) return *std::move(found);
   KVSPAN_TRY(const std::string path, calibration_path(engine));
@@ -156,6 +157,7 @@ Result<Calibration> ensure_calibration(Engine& engine,
   KVSPAN_CHECK_OK(make_folders(path.substr(0, path.rfind('/'))));
   KVSPAN_TRY(const std::string what, text());
   KVSPAN_TRY(auto calibration, calibrate_on_text(engine, what, options, progress));
+  if (complete) KVSPAN_CHECK_OK(complete(calibration));
   KVSPAN_CHECK_OK(save_calibration(path, calibration));
   return calibration;
 }

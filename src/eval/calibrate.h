@@ -38,11 +38,11 @@ Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
                                       const TokenProgress& progress = nullptr);
 
 // The model's calibration from the user's cache folder, made and saved there when there is none:
-// `text` is called for what to read, `progress` while that is read. Nothing half-written stays when
-// it fails or is cancelled.
-Result<Calibration> ensure_calibration(Engine& engine,
-                                       const std::function<Result<std::string>()>& text,
-                                       const CalibrateOptions& options = {},
-                                       const TokenProgress& progress = nullptr);
+// `text` is called for what to read, `progress` while that is read, `complete` to add what is known
+// otherwise before it is saved. Nothing half-written stays when it fails or is cancelled.
+Result<Calibration> ensure_calibration(
+    Engine& engine, const std::function<Result<std::string>()>& text,
+    const CalibrateOptions& options = {}, const TokenProgress& progress = nullptr,
+    const std::function<Status(Calibration&)>& complete = nullptr);
 
 }  // namespace kvspan

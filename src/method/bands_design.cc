@@ -349,13 +349,16 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
     both = make_units(true, true);
     KVSPAN_CHECK_OK(analyse(both, key_weight(pointers(keys), pointers(values), options)));
     KVSPAN_CHECK_OK(allocate(pointers(both), options.bits, options));
-  } else {
-    KVSPAN_CHECK_OK(allocate(pointers(keys), options.key_bits, options));
-    KVSPAN_CHECK_OK(allocate(pointers(values), options.value_bits, options));
   }
   std::vector<Unit*> coded = options.joint ? pointers(both) : pointers(keys);
   if (!options.joint) {
     for (Unit& unit : values) coded.push_back(&unit);
+    if (options.key_bits == 0.0) {
+      KVSPAN_CHECK_OK(allocate(coded, options.bits, options));
+    } else {
+      KVSPAN_CHECK_OK(allocate(pointers(keys), options.key_bits, options));
+      KVSPAN_CHECK_OK(allocate(pointers(values), options.value_bits, options));
+    }
   }
   KVSPAN_CHECK_OK(for_each(coded, [&](Unit& unit) { return designer.finish(unit, ledger); }));
 

@@ -16,8 +16,8 @@ namespace kvspan {
 
 struct BandsOptions {
   bool joint = true;                        // keys and values of a group in one code
-  double bits = 2.0;                        // an element, gain included; joint codes
-  double key_bits = 0.0, value_bits = 0.0;  // the same where they are coded apart
+  double bits = 2.0;                        // an element, gain included
+  double key_bits = 0.0, value_bits = 0.0;  // the same where they are coded apart; 0: share `bits`
   LevelSet levels;
   std::int32_t anchor = 64;  // 0: keys after RoPE
   bool gain = true;

@@ -11,10 +11,10 @@
 namespace kvspan::detail {
 namespace {
 
-// Values earn more bits than keys where they are coded apart.
+// Values earn more bits than keys where they are coded apart and nothing was measured.
 constexpr double kHalfGap = 0.35;
 
-BandsOptions options_of(const RecipePart& m) {
+BandsOptions options_of(const RecipePart& m, bool weighed) {
   BandsOptions options;
   options.joint = m.word("share") == "kv";
   options.levels = m.levels("levels");
@@ -26,6 +26,7 @@ BandsOptions options_of(const RecipePart& m) {
     options.value_bits = m.number("vbits");
   } else {
     options.bits = m.number("bits");
+    if (weighed) return options;
     const double gap = kHalfGap * std::min(1.0, options.bits / 2.0);
     options.key_bits = options.bits - gap;
     options.value_bits = options.bits + gap;
@@ -63,7 +64,7 @@ Status refuse_what_is_not_there(const RecipePart& m) {
 PreparedLayers prepare_bands(const PrepareInput& in) {
   const RecipePart& m = in.method;
   KVSPAN_CHECK_OK(refuse_what_is_not_there(m));
-  const BandsOptions options = options_of(m);
+  const BandsOptions options = options_of(m, has_layer_weights(*in.calibration));
   std::vector<std::vector<HeadRange>> groups;
   for (const LayerShape& layer : in.shape.layers) {
     if (m.word("share") == "kv") {

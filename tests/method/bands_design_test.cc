@@ -104,6 +104,42 @@ TEST(BandsDesign, ErrorFallsWithBits) {
   EXPECT_LT(two, error("quant:bits=2,group=16,sink=0,recent=0"));
 }
 
+double bits_of(const BandsCode& code) {
+  return double(code.layout().tile_bytes()) * 8.0 / 16.0 / double(code.width());
+}
+
+// What was measured to matter gets the bits, layers and sides alike, and the sum stays.
+TEST(BandsDesign, WeightsMoveBits) {
+  const SyntheticText text(testing::synthetic_shape(), 400, 5);
+  Calibration calibration = text.calibration();
+  BandsOptions options;
+  options.joint = false;
+  options.bits = 2.0;
+  options.levels = levels_of("0-6/8");
+  const auto design = [&](float first_keys, float others) {
+    for (LayerCalibration& layer : calibration.layers) {
+      layer.key_weight = layer.value_weight = others;
+    }
+    calibration.layers[0].key_weight = first_keys;
+    return design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options,
+                        std::make_shared<Ledger>())
+        .value();
+  };
+  const auto even = design(1.0f, 1.0f), tilted = design(30.0f, 1.0f), scaled = design(7.0f, 7.0f);
+  EXPECT_GT(bits_of(*tilted[0][0].keys), bits_of(*even[0][0].keys) + 0.3);
+  EXPECT_LT(bits_of(*tilted[1][0].values), bits_of(*even[1][0].values));
+  double before = 0.0, after = 0.0;
+  for (std::size_t l = 0; l < 2; ++l) {
+    before += bits_of(*even[l][0].keys) + bits_of(*even[l][0].values);
+    after += bits_of(*tilted[l][0].keys) + bits_of(*tilted[l][0].values);
+    // Only ratios count.
+    EXPECT_EQ(scaled[l][0].keys->layout().tile_bytes(), even[l][0].keys->layout().tile_bytes());
+    EXPECT_NEAR(scaled[l][0].key_distortion, 7.0 * even[l][0].key_distortion,
+                1e-6 * scaled[l][0].key_distortion);
+  }
+  EXPECT_NEAR(after, before, 0.25);
+}
+
 TEST(BandsDesign, WhatCannotBeIsRefused) {
   const SyntheticText text(testing::synthetic_shape(), 100, 7);
   const Calibration calibration = text.calibration();
