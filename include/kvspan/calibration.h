@@ -62,6 +62,13 @@ struct LayerCalibration {
   float key_weight = 0.0f, value_weight = 0.0f;
 };
 
+// What `bands` costs at so many bits a number, measured against the exact cache.
+struct RatePoint {
+  float bits = 0.0f;
+  float kl = 0.0f;    // mean KL divergence, nats
+  float loss = 0.0f;  // of perplexity, as a share: 0.01 is 1 %
+};
+
 struct Calibration {
   std::string model;        // its name, for messages
   std::string fingerprint;  // of the model file; "" when not from a file
@@ -72,13 +79,15 @@ struct Calibration {
   // stride, so that they meet every offset of a block.
   std::vector<std::int32_t> sample_positions;
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
+  std::vector<RatePoint> rates;          // by rising bits; empty until measured
 };
 
 // Whether layers have measured weights.
 bool has_layer_weights(const Calibration& calibration) noexcept;
 
 // Ok when every array has the size that `shape` asks for, every number is finite, no diagonal entry
-// of a moment or metric is negative, and weights are above 0 in all layers or in none. The error
+// of a moment or metric is negative, weights are above 0 in all layers or in none, and the bits of
+// rates rise. The error
 // names layer and array, both sizes or the place of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
 

@@ -90,15 +90,6 @@ Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string
   return factory.make();
 }
 
-std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) noexcept {
-  std::size_t per_token = 0;
-  for (const LayerShape& layer : shape.layers) {
-    per_token += static_cast<std::size_t>(layer.kv_heads) *
-                 static_cast<std::size_t>(layer.key_dim + layer.value_dim) * 2;
-  }
-  return per_token * static_cast<std::size_t>(tokens);
-}
-
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch() {
   return {new AttentionScratch, [](AttentionScratch* scratch) { delete scratch; }};
 }

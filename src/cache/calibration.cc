@@ -86,6 +86,21 @@ Status check_weight(int layer, std::string_view side, float weight, bool measure
               layer, side, weight);
 }
 
+Status check_rates(std::span<const RatePoint> rates) {
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    const RatePoint& point = rates[i];
+    const float below = i == 0 ? 0.0f : rates[i - 1].bits;
+    if (!std::isfinite(point.bits) || point.bits <= below || !std::isfinite(point.kl) ||
+        !std::isfinite(point.loss)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "calibration: rates[{}]: {} bits after {}, KL {}, loss {}; allowed are finite "
+                  "numbers and rising bits",
+                  i, point.bits, below, point.kl, point.loss);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 bool has_layer_weights(const Calibration& calibration) noexcept {
@@ -119,7 +134,7 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "key", layer.key_weight, measured));
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "value", layer.value_weight, measured));
   }
-  return {};
+  return check_rates(calibration.rates);
 }
 
 }  // namespace kvspan

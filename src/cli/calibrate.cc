@@ -66,7 +66,7 @@ Result<int> calibrate(const CalibrateFlags& flags) {
     // What has been learnt already is worth keeping if this is stopped.
     KVSPAN_CHECK_OK(save_calibration(path, *calibration));
     KVSPAN_CHECK_OK(
-        weigh_layers(model_path, static_cast<int>(flags.model.threads), text, *calibration));
+        measure_costs(model_path, static_cast<int>(flags.model.threads), text, *calibration));
   }
   KVSPAN_CHECK_OK(save_calibration(path, *calibration));
 
@@ -82,6 +82,9 @@ Result<int> calibrate(const CalibrateFlags& flags) {
     if (!has_layer_weights(*calibration)) break;
     json["key_weights"].push_back(layer.key_weight);
     json["value_weights"].push_back(layer.value_weight);
+  }
+  for (const RatePoint& point : calibration->rates) {
+    json["rates"].push_back({{"bits", point.bits}, {"kl", point.kl}, {"loss", point.loss}});
   }
   KVSPAN_CHECK_OK(write_json(json, flags.json));
   if (flags.json != "-") {

@@ -6,12 +6,15 @@
 
 #include "base/fail.h"
 #include "cli/data_folder.h"
+#include "cli/format.h"
 #include "cli/interrupt.h"
 #include "cli/known_layer_weights.h"
 #include "cli/progress_bar.h"
 #include "cli/temporary_model.h"
 #include "cli/text_input.h"
+#include "eval/engine_caches.h"
 #include "eval/layer_weights.h"
+#include "eval/rate_curve.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
 #include "model/tokenizer.h"
@@ -23,6 +26,23 @@ namespace {
 constexpr std::int32_t kWeighedWindow = 768;
 constexpr std::size_t kWeighedWindows = 4;
 constexpr double kWeighedBits = 1.0;
+
+void announce(const Choice& choice, const Engine& engine) {
+  std::string text = fmt::format("kvspan: auto chose {}", choice.recipe);
+  if (choice.tokens > 0) {
+    text += fmt::format(
+        ", at most {} bytes at {} tokens, {} less than f16", format_count(choice.bytes),
+        format_count(static_cast<std::size_t>(choice.tokens)),
+        format_ratio(full_rank_f16_bytes(engine.cache_shape(), choice.tokens), choice.bytes));
+  }
+  if (choice.expected) {
+    text += fmt::format("; expected: {:+.2f} % perplexity, KL {:.4f}",
+                        100.0 * double{choice.expected->loss}, choice.expected->kl);
+  } else {
+    text += "; what it costs has not been measured (`kvspan calibrate` does)";
+  }
+  fmt::print(stderr, "{}\n", text);
+}
 
 }  // namespace
 
@@ -41,7 +61,9 @@ Result<std::string> calibration_text(const std::string& file) {
 Result<Calibration> calibration_for(Engine& engine) {
   std::optional<ProgressBar> bar;
   const auto text = [&]() -> Result<std::string> {
-    fmt::print(stderr, "kvspan: {} has no calibration yet; making it once\n", engine.info().name);
+    fmt::print(stderr,
+               "kvspan: {} has no calibration yet; making it once (--cache full needs none)\n",
+               engine.info().name);
     return calibration_text();
   };
   const auto progress = [&](std::size_t done, std::size_t total) {
@@ -64,8 +86,8 @@ Result<Calibration> calibration_for(Engine& engine) {
   return ensure_calibration(engine, text, {}, progress, complete);
 }
 
-Status weigh_layers(const std::string& model_path, int threads, const std::string& text,
-                    Calibration& calibration) {
+Status measure_costs(const std::string& model_path, int threads, const std::string& text,
+                     Calibration& calibration) {
   KVSPAN_TRY(const auto floats, TemporaryModel::float_copy_of(model_path, FloatWeights::kF16));
   KVSPAN_TRY(const auto engine, Engine::load(floats.path(), {.threads = threads}));
   engine->set_cancel_flag(&interrupted());
@@ -78,11 +100,16 @@ Status weigh_layers(const std::string& model_path, int threads, const std::strin
     read.push_back(passages[passages.size() * (2 * i + 1) / (2 * kWeighedWindows)]);
   }
   std::optional<ProgressBar> bar;
-  return measure_layer_weights(*engine, read, kWeighedBits, calibration,
-                               [&](std::size_t done, std::size_t total) {
-                                 if (!bar) bar.emplace("weighing layers", "tokens", total);
-                                 bar->update(done);
-                               });
+  const auto under = [&](const char* what) {
+    bar.reset();
+    return [&bar, what](std::size_t done, std::size_t total) {
+      if (!bar) bar.emplace(what, "tokens", total);
+      bar->update(done);
+    };
+  };
+  KVSPAN_CHECK_OK(
+      measure_layer_weights(*engine, read, kWeighedBits, calibration, under("weighing layers")));
+  return measure_rates(*engine, read, calibration, under("measuring rates"));
 }
 
 Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe) {
@@ -90,10 +117,11 @@ Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& re
   std::optional<Calibration> calibration;
   if (needed) {
     KVSPAN_TRY(calibration, calibration_for(engine));
+    KVSPAN_TRY(const auto choice, engine_choice(engine, recipe, *calibration));
+    if (choice) announce(*choice, engine);
   }
-  KVSPAN_TRY(
-      const CacheFactory caches,
-      CacheFactory::create(engine.cache_shape(), recipe, calibration ? &*calibration : nullptr));
+  KVSPAN_TRY(const CacheFactory caches,
+             engine_caches(engine, recipe, calibration ? &*calibration : nullptr));
   return caches.make();
 }
 

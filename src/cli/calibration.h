@@ -16,12 +16,13 @@ Result<std::string> calibration_text(const std::string& file = "");
 // ensure_calibration with that text; a line on standard error says what is being made and why.
 Result<Calibration> calibration_for(Engine& engine);
 
-// Measures what errors of each layer cost (eval/layer_weights.h), with the model's weights as f16,
-// on a part of `text`, under a progress bar.
-Status weigh_layers(const std::string& model_path, int threads, const std::string& text,
-                    Calibration& calibration);
+// Measures what errors of each layer cost and what `bands` costs by its bits (eval/layer_weights.h,
+// eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
+Status measure_costs(const std::string& model_path, int threads, const std::string& text,
+                     Calibration& calibration);
 
-// An empty cache of a recipe; the calibration that it may need is made first, if it has to be.
+// An empty cache of a recipe; the calibration that it may need is made first, if it has to be. What
+// auto chose is said on standard error.
 Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe);
 
 }  // namespace kvspan::cli

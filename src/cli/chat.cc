@@ -107,6 +107,7 @@ Action setup_chat(CLI::App& app) {
   add_model_flag(app, flags->model);
   app.add_option("--system,--system-prompt", flags->system, "System message")->type_name("TEXT");
   add_engine_flags(app, flags->model);
+  add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
   app.footer(
       "In the chat, /help lists the commands and Ctrl-C stops an answer.\n"

@@ -17,15 +17,14 @@
 #include "cli/prompt.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
-#include "model/calibration_file.h"
 
 namespace kvspan::cli {
 namespace {
 
-// The caches compared, one row each; the first is what the others are held against. Those that need
-// a calibration of the model join when one has been made.
+// The caches compared, one row each; the first is what the others are held against.
 constexpr std::array kDemoRecipes{"full",
                                   "quant:bits=4",
+                                  "bands:bits=3",
                                   "bands:bits=2",
                                   "spectral:rk=d/4,rv=d/2,store=f16",
                                   "streaming:size=256",
@@ -100,20 +99,13 @@ struct Comparison {
   }
 };
 
-// Answers of every cache about the short text. Returns whether some had to be left out.
-Result<bool> compare_families(Comparison& comparison, std::span<const Token> tokens) {
-  KVSPAN_TRY(const auto calibration, find_calibration(*comparison.session.engine));
-  bool left_out = false;
+// Answers of every cache about the short text.
+Status compare_families(Comparison& comparison, std::span<const Token> tokens) {
   for (const char* recipe : kDemoRecipes) {
-    KVSPAN_TRY(const bool needed, needs_calibration(recipe));
-    if (needed && !calibration) {
-      left_out = true;
-      continue;
-    }
     KVSPAN_CHECK_OK(comparison.add(recipe, tokens));
     if (comparison.cancelled) break;
   }
-  return left_out;
+  return {};
 }
 
 Result<int> demo(const DemoFlags& flags) {
@@ -143,19 +135,13 @@ Result<int> demo(const DemoFlags& flags) {
           "another:\n",
           format_count(some.size()));
     }
-    KVSPAN_TRY(const bool left_out, compare_families(part, some));
+    KVSPAN_CHECK_OK(compare_families(part, some));
     if (text_wanted) {
       fmt::print(
           "\n{}\nf16 / KV: how many times smaller than every row in f16. It grows with the "
           "text: the first\nand last tokens stay as they are, and learned directions take "
           "room of their own.\n",
           table_of(part.answers));
-      if (left_out) {
-        fmt::print(
-            "bands, static, fd and oja join the table once the model has a calibration; "
-            "`kvspan calibrate\n-m {}` makes it, in some minutes on two cores.\n",
-            flags.model.model);
-      }
     }
   }
   KVSPAN_CHECK_OK(

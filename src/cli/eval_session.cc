@@ -11,6 +11,7 @@
 #include "cli/json_output.h"
 #include "cli/model_path.h"
 #include "cli/text_input.h"
+#include "eval/engine_caches.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::cli {
@@ -59,8 +60,7 @@ Result<bool> any_needs_calibration(const std::vector<std::string>& recipes) {
 
 CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
   return [&engine, calibration](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
-    KVSPAN_TRY(const CacheFactory caches,
-               CacheFactory::create(engine.cache_shape(), recipe, calibration));
+    KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, calibration));
     return caches.make();
   };
 }

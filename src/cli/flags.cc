@@ -124,6 +124,12 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags) {
   add_thread_flags(app, flags);
 }
 
+void add_default_recipe(CLI::App& app, ModelFlags& flags) {
+  flags.recipe.clear();
+  app.get_option("--cache")->default_str(
+      fmt::format("{}, or full where the model has no calibration", kDefaultRecipe));
+}
+
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   add_integer(app, "-n,--predict,--n-predict", flags.max_tokens, "Most tokens of an answer", -1,

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvspan/result.h"
@@ -33,10 +34,10 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
 
 struct ModelFlags {
   std::string model = "smollm2";  // name or path, as typed
-  std::string recipe = "full";
-  std::string cpu_level;     // empty: the best there is
-  std::int64_t threads = 1;  // default: as many as the machine runs at once
-  std::int64_t context = 0;  // 0: the model's
+  std::string recipe = "full";    // "": the default of open_session
+  std::string cpu_level;          // empty: the best there is
+  std::int64_t threads = 1;       // default: as many as the machine runs at once
+  std::int64_t context = 0;       // 0: the model's
 };
 // Recipes of caches, refused as the grammar says (recipe/recipe.h).
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::string& target,
@@ -50,6 +51,11 @@ void add_thread_flags(CLI::App& app, ModelFlags& flags);
 Status apply_cpu_level(const ModelFlags& flags);
 // -t, --cpu-level, -c, --cache
 void add_engine_flags(CLI::App& app, ModelFlags& flags);
+// What answers are made with unless told otherwise: a KL of less than .005 from the full cache on
+// SmolLM2 (docs/methods/bands.md).
+inline constexpr std::string_view kDefaultRecipe = "bands:bits=2.25";
+// After add_engine_flags: --cache has that default, where the model has a calibration.
+void add_default_recipe(CLI::App& app, ModelFlags& flags);
 
 struct SamplingFlags {
   std::int64_t max_tokens = 512;

@@ -29,6 +29,9 @@ Result<bool> take_known_layer_weights(Calibration& calibration) {
         calibration.layers[i].key_weight = keys[i];
         calibration.layers[i].value_weight = values[i];
       }
+      for (const auto& point : model.at("rates")) {
+        calibration.rates.push_back({point.at("bits"), point.at("kl"), point.at("loss")});
+      }
       return true;
     }
   } catch (const nlohmann::json::exception& error) {

@@ -69,6 +69,7 @@ Action setup_run(CLI::App& app) {
   app.add_option("--system,--system-prompt", flags->system, "System message")->type_name("TEXT");
   app.add_flag("--raw", flags->raw, "Continue the text as it is, without the chat template");
   add_engine_flags(app, flags->model);
+  add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
   add_json_flag(app, flags->json);
   app.add_option("--track", flags->track,

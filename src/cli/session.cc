@@ -5,8 +5,25 @@
 #include "cli/calibration.h"
 #include "cli/interrupt.h"
 #include "cli/model_path.h"
+#include "model/calibration_file.h"
 
 namespace kvspan::cli {
+
+namespace {
+
+// Learning a model's directions takes minutes: nobody who asks one question should wait for it.
+Result<std::string> default_recipe(const Engine& engine) {
+  KVSPAN_TRY(const auto calibration, find_calibration(engine));
+  if (calibration) return std::string(kDefaultRecipe);
+  fmt::print(
+      stderr,
+      "kvspan: the cache is full rank; once `kvspan calibrate` has learned the directions of "
+      "{}, it will be {}\n",
+      engine.info().name, kDefaultRecipe);
+  return std::string("full");
+}
+
+}  // namespace
 
 Result<Session> open_session(const ModelFlags& flags) {
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
@@ -20,7 +37,11 @@ Result<Session> open_session(const ModelFlags& flags) {
   }
   if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
   session.engine->set_cancel_flag(&interrupted());
-  KVSPAN_TRY(session.cache, new_cache(*session.engine, flags.recipe));
+  std::string recipe = flags.recipe;
+  if (recipe.empty()) {
+    KVSPAN_TRY(recipe, default_recipe(*session.engine));
+  }
+  KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
   KVSPAN_TRY(session.tokenizer, Tokenizer::open(path));
   return session;
 }

@@ -6,8 +6,35 @@
 #include "base/fail.h"
 #include "kvspan/calibration.h"
 #include "model/calibration_file.h"
+#include "recipe/recipe.h"
 
 namespace kvspan {
+
+namespace {
+
+// auto:budget without ctx, for the model's whole context.
+Result<Recipe> for_context(const Engine& engine, std::string_view recipe) {
+  KVSPAN_TRY(Recipe parsed, Recipe::parse(recipe));
+  const RecipePart& method = parsed.method();
+  if (method.name() != "auto" || !method.has("budget") || method.has("ctx")) return parsed;
+  return Recipe::parse(fmt::format("{},ctx={}", parsed.text(), engine.info().context));
+}
+
+}  // namespace
+
+Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe,
+                                   const Calibration* calibration) {
+  KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
+  return CacheFactory::create(engine.cache_shape(), whole.text(), calibration);
+}
+
+Result<std::optional<Choice>> engine_choice(const Engine& engine, std::string_view recipe,
+                                            const Calibration& calibration) {
+  KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
+  if (whole.method().name() != "auto") return std::optional<Choice>();
+  KVSPAN_TRY(Choice choice, choose_recipe(engine.cache_shape(), whole.method(), calibration));
+  return std::optional<Choice>(std::move(choice));
+}
 
 Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe) {
   KVSPAN_TRY(const bool needed, needs_calibration(recipe));
@@ -21,7 +48,7 @@ Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe
           recipe, engine.info().name);
     }
   }
-  return CacheFactory::create(engine.cache_shape(), recipe, calibration ? &*calibration : nullptr);
+  return engine_caches(engine, recipe, calibration ? &*calibration : nullptr);
 }
 
 }  // namespace kvspan

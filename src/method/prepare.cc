@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "method/choose_recipe.h"
 #include "method/prepare_parts.h"
 #include "method/prepared.h"
 
@@ -51,7 +52,7 @@ bool needs_calibration(const Recipe& recipe) {
     return method.declares(key) && method.has(key) && method.is_word(key) &&
            method.word(key) == word;
   };
-  if (method.name() == "static" || method.name() == "oja") return true;
+  if (method.name() == "static" || method.name() == "oja" || method.name() == "auto") return true;
   return is("first", "calibration") || is("tau", "calibrated") || is("tau_k", "calibrated") ||
          is("tau_v", "calibrated") || is("ranks", "table") || is("gamma", "fit") ||
          is("calib", "file");
@@ -71,6 +72,11 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
   }
   // Methods may use what they do not need.
   if (calibration != nullptr) KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
+  if (recipe.method().name() == "auto") {
+    KVSPAN_TRY(const Choice choice, choose_recipe(shape, recipe.method(), *calibration));
+    KVSPAN_TRY(const Recipe chosen, Recipe::parse(choice.recipe));
+    return prepare(shape, chosen, calibration);
+  }
   KVSPAN_TRY(const Recipe stored, storing_recipe(shape, recipe));
   const RecipePart& method = stored.method();
   for (const auto& [name, family] : kFamilies) {

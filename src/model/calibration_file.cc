@@ -83,6 +83,11 @@ void set_metadata(gguf_context* gguf, const Calibration& calibration) {
                     key_weight.size());
   gguf_set_arr_data(gguf, key("value_weight").c_str(), GGUF_TYPE_FLOAT32, value_weight.data(),
                     value_weight.size());
+  std::vector<float> rates;
+  for (const RatePoint& point : calibration.rates) {
+    rates.insert(rates.end(), {point.bits, point.kl, point.loss});
+  }
+  gguf_set_arr_data(gguf, key("rates").c_str(), GGUF_TYPE_FLOAT32, rates.data(), rates.size());
 }
 
 void put_array(const std::vector<float>& numbers, bool half, std::byte* to) {
@@ -198,6 +203,10 @@ Result<Calibration> read_all(const Reader& reader) {
   if (energy.size() != count || key_weight.size() != count || value_weight.size() != count) {
     return reader.damaged("{} layers, but {} energies and {} and {} weights", count, energy.size(),
                           key_weight.size(), value_weight.size());
+  }
+  KVSPAN_TRY(const auto rates, reader.numbers<float>("rates", GGUF_TYPE_FLOAT32));
+  for (std::size_t i = 0; i + 2 < rates.size(); i += 3) {
+    out.rates.push_back({rates[i], rates[i + 1], rates[i + 2]});
   }
   out.layers.resize(count);
   for (std::size_t i = 0; i < count; ++i) {

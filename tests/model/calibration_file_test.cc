@@ -67,6 +67,7 @@ Calibration random_calibration(const Engine& engine) {
     layer.value_weight = 4.0f;
     out.layers.push_back(std::move(layer));
   }
+  out.rates = {{1.0f, 0.04f, 0.05f}, {2.0f, 0.006f, 0.007f}};
   return out;
 }
 
@@ -94,6 +95,12 @@ void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.residual_energy, y.residual_energy);
     EXPECT_EQ(x.key_weight, y.key_weight);
     EXPECT_EQ(x.value_weight, y.value_weight);
+  }
+  ASSERT_EQ(a.rates.size(), b.rates.size());
+  for (std::size_t i = 0; i < a.rates.size(); ++i) {
+    EXPECT_EQ(a.rates[i].bits, b.rates[i].bits);
+    EXPECT_EQ(a.rates[i].kl, b.rates[i].kl);
+    EXPECT_EQ(a.rates[i].loss, b.rates[i].loss);
   }
 }
 
@@ -164,6 +171,7 @@ TEST(CalibrationFile, RefusesContentThatDoesNotFitTheModel) {
   refused("key_mean", [](Calibration& c) { c.layers[2].key_mean[3] = INFINITY; });
   refused("query_moment", [](Calibration& c) { c.layers[0].query_moment[0] = -1.0f; });
   refused("key_weight", [](Calibration& c) { c.layers[0].key_weight = -1.0f; });
+  refused("rates", [](Calibration& c) { c.rates[1].bits = 0.5f; });
   refused("value_weight", [](Calibration& c) { c.layers.back().value_weight = 0.0f; });
   refused("residual_energy", [](Calibration& c) { c.layers[0].residual_energy = NAN; });
   refused("sample_positions", [](Calibration& c) { c.sample_positions[1] = -1; });
