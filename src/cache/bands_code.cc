@@ -127,6 +127,8 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
   }
   if (key_dim_ == 0) return;
   store_key_tiles(ledger);
+  key_weights_ = floats(static_cast<std::size_t>(key_width()));
+  store_key_weights(parts);
   mean_stride_ = padded_dim(key_dim_);
   const std::int32_t offsets = std::max(anchor_block_, 1);
   turned_means_ = floats(static_cast<std::size_t>(heads_) * static_cast<std::size_t>(offsets) *
@@ -182,6 +184,45 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
         tiles[((static_cast<std::ptrdiff_t>(p / 16) * quads + j / 4) * 16 + p % 16) * 4 + j % 4] =
             static_cast<std::int8_t>(std::nearbyint(x));
       }
+    }
+  }
+}
+
+// B = M^-1/2 U with orthonormal U, so that squares of B's rows, over all components, are the
+// diagonal of M^-1.
+void BandsCode::store_key_weights(const BandsParts& parts) {
+  const auto d = static_cast<std::size_t>(width());
+  const std::size_t half = parts.rope.angles.size();
+  float* const weights = key_weights_.as<float>();
+  double most = 0.0;
+  std::vector<double> inverse(static_cast<std::size_t>(key_width()));
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    for (std::size_t p = 0; p < d; ++p) {
+      inverse[i] += double{parts.synthesis.row(i)[p]} * double{parts.synthesis.row(i)[p]};
+    }
+    most = std::max(most, inverse[i]);
+  }
+  for (std::size_t base = 0; base < inverse.size(); base += static_cast<std::size_t>(key_dim_)) {
+    for (std::size_t i = 0; i < half && anchor_block_ > 0; ++i) {
+      const bool neighbours = parts.rope.pairs == Rope::Pairs::kNeighbours;
+      double& a = inverse[base + (neighbours ? 2 * i : i)];
+      double& b = inverse[base + (neighbours ? 2 * i + 1 : i + half)];
+      a = b = 0.5 * (a + b);
+    }
+  }
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    weights[i] = most > 0.0 ? static_cast<float>(1.0 / std::max(inverse[i], 1e-6 * most)) : 1.0f;
+  }
+}
+
+void BandsCode::read_key_tiles(std::int32_t head, float* to) const noexcept {
+  const std::int8_t* tiles = key_tiles(head);
+  for (std::int32_t j = 0; j < key_dim_; ++j) {
+    for (std::int32_t p = 0; p < places_; ++p) {
+      const std::int8_t number =
+          tiles[((static_cast<std::ptrdiff_t>(p / 16) * dim_quads() + j / 4) * 16 + p % 16) * 4 +
+                j % 4];
+      *to++ = key_scales(head)[p] * static_cast<float>(number);
     }
   }
 }
@@ -284,7 +325,7 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
          lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
-         key_scales_.bytes() + turned_means_.bytes() + value_mean_.bytes();
+         key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() + value_mean_.bytes();
 }
 
 }  // namespace kvspan

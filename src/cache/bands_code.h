@@ -94,6 +94,14 @@ class BandsCode {
   const float* key_scales(std::int32_t head) const noexcept {
     return key_scales_.as<float>() + static_cast<std::ptrdiff_t>(head) * place_tiles() * 16;
   }
+  // How much an error of each number of a key counts, about: the metric that B whitens, equal
+  // within the pairs that RoPE turns, so that the weighed length of an error does not depend on
+  // position. [key_dim], above 0. Only certificates use it, for which any weights are right.
+  const float* key_weights(std::int32_t head) const noexcept {
+    return key_weights_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_;
+  }
+  // The numbers that key_tiles stand for, [key_dim, places].
+  void read_key_tiles(std::int32_t head, float* to) const noexcept;
   std::int32_t place_tiles() const noexcept { return (places_ + 15) / 16; }
   std::int32_t dim_quads() const noexcept { return (key_dim_ + 3) / 4; }
   const float* value_rows(std::int32_t head) const noexcept {
@@ -124,6 +132,7 @@ class BandsCode {
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
   void make_scale_runs();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
+  void store_key_weights(const BandsParts& parts);
   // Rows of B of one head, [dim, places].
   const float* key_rows(std::int32_t head) const noexcept {
     return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
@@ -141,7 +150,7 @@ class BandsCode {
   Buffer analysis_;                                                  // A' [D, places]
   Buffer synthesis_;                                                 // B [D, places]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
-  Buffer key_tiles_, key_scales_;
+  Buffer key_tiles_, key_scales_, key_weights_;
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
   Buffer value_mean_;    // [heads * value_dim]
 };

@@ -53,9 +53,6 @@ Status refuse_what_is_not_there(const RecipePart& m) {
   if (m.word("ends") == "int8") {
     return fail(ErrorCode::kInvalidArgument, "bands: ends=int8 is not available; allowed: f16");
   }
-  if (m.on("certify")) {
-    return fail(ErrorCode::kInvalidArgument, "bands: certify=on is not available; allowed: off");
-  }
   return {};
 }
 
@@ -90,9 +87,10 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
                                                   m.number("escape")}](const auto&) {
         return std::make_unique<BandsPolicy>(options);
       };
-      group.bands = [code](const std::shared_ptr<Ledger>& ledger) {
-        BandsTokens tokens{BandsStore(code.keys, ledger), std::nullopt};
-        if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger);
+      group.options.residuals = m.on("certify");
+      group.bands = [code, residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {
+        BandsTokens tokens{BandsStore(code.keys, ledger, residuals), std::nullopt};
+        if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger, residuals);
         return tokens;
       };
       layer.groups.push_back(std::move(group));
