@@ -42,6 +42,9 @@ class BandsRunner {
   void turn_queries(std::int32_t anchor);
   void move_queries();
   void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
+  void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
+                    std::int32_t position);
+  void score_rebuilt(std::int32_t tokens);
   void add_means(std::int32_t tokens, std::int32_t position);
   void place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n);
   void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
@@ -59,6 +62,7 @@ class BandsRunner {
   std::int32_t first_ = 0, rows_ = 0, anchor_ = -1;
   float *turned_, *turned_scales_, *moved_, *offsets_, *scales_;        // of queries
   float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
+  float *rebuilt_ = nullptr, *coefficients_ = nullptr;                  // keys before RoPE
   float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors
   float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
   std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;

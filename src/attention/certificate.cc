@@ -238,8 +238,8 @@ double weights_bound(const std::vector<Seen>& seen, double Seen::*error, std::ve
 }
 
 // What rounding weights times scales may move the output by: a number is off by at most itself and
-// kWeightRounding of the largest among tokens that are rounded together, which are of one segment,
-// or of neighbouring tiles of bands.
+// a share of the largest among tokens that are rounded together, which are of one segment, or of
+// neighbouring tiles of bands.
 double weight_rounding(const std::vector<Seen>& seen) {
   constexpr std::int32_t kTogether = 3;  // tiles on either side: runs are of four
   double sum = 0.0;
@@ -259,7 +259,8 @@ double weight_rounding(const std::vector<Seen>& seen) {
       for (std::size_t t = first; t < std::min(largest.size(), tile(k) + kTogether + 1); ++t) {
         together = std::max(together, largest[t]);
       }
-      sum += seen[k].codes * std::min(kWeightRounding * together, seen[k].most * seen[k].step);
+      const double share = seen[k].tile < 0 ? kWeightRounding : detail::kBandsRounding;
+      sum += seen[k].codes * std::min(share * together, seen[k].most * seen[k].step);
     }
     i = j;
   }

@@ -9,9 +9,6 @@
 namespace kvspan::detail {
 namespace {
 
-// Half of 1/127 and the roundings of f32 on the way to it.
-constexpr double kEightBits = 0.5001 / 127.0;
-
 // Codes of one token, [places], out of an unpacked tile.
 void pick(const std::vector<std::int8_t>& tile, std::int32_t token, std::vector<std::int8_t>& to) {
   for (std::size_t i = 0; i < to.size(); ++i) {
@@ -45,6 +42,7 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
   const auto value_places = static_cast<std::size_t>(value_code.places());
   const auto dk = static_cast<std::size_t>(code_.key_dim());
   const auto dv = static_cast<std::size_t>(value_dim_);
+  key_size_ = norm(reader_.key_rows(head), dk * places);
   for (std::size_t i = 0; i < dk * places; ++i) {
     column_sums_[i % places] += std::abs(double{reader_.key_rows(head)[i]});
   }
@@ -78,7 +76,7 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
         token.sum += std::abs(x[j]);
         row[j] = static_cast<float>(x[j] + double{mean[j]});
       }
-      if (code_.anchor_block() > 0) rope_rotate(code_.rope(), token.anchor, row.data());
+      code_.turn_key(token.position, row.data());
       keys_.insert(keys_.end(), row.begin(), row.end());
       double squares = 0.0;
       for (const BandsCode::ScaleRun& run : code_.scale_runs()) {
@@ -133,9 +131,15 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
     apply_turn(rope, cosines.data(), sines.data(), u.data());
   }
   Turned turned;
+  if (code_.before_rope()) {  // a query meets every key as it is
+    turned.size = std::abs(double{code_.rope().magnitude}) * norm(q, dk);
+    turned.moved = turned.size * key_size_;
+    turned.run_rounding.assign(code_.scale_runs().size(), 0.0);
+    return turned;
+  }
   double largest = 0.0;
   for (const float x : u) largest = std::max(largest, std::abs(double{x}));
-  turned.rounding = kEightBits * largest;
+  turned.rounding = kBandsRounding * largest;
   turned.size = norm(u.data(), dk);
   std::vector<double> moved(places);
   const float* row = reader_.key_rows(head_);
@@ -150,7 +154,7 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
   turned.moved = std::sqrt(squares);
   for (const BandsCode::ScaleRun& run : code_.scale_runs()) {
     const auto first = moved.begin() + 4 * run.first_quad;
-    turned.run_rounding.push_back(kEightBits * *std::max_element(first, first + 4 * run.quads));
+    turned.run_rounding.push_back(kBandsRounding * *std::max_element(first, first + 4 * run.quads));
   }
   return turned;
 }

@@ -4,6 +4,7 @@
 //     u rounded to 8 bits      at most max|u| / 254 a number, so max|u| / 254 |x~|_1
 //     u B~_k rounded to 8 bits at most max|u B~_k| / 254 of a run of places, so that times
 //                              g sum |code| over the run
+// Keys coded before RoPE are rebuilt and meet queries in f32: nothing of this.
 // What B~_k itself loses is in the residual norms (cache/bands_residuals.h), which for keys are
 // weighed as the code weighs errors: |q.(k - k^)| <= |W^-1/2 q| |W^1/2 (k - k^)|, the closest where
 // bits have made errors small where queries are large.
@@ -18,6 +19,10 @@
 #include "kvspan/cache.h"
 
 namespace kvspan::detail {
+
+// Of queries and weights to 8 bits: half of 1/127 of the largest number, and the roundings of f32
+// on the way to it.
+inline constexpr double kBandsRounding = 0.5001 / 127.0;
 
 // The tokens of one head, rebuilt; escaped ones are left out.
 class BandsFacts {
@@ -53,6 +58,7 @@ class BandsFacts {
   std::vector<Token> tokens_;
   std::vector<float> keys_, values_;  // [tokens, dim]
   std::vector<double> run_codes_;     // [tokens, runs], sum |code|
+  double key_size_ = 0.0;             // >= |B~_k|
   std::vector<double> column_sums_;   // [places], sum over j of |B~_jp|
 };
 

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cache/rope.h"
-
 namespace kvspan {
 namespace {
 
@@ -30,8 +28,8 @@ BandsResiduals::BandsResiduals(const BandsCode& code)
       values_(static_cast<std::size_t>(code.width() - code.key_width())),
       read_(static_cast<std::size_t>(code.key_dim())),
       x_(static_cast<std::size_t>(code.key_dim())) {
-  for (std::int32_t h = 0; h < code.heads() && code.key_dim() > 0; ++h) {
-    code.read_key_tiles(h, const_cast<float*>(key_rows(h)));
+  for (std::int32_t h = 0; h < code.heads() && !key_rows_.empty(); ++h) {
+    code.read_key_rows(h, const_cast<float*>(key_rows(h)));
   }
 }
 
@@ -52,16 +50,14 @@ void BandsResiduals::measure(const float* keys, const float* values, std::int32_
   code_.restore(c_.data(), position, keys_.data(), values_.data());
   const std::int32_t dk = code_.key_dim(), dv = code_.value_dim();
   for (std::int32_t h = 0; h < code_.heads() && dk > 0; ++h) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(h) * dk;
+    const float* weights = code_.key_weights(h);
     read_key(h, codes, gain, x_.data());
     const float* mean = code_.turned_mean(h, position);
     for (std::size_t j = 0; j < read_.size(); ++j) {
       read_[j] = static_cast<float>(x_[j] + double{mean[j]});
     }
-    if (code_.anchor_block() > 0) {
-      rope_rotate(code_.rope(), code_.anchor_of(position), read_.data());
-    }
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(h) * dk;
-    const float* weights = code_.key_weights(h);
+    code_.turn_key(position, read_.data());
     *norms++ = bfloat16_above(std::max(distance(keys + at, keys_.data() + at, dk, weights),
                                        distance(keys + at, read_.data(), dk, weights)));
   }

@@ -19,6 +19,7 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
   options.joint = m.word("share") == "kv";
   options.levels = m.levels("levels");
   options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
+  options.before_rope = m.word("rope") == "pre";
   options.gain = m.word("gain") == "token";
   options.query_metric = m.word("metric") == "query";
   if (m.has("kbits")) {
@@ -35,12 +36,6 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
 }
 
 Status refuse_what_is_not_there(const RecipePart& m) {
-  if (m.word("rope") == "pre") {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        "bands: rope=pre cannot be read in place; allowed: anchor, or post with share=layer, "
-        "group or head");
-  }
   if (m.word("rope") == "post" && m.word("share") == "kv") {
     return fail(ErrorCode::kInvalidArgument,
                 "bands: rope=post has no joint moments of keys and values; allowed with it: "

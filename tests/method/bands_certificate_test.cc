@@ -211,6 +211,8 @@ std::vector<std::string> recipes(bool some) {
   std::vector<std::string> all{"bands:bits=1", "bands:bits=2", "bands:bits=4",
                                "bands:bits=2,share=layer,anchor=16"};
   if (some) return all;
+  all.push_back("bands:bits=2,rope=pre");
+  all.push_back("bands:bits=5,share=layer,rope=pre");
   all.push_back("bands:levels=8,bits=8,anchor=128");
   all.push_back("bands:bits=3,share=head,anchor=32,gain=none");
   all.push_back("bands:bits=2,share=layer,rope=post");

@@ -194,6 +194,7 @@ std::shared_ptr<const BandsCode> with_steps_of_oracle(const BandsCode& code,
   parts.key_dim = code.key_dim();
   parts.value_dim = code.value_dim();
   parts.anchor_block = code.anchor_block();
+  parts.before_rope = code.before_rope();
   parts.rope = code.rope();
   parts.key_mean = key_mean;
   parts.value_mean = value_mean;
@@ -243,7 +244,7 @@ struct Case {
   const char* name;
   bool joint;
   double bits, key_bits, value_bits;
-  std::int32_t anchor;
+  std::int32_t anchor;  // 0: after RoPE, -1: before
 };
 
 class BandsOracle : public ::testing::TestWithParam<Case> {
@@ -280,7 +281,8 @@ class BandsOracle : public ::testing::TestWithParam<Case> {
     options.key_bits = c.key_bits;
     options.value_bits = c.value_bits;
     options.levels = std::get<LevelSet>(*read_value(ValueKind::kLevels, "0-6/8"));
-    options.anchor = c.anchor;
+    options.anchor = std::max(c.anchor, 0);
+    options.before_rope = c.anchor < 0;
     const std::vector<std::vector<HeadRange>> groups(shape_.layers.size(),
                                                      {{0, shape_.layers[0].kv_heads}});
     auto designed = design_bands(shape_, fixture().calibration(), groups, options, nullptr);
@@ -369,6 +371,8 @@ TEST_P(BandsOracle, FitsStepsNoWorse) {
 INSTANTIATE_TEST_SUITE_P(Cases, BandsOracle,
                          ::testing::Values(Case{"kv_anchor_2.0", true, 2.0, 0.0, 0.0, 16},
                                            Case{"kv_anchor_3.5", true, 3.5, 0.0, 0.0, 16},
+                                           Case{"kv_pre_2.5", true, 2.5, 0.0, 0.0, -1},
+                                           Case{"layer_pre_2.5_3", false, 0.0, 2.5, 3.0, -1},
                                            Case{"layer_anchor_2.5_3", false, 0.0, 2.5, 3.0, 16},
                                            Case{"layer_post_2.5_3", false, 0.0, 2.5, 3.0, 0}),
                          [](const auto& one) {

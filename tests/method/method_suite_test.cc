@@ -186,6 +186,7 @@ TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {
                              "oja:rk=6,rv=6,stale=rotate,certify=on,sink=4,recent=8",
                              "quant:bits=2,group=16,certify=on,sink=4,recent=8",
                              "bands:bits=2,certify=on,sink=16,recent=16,anchor=32",
+                             "bands:bits=2,rope=pre,certify=on,sink=0,recent=16",
                              "bands:bits=3,share=head,rope=post,certify=on,sink=0,recent=16"}) {
     const Recipe parsed = Recipe::parse(recipe).value();
     MethodCache cache(prepare(text.shape(), parsed, &calibration).value());
