@@ -35,6 +35,10 @@ class BandsRunner {
   void place(Places& places);
 
   std::int32_t head_of(std::int32_t row) const { return row % cut_.query_heads / per_head_; }
+  // Of rebuilt keys.
+  std::int32_t row_stride() const {
+    return (key_code_.key_dim() + kScoreMultiple - 1) / kScoreMultiple * kScoreMultiple;
+  }
   std::int32_t position_of(std::int32_t row) const {
     return queries_.positions[static_cast<std::size_t>(first_ + row / cut_.query_heads)];
   }
