@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
 // query, one thread, layers in turn so that the caches do not hold them. Also what coding a token
-// costs. Names: anchor block.
+// costs. Names: anchor block; -1: keys before RoPE, which are rebuilt.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -47,7 +48,8 @@ std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t a
   BandsParts parts;
   parts.heads = kHeads;
   parts.key_dim = parts.value_dim = kDim;
-  parts.anchor_block = anchor;
+  parts.anchor_block = std::max(anchor, 0);
+  parts.before_rope = anchor < 0;
   parts.rope = layer.rope;
   parts.key_mean = parts.value_mean = mean;
   parts.analysis = parts.synthesis = {identity.data(), {d, d}};
@@ -92,7 +94,7 @@ void bands(benchmark::State& state) {
   state.counters["bytes_token"] =
       double(stores[0].payload_bytes() + stores[0].gain_bytes()) / kTokens;
 }
-BENCHMARK(bands)->Arg(64)->Arg(128)->Arg(256)->Unit(benchmark::kMicrosecond);
+BENCHMARK(bands)->Arg(64)->Arg(128)->Arg(256)->Arg(-1)->Unit(benchmark::kMicrosecond);
 
 void full_f16(benchmark::State& state) {
   const LayerShape layer = layer_shape();

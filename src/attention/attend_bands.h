@@ -6,6 +6,8 @@
 //   score   q.k^ = (B_k' R(t_a)' q) . c^ + (R(t_a)' q) . Rot(t - t_a) mu: the query is turned and
 //           projected once for an anchor's block, times the steps, and rounded to 8 bits with a
 //           scale for each run of components of equal width
+//           Keys coded before RoPE are rebuilt, 64 tokens at a time in working memory, turned to
+//           their positions and met by the query as it is: exact but for f32, and slow
 //   values  sum w v^ = B_v (sum w c^) + m sum w: weights times gains rounded to 7 bits with a scale
 //           for 64 tokens
 // Error of the roundings: a score is off by at most the sum over runs of scale / 2 times the gain

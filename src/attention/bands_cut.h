@@ -15,15 +15,17 @@ namespace kvspan {
 
 // Items are blocks of query rows times chunks of tiles.
 struct BandsCut {
-  static constexpr std::int32_t kRowBlock = 36;  // query rows that meet a tile together
+  static constexpr std::int32_t kRowBlock = 36;      // query rows that meet a tile together
+  static constexpr std::int32_t kRebuiltRows = 144;  // the same where keys are rebuilt for them
   static constexpr std::int32_t kChunkTiles = 32, kMostChunks = 32;
 
   std::int32_t query_heads, positions, row_positions, row_blocks, chunk_tiles, chunks;
 
-  BandsCut(const Queries& queries, std::int32_t tiles)
+  BandsCut(const Queries& queries, std::int32_t tiles, bool rebuilt)
       : query_heads(static_cast<std::int32_t>(queries.rows.shape[1])),
         positions(static_cast<std::int32_t>(queries.positions.size())),
-        row_positions(std::clamp(kRowBlock / query_heads, 1, std::max(positions, 1))),
+        row_positions(std::clamp((rebuilt ? kRebuiltRows : kRowBlock) / query_heads, 1,
+                                 std::max(positions, 1))),
         row_blocks((positions + row_positions - 1) / row_positions),
         chunk_tiles(kChunkTiles) {
     // Many rows keep every thread busy; few share the tokens out, in chunks whose number is bounded

@@ -95,6 +95,11 @@ void BandsRunner::place(Places& places) {
   for (float** table : {&cosines_, &sines_, &step_cosines_, &step_sines_}) {
     *table = places.floats(dim / 2);
   }
+  if (key_code_.before_rope()) {
+    rebuilt_ =
+        places.floats(static_cast<std::size_t>(key_code_.heads() * kRunTokens * row_stride()));
+    coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.places()));
+  }
   state_ = places.floats(bands_state_floats(rows, value_code_));
   turned_codes_ = places.codes(rows * dim);
   rounded_ = places.codes(rows * stride);
@@ -125,7 +130,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
     if (const std::int32_t anchor = key_code_.anchor_of(position); anchor != anchor_) {
       if (anchor_block > 0) turn_queries(anchor);
       anchor_ = anchor;
-      move_queries();
+      if (!key_code_.before_rope()) move_queries();
     }
     std::int32_t n = std::min(kRunTiles, end - tile);
     if (anchor_block > 0) n = std::min(n, (anchor_block - position % anchor_block) / kTile);
@@ -194,20 +199,77 @@ void BandsRunner::move_queries() {
 
 void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position) {
   const std::int32_t key_places = key_code_.places();
-  add_means(n * kTile, position);
+  const bool rebuilds = key_code_.before_rope();
+  if (!rebuilds) add_means(n * kTile, position);
   const BandsQueries queries{rounded_, key_stride_, scales_, offsets_, rows_};
   for (std::int32_t i = 0; i < n; ++i) {
     std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
     keys_.unpack(tile + i, codes);
     load_gains(keys_, tile + i, key_gains_ + i * kTile);
-    bands_.score(codes, key_code_.scale_runs(), queries, key_gains_ + i * kTile,
-                 scores_ + i * kTile, kStride);
+    if (rebuilds) {
+      rebuild_keys(i, codes, key_gains_ + i * kTile, position + i * kTile);
+    } else {
+      bands_.score(codes, key_code_.scale_runs(), queries, key_gains_ + i * kTile,
+                   scores_ + i * kTile, kStride);
+    }
     if (&keys_ == &values_) continue;
     values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
     load_gains(values_, tile + i, value_gains_ + i * kTile);
   }
+  if (rebuilds) score_rebuilt(n * kTile);
   soften(tile, n, position, value_gains_);
   bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, kept_, weight_scales_, out_);
+}
+
+// Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].
+// Kernels take components by eights; the last four may be left over.
+void BandsRunner::rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
+                               std::int32_t position) {
+  const Rope& rope = key_code_.rope();
+  const std::int32_t places = key_code_.places(), dim = key_code_.key_dim();
+  const std::int32_t eights = places / 8 * 8, stride = row_stride();
+  float last[4 * kTile] = {};
+  for (std::int32_t t = 0; t < kTile; ++t) {
+    for (std::int32_t p = 0; p < places; ++p) {
+      const std::int8_t code = codes[p / 4 * 4 * kTile + 4 * t + p % 4];
+      const float c = gains[t] * key_code_.steps()[p] * (static_cast<float>(code) + 0.5f);
+      (p < eights ? coefficients_[t * eights + p] : last[4 * t + p - eights]) = c;
+    }
+  }
+  float* const first = rebuilt_ + static_cast<std::ptrdiff_t>(index) * kTile * stride;
+  const std::ptrdiff_t head_stride = static_cast<std::ptrdiff_t>(kRunTokens) * stride;
+  for (std::int32_t h = 0; h < key_code_.heads() && eights > 0; ++h) {
+    const RowsView b{reinterpret_cast<const std::byte*>(key_code_.key_rows(h)), places,
+                     Element::kF32};
+    kernels_.score_rows(coefficients_, kTile, eights, b, dim, nullptr, first + h * head_stride,
+                        stride);
+  }
+  for (std::int32_t t = 0; t < kTile; ++t) {
+    rope_turn(rope, position + t, rope.magnitude, cosines_, sines_);
+    for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+      float* const row = first + h * head_stride + static_cast<std::ptrdiff_t>(t) * stride;
+      const float* b = key_code_.key_rows(h) + eights;
+      const float* mean = key_code_.turned_mean(h, position);
+      for (std::int32_t j = 0; j < dim; ++j, b += places) {
+        float sum = mean[j] + (eights > 0 ? row[j] : 0.0f);
+        for (std::int32_t i = 0; i < places - eights; ++i) sum += b[i] * last[4 * t + i];
+        row[j] = sum;
+      }
+      std::fill(row + dim, row + stride, 0.0f);
+      apply_turn(rope, cosines_, sines_, row);
+    }
+  }
+}
+
+void BandsRunner::score_rebuilt(std::int32_t tokens) {
+  for (std::int32_t r = 0; r < rows_; r += per_head_) {
+    const float* rows =
+        rebuilt_ + static_cast<std::ptrdiff_t>(head_of(r)) * kRunTokens * row_stride();
+    const RowsView keys{reinterpret_cast<const std::byte*>(rows), row_stride(), Element::kF32};
+    kernels_.score_rows(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, per_head_, dim_, keys,
+                        tokens, nullptr, scores_ + static_cast<std::ptrdiff_t>(r) * kStride,
+                        kStride);
+  }
 }
 
 // scores_ = turned query . Rot(t - t_a) mu, from one head's table for its queries.

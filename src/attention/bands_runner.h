@@ -35,6 +35,10 @@ class BandsRunner {
   void place(Places& places);
 
   std::int32_t head_of(std::int32_t row) const { return row % cut_.query_heads / per_head_; }
+  // Of rebuilt keys.
+  std::int32_t row_stride() const {
+    return (key_code_.key_dim() + kScoreMultiple - 1) / kScoreMultiple * kScoreMultiple;
+  }
   std::int32_t position_of(std::int32_t row) const {
     return queries_.positions[static_cast<std::size_t>(first_ + row / cut_.query_heads)];
   }
@@ -42,6 +46,9 @@ class BandsRunner {
   void turn_queries(std::int32_t anchor);
   void move_queries();
   void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
+  void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
+                    std::int32_t position);
+  void score_rebuilt(std::int32_t tokens);
   void add_means(std::int32_t tokens, std::int32_t position);
   void place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n);
   void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
@@ -59,6 +66,7 @@ class BandsRunner {
   std::int32_t first_ = 0, rows_ = 0, anchor_ = -1;
   float *turned_, *turned_scales_, *moved_, *offsets_, *scales_;        // of queries
   float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
+  float *rebuilt_ = nullptr, *coefficients_ = nullptr;                  // keys before RoPE
   float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors
   float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
   std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;

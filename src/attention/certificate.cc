@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include "attention/certificate_bands.h"
+#include "attention/certificate_seen.h"
 #include "attention/integer_rows.h"
 #include "base/fail.h"
 #include "base/half.h"
@@ -14,14 +17,11 @@
 namespace kvspan {
 namespace {
 
-constexpr double kRound = 0x1p-24;        // unit roundoff of f32
-constexpr double kWeightRound = 0x1p-21;  // of a weight: its exponential and the sum's
+using detail::kRound;
+using detail::norm;
+using detail::Seen;
 
-double norm(const float* x, std::size_t n) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < n; ++i) sum += double{x[i]} * double{x[i]};
-  return std::sqrt(sum);
-}
+constexpr double kWeightRound = 0x1p-21;  // of a weight: its exponential and the sum's
 
 // One side of one head of a segment, rebuilt.
 struct SideFacts {
@@ -170,18 +170,8 @@ double key_error(const SideFacts& keys, std::size_t t, double q, const QuerySpli
                                              code.inverse_error() * keys.coefficients[t]));
 }
 
-struct Seen {
-  double logit = 0.0, error = 0.0;  // error >= |l - l^|
-  const float* value = nullptr;
-  double lost = 0.0, rounding = 0.0;  // of the value
-  double step = 0.0, codes = 0.0;     // of an integer value, see SideFacts
-  const Segment* segment = nullptr;
-  double weight = 0.0;
-};
-
-std::vector<Seen> look(const LayerShape& layer, const std::vector<SegmentFacts>& all,
-                       const float* q, std::int32_t position, std::int32_t head) {
-  std::vector<Seen> seen;
+void look(const LayerShape& layer, const std::vector<SegmentFacts>& all, const float* q,
+          std::int32_t position, std::int32_t head, std::vector<Seen>& seen) {
   const auto d = static_cast<std::size_t>(layer.key_dim);
   const double q_norm = norm(q, d), scale = std::abs(double{layer.logit_scale});
   for (const SegmentFacts& facts : all) {
@@ -199,13 +189,9 @@ std::vector<Seen> look(const LayerShape& layer, const std::vector<SegmentFacts>&
       for (std::size_t i = 0; i < d; ++i) dot += double{q[i]} * double{facts.keys.rows[t * d + i]};
       Seen one;
       one.logit = double{layer.logit_scale} * gamma * dot;
-      one.error =
-          scale * (key_error(facts.keys, t, q_norm, split) + std::abs(1.0 - gamma) * std::abs(dot) +
-                   (1.0 + std::abs(gamma)) * q_norm * facts.keys.rounding[t]);
-      if (layer.soft_cap > 0.0f) {  // the cap brings numbers no further apart
-        one.logit = layer.soft_cap * std::tanh(one.logit / layer.soft_cap);
-        one.error += 8.0 * kRound * double{layer.soft_cap};
-      }
+      one.coding =
+          scale * (key_error(facts.keys, t, q_norm, split) + std::abs(1.0 - gamma) * std::abs(dot));
+      one.drift = scale * (1.0 + std::abs(gamma)) * q_norm * facts.keys.rounding[t];
       one.value = facts.values.rows.data() + t * static_cast<std::size_t>(layer.value_dim);
       one.lost = facts.values.lost[t];
       one.rounding = facts.values.rounding[t];
@@ -217,20 +203,33 @@ std::vector<Seen> look(const LayerShape& layer, const std::vector<SegmentFacts>&
       seen.push_back(one);
     }
   }
-  return seen;
 }
 
-// Bounds of |a - a^|_1: line 4's, and the one for errors that differ.
-double weights_bound(const std::vector<Seen>& seen, double worst) {
-  double high = 0.0, low = 0.0;
+// The cap brings numbers no further apart.
+void cap(double most, std::vector<Seen>& seen) {
+  for (Seen& s : seen) {
+    s.logit = most * std::tanh(s.logit / most);
+    s.drift += 8.0 * kRound * most;
+  }
+}
+
+// What logits that are off by at most `error` each make of the weights: |a - a^|_1 by line 4, or
+// for errors that differ; and adds to off[i] what bounds |a_i - a^_i|.
+double weights_bound(const std::vector<Seen>& seen, double Seen::*error, std::vector<double>& off) {
+  double high = 0.0, low = 0.0, worst = 0.0;
   for (const Seen& s : seen) {
-    high += s.weight * std::exp(s.error);
-    low += s.weight * std::exp(-s.error);
+    high += s.weight * std::exp(s.*error);
+    low += s.weight * std::exp(-(s.*error));
+    worst = std::max(worst, s.*error);
   }
   double up = 0.0, down = 0.0;  // bounds of sum (a - a^)+ and sum (a^ - a)+, which are equal
-  for (const Seen& s : seen) {
-    up += s.weight * std::max(0.0, std::exp(s.error) / low - 1.0);
-    down += s.weight * std::max(0.0, 1.0 - std::exp(-s.error) / high);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const Seen& s = seen[i];
+    const double more = s.weight * std::max(0.0, std::exp(s.*error) / low - 1.0);
+    const double less = s.weight * std::max(0.0, 1.0 - std::exp(-(s.*error)) / high);
+    up += more;
+    down += less;
+    off[i] += more < 1.0 ? std::max(more, less) : 1.0;  // also where it is not a number
   }
   double bound = 2.0 * std::tanh(worst / 2.0);
   if (up < bound) bound = std::min(bound, 2.0 * up);  // comparisons skip infinities and NaN
@@ -238,22 +237,34 @@ double weights_bound(const std::vector<Seen>& seen, double worst) {
   return bound;
 }
 
-// What rounding weights times scales may move the output by: kWeightRounding of the largest among
-// tokens that are rounded together, which are of one segment. Weights may be larger than here by
-// their own errors, which 1 % covers.
+// What rounding weights times scales may move the output by: a number is off by at most itself and
+// a share of the largest among tokens that are rounded together, which are of one segment, or of
+// neighbouring tiles of bands.
 double weight_rounding(const std::vector<Seen>& seen) {
+  constexpr std::int32_t kTogether = 3;  // tiles on either side: runs are of four
   double sum = 0.0;
   for (std::size_t i = 0; i < seen.size();) {
-    double largest = 0.0, codes = 0.0;
+    std::vector<double> largest(1, 0.0);  // of each tile; of a segment
+    const auto tile = [&](std::size_t k) {
+      return seen[k].tile < 0 ? 0 : static_cast<std::size_t>(seen[k].tile - seen[i].tile);
+    };
     std::size_t j = i;
     for (; j < seen.size() && seen[j].segment == seen[i].segment; ++j) {
-      largest = std::max(largest, seen[j].weight * seen[j].step);
-      codes += seen[j].codes;
+      largest.resize(std::max(largest.size(), tile(j) + 1), 0.0);
+      largest[tile(j)] = std::max(largest[tile(j)], seen[j].most * seen[j].step);
     }
-    sum += 1.01 * kWeightRounding * largest * codes;
+    for (std::size_t k = i; k < j; ++k) {
+      double together = 0.0;
+      const std::size_t first = tile(k) > kTogether ? tile(k) - kTogether : 0;
+      for (std::size_t t = first; t < std::min(largest.size(), tile(k) + kTogether + 1); ++t) {
+        together = std::max(together, largest[t]);
+      }
+      const double share = seen[k].tile < 0 ? kWeightRounding : detail::kBandsRounding;
+      sum += seen[k].codes * std::min(share * together, seen[k].most * seen[k].step);
+    }
     i = j;
   }
-  return sum;
+  return 1.01 * sum;
 }
 
 Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
@@ -262,19 +273,28 @@ Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
   for (const Seen& s : seen) max = std::max(max, s.logit);
   for (Seen& s : seen) sum += s.weight = std::exp(s.logit - max);
   std::vector<double> out(dim, 0.0);
-  double rounding = 0.0;
+  double rounding = 0.0, least = 0.0;
   for (Seen& s : seen) {
     s.weight /= sum;
-    result.logits = std::max(result.logits, s.error);
-    result.values += s.weight * s.lost;
+    least += s.weight * std::exp(-s.drift);
+  }
+  for (Seen& s : seen) {
+    s.most = std::min(1.0, s.weight * std::exp(s.drift) / least);
+    result.logits = std::max(result.logits, s.error());
+    result.values += s.most * s.lost;
     rounding = std::max(rounding, s.rounding);
     for (std::size_t i = 0; i < dim; ++i) out[i] += s.weight * double{s.value[i]};
   }
   // Sums over tokens in f32.
   const double summing = kWeightRound + 2.0 * static_cast<double>(seen.size() + 16) * kRound;
-  result.weights = weights_bound(seen, result.logits) + summing;
-  double from_zero = 0.0, from_out = 0.0, largest = 0.0;
-  for (const Seen& s : seen) {
+  std::vector<double> off(seen.size(), summing);
+  result.weights =
+      std::min(2.0 * std::tanh(result.logits / 2.0),
+               weights_bound(seen, &Seen::coding, off) + weights_bound(seen, &Seen::drift, off)) +
+      summing;
+  double from_zero = 0.0, from_out = 0.0, largest = 0.0, each = 0.0;
+  for (std::size_t k = 0; k < seen.size(); ++k) {
+    const Seen& s = seen[k];
     double zero = 0.0, centred = 0.0;
     for (std::size_t i = 0; i < dim; ++i) {
       const double v = s.value[i];
@@ -284,8 +304,9 @@ Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
     largest = std::max(largest, std::sqrt(zero));
     from_zero = std::max(from_zero, std::sqrt(zero) + s.lost);
     from_out = std::max(from_out, std::sqrt(centred) + s.lost);
+    each += off[k] * (std::sqrt(centred) + s.lost);
   }
-  result.output = result.weights * std::min(from_zero, from_out) + result.values +
+  result.output = std::min(result.weights * std::min(from_zero, from_out), each) + result.values +
                   summing * largest + rounding * std::sqrt(static_cast<double>(dim)) +
                   weight_rounding(seen);
   return result;
@@ -293,8 +314,8 @@ Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
 
 }  // namespace
 
-Status certify(const LayerShape& layer, const SegmentList& list, const Queries& queries,
-               std::int32_t kv_head, TensorView<Certificate, 2> out) {
+Status certify(const LayerShape& layer, const SegmentList& list, const BandsSides& bands,
+               const Queries& queries, std::int32_t kv_head, TensorView<Certificate, 2> out) {
   std::vector<SegmentFacts> all;
   const double turn = std::max(1.0, std::abs(double{layer.rope.magnitude}));
   for (const Segment& segment : list.segments()) {
@@ -311,11 +332,21 @@ Status certify(const LayerShape& layer, const SegmentList& list, const Queries& 
          rebuild(segment, segment.values, segment.coded_values.get(), kv_head, layer.value_dim,
                  1.0)});
   }
+  std::optional<detail::BandsFacts> coded;
+  if (bands.keys != nullptr && !bands.keys->empty()) {
+    if (!bands.keys->has_residuals() || !bands.values->has_residuals()) {
+      return fail(ErrorCode::kUnsupported,
+                  "tokens of bands keep no residual norms, so nothing bounds them");
+    }
+    coded.emplace(*bands.keys, *bands.values, kv_head);
+  }
   const std::int32_t group = layer.query_heads / layer.kv_heads;
   for (std::size_t i = 0; i < queries.positions.size(); ++i) {
     for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      std::vector<Seen> seen =
-          look(layer, all, queries.rows.row(i, h), queries.positions[i], kv_head);
+      std::vector<Seen> seen;
+      look(layer, all, queries.rows.row(i, h), queries.positions[i], kv_head, seen);
+      if (coded) coded->look(layer, queries.rows.row(i, h), queries.positions[i], seen);
+      if (layer.soft_cap > 0.0f) cap(layer.soft_cap, seen);
       out.row(i)[h] = seen.empty()
                           ? Certificate{}
                           : certificate_of(seen, static_cast<std::size_t>(layer.value_dim));

@@ -57,4 +57,10 @@ inline BFloat16 to_bfloat16(float value) noexcept {
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
+// The least bfloat16 not below a number >= 0 and its rounding errors (2^-22 relative).
+inline BFloat16 bfloat16_above(double x) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x * (1.0 + 0x1p-22)));
+  return {static_cast<std::uint16_t>((bits + 0xffffu) >> 16)};
+}
+
 }  // namespace kvspan

@@ -53,6 +53,9 @@ Status check(const BandsParts& parts) {
                 "bands code: anchor block of {} positions; allowed: multiples of {}, or 0",
                 parts.anchor_block, kBandTokens);
   }
+  if (parts.before_rope && parts.anchor_block > 0) {
+    return fail(ErrorCode::kInvalidArgument, "bands code: keys before RoPE have no anchors");
+  }
   return {};
 }
 
@@ -67,7 +70,7 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& par
                                                            const std::shared_ptr<Ledger>& ledger,
                                                            MemoryKind kind) {
   KVSPAN_CHECK_OK(check(parts));
-  if (parts.anchor_block > 0 && parts.key_dim > 0) {
+  if ((parts.anchor_block > 0 || parts.before_rope) && parts.key_dim > 0) {
     KVSPAN_CHECK_OK(check_rope(parts.rope, parts.key_dim));
   }
   std::shared_ptr<BandsCode> code(new BandsCode);
@@ -87,6 +90,7 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& par
   code->key_dim_ = parts.key_dim;
   code->value_dim_ = parts.value_dim;
   code->anchor_block_ = parts.anchor_block;
+  code->before_rope_ = parts.before_rope && parts.key_dim > 0;
   code->rope_ = parts.rope;
   code->gain_ = parts.gain;
   code->places_ = static_cast<std::int32_t>(code->layout_.quads() * kBandQuad);
@@ -126,7 +130,9 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
   }
   if (key_dim_ == 0) return;
-  store_key_tiles(ledger);
+  if (!before_rope_) store_key_tiles(ledger);
+  key_weights_ = floats(static_cast<std::size_t>(key_width()));
+  store_key_weights(parts);
   mean_stride_ = padded_dim(key_dim_);
   const std::int32_t offsets = std::max(anchor_block_, 1);
   turned_means_ = floats(static_cast<std::size_t>(heads_) * static_cast<std::size_t>(offsets) *
@@ -186,9 +192,56 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
   }
 }
 
+// B = M^-1/2 U with orthonormal U, so that squares of B's rows, over all components, are the
+// diagonal of M^-1.
+void BandsCode::store_key_weights(const BandsParts& parts) {
+  const auto d = static_cast<std::size_t>(width());
+  const std::size_t half = parts.rope.angles.size();
+  float* const weights = key_weights_.as<float>();
+  double most = 0.0;
+  std::vector<double> inverse(static_cast<std::size_t>(key_width()));
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    for (std::size_t p = 0; p < d; ++p) {
+      inverse[i] += double{parts.synthesis.row(i)[p]} * double{parts.synthesis.row(i)[p]};
+    }
+    most = std::max(most, inverse[i]);
+  }
+  for (std::size_t base = 0; base < inverse.size(); base += static_cast<std::size_t>(key_dim_)) {
+    for (std::size_t i = 0; i < half && (anchor_block_ > 0 || before_rope_); ++i) {
+      const bool neighbours = parts.rope.pairs == Rope::Pairs::kNeighbours;
+      double& a = inverse[base + (neighbours ? 2 * i : i)];
+      double& b = inverse[base + (neighbours ? 2 * i + 1 : i + half)];
+      a = b = 0.5 * (a + b);
+    }
+  }
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    weights[i] = most > 0.0 ? static_cast<float>(1.0 / std::max(inverse[i], 1e-6 * most)) : 1.0f;
+  }
+}
+
+void BandsCode::read_key_rows(std::int32_t head, float* to) const noexcept {
+  for (std::int32_t j = 0; j < key_dim_; ++j) {
+    for (std::int32_t p = 0; p < places_; ++p) {
+      if (before_rope_) {
+        *to++ = key_rows(head)[static_cast<std::ptrdiff_t>(j) * places_ + p] * steps()[p];
+        continue;
+      }
+      const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(p / 16) * dim_quads() + j / 4;
+      *to++ = key_scales(head)[p] *
+              static_cast<float>(key_tiles(head)[(quad * 16 + p % 16) * 4 + j % 4]);
+    }
+  }
+}
+
+void BandsCode::turn_key(std::int32_t position, float* row) const noexcept {
+  if (anchor_block_ > 0) rope_rotate(rope_, anchor_of(position), row);
+  if (before_rope_) rope_rotate(rope_, position, row);
+}
+
 std::uint64_t BandsCode::compute_checksum() const {
   ByteWriter all;
-  for (const std::int32_t number : {heads_, key_dim_, value_dim_, anchor_block_, places_}) {
+  for (const std::int32_t number :
+       {heads_, key_dim_, value_dim_, before_rope_ ? -1 : anchor_block_, places_}) {
     all.put(number);
   }
   all.put(static_cast<std::uint8_t>(gain_));
@@ -215,6 +268,7 @@ void BandsCode::gather(const float* keys, const float* values, std::int32_t posi
     for (std::int32_t h = 0; h < heads_; ++h) {
       float* x = z + static_cast<std::ptrdiff_t>(h) * key_dim_;
       if (anchor_block_ > 0) rope_unrotate(rope_, anchor_of(position), x);
+      if (before_rope_) rope_unrotate(rope_, position, x);
       add_scaled(-1.0f, turned_mean(h, position), key_dim_, x);
     }
   }
@@ -271,7 +325,7 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
       float* x = keys + static_cast<std::ptrdiff_t>(h) * key_dim_;
       synthesise(key_rows(h), key_dim_, x);
       add_scaled(1.0f, turned_mean(h, position), key_dim_, x);
-      if (anchor_block_ > 0) rope_rotate(rope_, anchor_of(position), x);
+      turn_key(position, x);
     }
     if (value_dim_ > 0) {
       float* x = values + static_cast<std::ptrdiff_t>(h) * value_dim_;
@@ -284,7 +338,7 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
          lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
-         key_scales_.bytes() + turned_means_.bytes() + value_mean_.bytes();
+         key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() + value_mean_.bytes();
 }
 
 }  // namespace kvspan

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of bands (spec section 3): the learned directions as a transform, each component with
 // its own number of bits. The vector is z = [x_k ; x_v] of all heads of a group, or one of the two:
-//     x_k = Rot(t - t_a)(k0 - mu)    anchored keys; or k - mu, the key after RoPE (no anchor)
+//     x_k = Rot(t - t_a)(k0 - mu)    anchored keys; or k - mu, the key after RoPE (no anchor); or
+//                                    k0 - mu, the key before RoPE, which readers must rebuild
 //     x_v = v - m
 //     c = A z, z^ = B c^             A [D, D], B [D, D]; only components with bits are kept
 //     c^_i = g step_i (code_i + 1/2) g the token's gain: the root mean square of c_i / sigma_i over
@@ -31,10 +32,12 @@ namespace kvspan {
 // What a code is made of; copied.
 struct BandsParts {
   std::int32_t heads = 1;
-  std::int32_t key_dim = 0;       // 0: no keys in z
-  std::int32_t value_dim = 0;     // 0: no values in z
-  std::int32_t anchor_block = 0;  // positions that share an anchor, a multiple of 16; 0: after RoPE
-  Rope rope;                      // of anchored keys
+  std::int32_t key_dim = 0;    // 0: no keys in z
+  std::int32_t value_dim = 0;  // 0: no values in z
+  // Positions that share an anchor, a multiple of 16; 0: keys after RoPE, or before it.
+  std::int32_t anchor_block = 0;
+  bool before_rope = false;
+  Rope rope;                             // of keys that are not coded after RoPE
   std::span<const float> key_mean;       // [heads * key_dim]
   std::span<const float> value_mean;     // [heads * value_dim]
   TensorView<const float, 2> analysis;   // [D, D], a row for each component
@@ -74,12 +77,15 @@ class BandsCode {
   const float* steps() const noexcept { return steps_.as<float>(); }
 
   std::int32_t anchor_block() const noexcept { return anchor_block_; }
-  // 0 where keys are coded after RoPE.
+  bool before_rope() const noexcept { return before_rope_; }
+  // 0 where keys are coded after RoPE, or before it.
   std::int32_t anchor_of(std::int32_t position) const noexcept {
     return anchor_block_ == 0 ? 0 : anchor_position(position, anchor_block_);
   }
-  // Rot(t - t_a) mu of one head, [key_dim padded to 8].
+  // Rot(t - t_a) mu of one head, [key_dim padded to 8]; mu itself where there are no anchors.
   const float* turned_mean(std::int32_t head, std::int32_t position) const noexcept;
+  // A row x_k + Rot(t - t_a) mu to the key after RoPE, in place.
+  void turn_key(std::int32_t position, float* row) const noexcept;
   std::int32_t mean_stride() const noexcept { return mean_stride_; }
   const float* value_mean(std::int32_t head) const noexcept {
     return value_mean_.as<float>() + static_cast<std::ptrdiff_t>(head) * value_dim_;
@@ -87,6 +93,7 @@ class BandsCode {
   // The key rows of B of one head times the steps, as integer products take them: places in tiles
   // of 16, [place_tiles][dim_quads][16 places][4 dims], each number the nearest of 255 that
   // key_scales, [16 place_tiles], tells for its place. Off by at most half of its place's scale.
+  // None where keys are coded before RoPE.
   const std::int8_t* key_tiles(std::int32_t head) const noexcept {
     return key_tiles_.as<std::int8_t>() +
            static_cast<std::ptrdiff_t>(head) * place_tiles() * dim_quads() * 64;
@@ -94,8 +101,21 @@ class BandsCode {
   const float* key_scales(std::int32_t head) const noexcept {
     return key_scales_.as<float>() + static_cast<std::ptrdiff_t>(head) * place_tiles() * 16;
   }
+  // How much an error of each number of a key counts, about: the metric that B whitens, equal
+  // within the pairs that RoPE turns, so that the weighed length of an error does not depend on
+  // position. [key_dim], above 0. Only certificates use it, for which any weights are right.
+  const float* key_weights(std::int32_t head) const noexcept {
+    return key_weights_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_;
+  }
+  // The key rows of B of one head times the steps as attention reads them, [key_dim, places]: the
+  // numbers that key_tiles stand for, or where there are none as they are.
+  void read_key_rows(std::int32_t head, float* to) const noexcept;
   std::int32_t place_tiles() const noexcept { return (places_ + 15) / 16; }
   std::int32_t dim_quads() const noexcept { return (key_dim_ + 3) / 4; }
+  // Rows of B of one head, [dim, places].
+  const float* key_rows(std::int32_t head) const noexcept {
+    return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
+  }
   const float* value_rows(std::int32_t head) const noexcept {
     return synthesis_.as<float>() + (static_cast<std::ptrdiff_t>(key_width()) +
                                      static_cast<std::ptrdiff_t>(head) * value_dim_) *
@@ -124,15 +144,12 @@ class BandsCode {
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
   void make_scale_runs();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
-  // Rows of B of one head, [dim, places].
-  const float* key_rows(std::int32_t head) const noexcept {
-    return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
-  }
+  void store_key_weights(const BandsParts& parts);
   std::uint64_t compute_checksum() const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0,
                mean_stride_ = 0;
-  bool gain_ = true;
+  bool gain_ = true, before_rope_ = false;
   std::uint64_t checksum_ = 0;
   Rope rope_;
   BandsLayout layout_;
@@ -141,7 +158,7 @@ class BandsCode {
   Buffer analysis_;                                                  // A' [D, places]
   Buffer synthesis_;                                                 // B [D, places]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
-  Buffer key_tiles_, key_scales_;
+  Buffer key_tiles_, key_scales_, key_weights_;
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
   Buffer value_mean_;    // [heads * value_dim]
 };

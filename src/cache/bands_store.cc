@@ -13,14 +13,16 @@
 namespace kvspan {
 
 void BandsStore::append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
-                        std::uint16_t escaped) {
+                        std::uint16_t escaped, const BFloat16* residuals) {
+  KVSPAN_EXPECT(has_residuals() == (residuals != nullptr), "norms where they are kept");
   std::vector<std::uint8_t> tile(code_->layout().tile_bytes());
   code_->layout().pack(codes, kBandTokens, static_cast<std::size_t>(code_->places()), tile.data());
-  append_packed(position, tile.data(), gains, escaped);
+  append_packed(position, tile.data(), gains, escaped, residuals);
 }
 
 void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
-                               const std::int8_t* gains, std::uint16_t escaped) {
+                               const std::int8_t* gains, std::uint16_t escaped,
+                               const BFloat16* norms) {
   KVSPAN_EXPECT(tiles_ == 0 ? position % kTileTokens == 0 : position == next_position(),
                 "tiles follow each other, the first at a multiple of 16");
   const std::size_t tile_bytes = code_->layout().tile_bytes();
@@ -28,11 +30,16 @@ void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
   if (place == 0) {
     Block block{
         std::make_shared<Buffer>(tile_bytes * kBlockTiles, MemoryKind::kCoefficients, ledger_),
-        std::make_shared<Buffer>(kGainBytes, MemoryKind::kScales, ledger_)};
+        std::make_shared<Buffer>(kGainBytes, MemoryKind::kScales, ledger_), nullptr};
+    if (has_residuals()) {
+      block.norms = std::make_shared<Buffer>(tile_norm_bytes() * kBlockTiles,
+                                             MemoryKind::kPositions, ledger_);
+    }
     blocks_.push_back(std::move(block));
   } else {
     make_sole_owner(blocks_.back().payload, ledger_);
     make_sole_owner(blocks_.back().gains, ledger_);
+    if (has_residuals()) make_sole_owner(blocks_.back().norms, ledger_);
   }
   Block& block = blocks_.back();
   std::memcpy(block.payload->data() + static_cast<std::size_t>(place) * tile_bytes, tile,
@@ -41,6 +48,10 @@ void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
   std::memcpy(block.gains->as<std::int8_t>() + kBlockTokens +
                   static_cast<std::size_t>(place) * sizeof(std::uint16_t),
               &escaped, sizeof(escaped));
+  if (has_residuals()) {
+    std::memcpy(block.norms->data() + static_cast<std::size_t>(place) * tile_norm_bytes(), norms,
+                tile_norm_bytes());
+  }
   if (tiles_ == 0) first_position_ = position;
   ++tiles_;
 }
@@ -56,6 +67,9 @@ void BandsStore::save(ByteWriter& out) const {
         {block.payload->data() + static_cast<std::size_t>(i % kBlockTiles) * bytes, bytes});
     out.put_all(std::span<const std::int8_t>(gains(i), kBandTokens));
     out.put(escaped(i));
+    if (has_residuals()) {
+      out.put_bytes({reinterpret_cast<const std::byte*>(norms(i)), tile_norm_bytes()});
+    }
   }
 }
 
@@ -74,15 +88,23 @@ Status BandsStore::load(ByteReader& in) {
   if (tiles < 0 || tiles > kMost) {
     return in.wrong("tiles of bands", sizeof(tiles), tiles, fmt::format("0 to {}", kMost));
   }
-  BandsStore loaded(code_, ledger_);
+  BandsStore loaded(code_, ledger_, has_residuals());
   std::array<std::int8_t, kBandTokens> token_gains;
+  std::vector<BFloat16> token_norms(tile_norm_bytes() / sizeof(BFloat16));
   for (std::int32_t i = 0; i < tiles; ++i) {
     KVSPAN_TRY(const auto tile, in.get_bytes("a tile of bands", code_->layout().tile_bytes()));
     KVSPAN_CHECK_OK(in.get_all("gains of a tile", std::span<std::int8_t>(token_gains)));
     KVSPAN_TRY(const auto mask, in.get<std::uint16_t>("escapes of a tile"));
+    KVSPAN_TRY(const auto bytes, in.get_bytes("residual norms of a tile", tile_norm_bytes()));
+    std::memcpy(token_norms.data(), bytes.data(), bytes.size());
+    for (const BFloat16 norm : token_norms) {
+      if (!(to_float(norm) >= 0.0f)) {
+        return in.wrong("residual norms of a tile", bytes.size(), to_float(norm), "0 or more");
+      }
+    }
     loaded.append_packed(first + i * kTileTokens,
                          reinterpret_cast<const std::uint8_t*>(tile.data()), token_gains.data(),
-                         mask);
+                         mask, token_norms.data());
   }
   loaded.first_position_ = first;
   *this = std::move(loaded);
@@ -105,6 +127,11 @@ void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
 const std::int8_t* BandsStore::gains(std::int32_t tile) const noexcept {
   return blocks_[static_cast<std::size_t>(tile / kBlockTiles)].gains->as<std::int8_t>() +
          tile % kBlockTiles * kTileTokens;
+}
+
+const BFloat16* BandsStore::norms(std::int32_t tile) const noexcept {
+  return blocks_[static_cast<std::size_t>(tile / kBlockTiles)].norms->as<BFloat16>() +
+         tile % kBlockTiles * kTileTokens * residuals_;
 }
 
 std::uint16_t BandsStore::escaped(std::int32_t tile) const noexcept {
@@ -138,6 +165,12 @@ std::size_t BandsStore::payload_bytes() const noexcept {
 std::size_t BandsStore::gain_bytes() const noexcept {
   std::size_t sum = 0;
   for (const Block& block : blocks_) sum += block.gains->bytes();
+  return sum;
+}
+
+std::size_t BandsStore::residual_bytes() const noexcept {
+  std::size_t sum = 0;
+  for (const Block& block : blocks_) sum += has_residuals() ? block.norms->bytes() : 0;
   return sum;
 }
 

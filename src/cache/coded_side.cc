@@ -15,12 +15,6 @@
 namespace kvspan {
 namespace {
 
-// The least bfloat16 not below a number >= 0 and its rounding errors (2^-22 relative).
-BFloat16 bfloat16_above(double x) {
-  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x * (1.0 + 0x1p-22)));
-  return {static_cast<std::uint16_t>((bits + 0xffffu) >> 16)};
-}
-
 // x [D] of a token without its mean, in the code's domain.
 void gather(const SideRows& rows, const CodedSide::Part& part, std::size_t token, float* x) {
   const Code& code = *part.code;

@@ -91,13 +91,16 @@ std::optional<Certificate> larger(const Certificate& a, const std::optional<Cert
 
 // The largest certificates of one query's heads; nothing where no residuals are kept.
 std::optional<Certificate> certified(const LayerShape& shape, std::int32_t kv_heads,
-                                     const SegmentList& list, const Queries& query) {
+                                     const SegmentList& list, const BandsTokens* bands,
+                                     const Queries& query) {
   LayerShape part = shape;
   part.kv_heads = kv_heads;
   part.query_heads = static_cast<std::int32_t>(query.rows.shape[1]);
+  BandsSides sides;
+  if (bands != nullptr) sides = {&bands->keys, &bands->value_store()};
   std::vector<Certificate> all(query.rows.shape[1]);
   for (std::int32_t h = 0; h < kv_heads; ++h) {
-    if (!certify(part, list, query, h, {all.data(), {1, all.size()}})) return std::nullopt;
+    if (!certify(part, list, sides, query, h, {all.data(), {1, all.size()}})) return std::nullopt;
   }
   Certificate most;
   for (const Certificate& one : all) most = *larger(most, one);
@@ -271,9 +274,10 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
                    at(options.first_head) + in_group, rebuilt, in_group,
                    out.row(last, at(options.first_head) * per_head + h), step);
     }
-    // Tokens of bands keep no residuals.
-    if (method().group(layer, g).bands() != nullptr) step.bound.reset();
-    if (step.bound) step.bound = larger(*step.bound, certified(shape, options.heads, list, part));
+    if (step.bound) {
+      step.bound = larger(*step.bound, certified(shape, options.heads, list,
+                                                 method().group(layer, g).bands(), part));
+    }
     if (const auto* fd = dynamic_cast<const FdPolicy*>(method().policy(layer, g))) {
       if (fd->keys()) step.key_delta = std::max(step.key_delta.value_or(0.0), fd->keys()->delta());
       if (fd->values()) {

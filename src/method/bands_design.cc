@@ -51,7 +51,7 @@ class Designer {
   // Covariance of z about its mean, in the domain.
   void take_moment(Unit& u) const {
     const LayerShape& l = layer(u);
-    if (options_.anchor == 0 && u.keys) {
+    if (domain() == Domain::kPostRopeKey && u.keys) {
       // After RoPE there is no joint moment with the values; codes are apart.
       u.moment = moment_of(l, learnt(u), Domain::kPostRopeKey, u.heads, 0);
       const float* mean = learnt(u).rotated_key_mean.data() +
@@ -80,7 +80,7 @@ class Designer {
       }
     }
     centre(u, mean.data(), mean.size());
-    if (u.keys) {
+    if (u.keys && domain() == Domain::kAnchoredKey) {
       average_rotations(l.rope, u.heads.count, l.key_dim, anchored_offsets(options_.anchor),
                         u.moment.second);
     }
@@ -98,8 +98,7 @@ class Designer {
       return metric;
     }
     if (u.keys) {
-      const Domain domain = options_.anchor == 0 ? Domain::kPostRopeKey : Domain::kAnchoredKey;
-      place(ridged(query_metric(layer(u), learnt(u), domain, u.heads)), key_factor, 0, metric);
+      place(ridged(query_metric(layer(u), learnt(u), domain(), u.heads)), key_factor, 0, metric);
     }
     if (u.values) {
       const auto d = static_cast<std::size_t>(layer(u).value_dim);
@@ -132,7 +131,8 @@ class Designer {
     parts.key_dim = u.keys ? l.key_dim : 0;
     parts.value_dim = u.values ? l.value_dim : 0;
     parts.anchor_block = u.keys ? options_.anchor : 0;
-    if (options_.anchor > 0) parts.rope = l.rope;
+    parts.before_rope = u.keys && domain() == Domain::kPreRopeKey;
+    if (domain() != Domain::kPostRopeKey) parts.rope = l.rope;
     const std::vector<float> key_mean(
         u.moment.mean.begin(), u.moment.mean.begin() + static_cast<std::ptrdiff_t>(key_width(u)));
     const std::vector<float> value_mean(
@@ -160,6 +160,12 @@ class Designer {
   }
 
  private:
+  // Of keys.
+  Domain domain() const {
+    if (options_.before_rope) return Domain::kPreRopeKey;
+    return options_.anchor > 0 ? Domain::kAnchoredKey : Domain::kPostRopeKey;
+  }
+
   static void centre(Unit& u, const float* mean, std::size_t n) {
     u.moment.mean.assign(mean, mean + n);
     for (std::size_t i = 0; i < n; ++i) {
@@ -198,7 +204,7 @@ class Designer {
       std::copy_n(row + first * dk, nk, z.data());
       std::copy_n(row + all * dk + first * dv, nv, z.data() + nk);
       const std::int32_t n = options_.anchor;
-      if (n == 0) {
+      if (domain() == Domain::kPostRopeKey) {
         for (std::size_t h = 0; h * dk < nk; ++h) rope_rotate(l.rope, position, z.data() + h * dk);
       }
       for (std::size_t i = 0; i < z.size(); ++i) z[i] -= u.moment.mean[i];

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/fail.h"
+#include "cache/bands_residuals.h"
 #include "method/state_bytes.h"
 
 namespace kvspan {
@@ -21,9 +22,13 @@ struct TileCodes {
   std::vector<std::int8_t> codes;  // [16, places]
   std::array<std::int8_t, kTile> gains{};
   std::array<double, kTile> errors{};
+  std::vector<BFloat16> residuals;  // [16, residual_norms], where the store keeps them
+
+  const BFloat16* norms() const { return residuals.empty() ? nullptr : residuals.data(); }
 };
 
-TileCodes encode(const BandsCode& code, const RowBlock& rows, std::size_t first) {
+TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t first) {
+  const BandsCode& code = store.code();
   const auto places = static_cast<std::size_t>(code.places());
   TileCodes tile;
   tile.codes.resize(kTile * places);
@@ -37,6 +42,15 @@ TileCodes encode(const BandsCode& code, const RowBlock& rows, std::size_t first)
       const double off = double{c[i]} - double{back[i]};
       tile.errors[t] += off * off;
     }
+  }
+  if (!store.has_residuals()) return tile;
+  const auto norms = static_cast<std::size_t>(BandsStore::residual_norms(code));
+  tile.residuals.resize(kTile * norms);
+  BandsResiduals residuals(code);
+  for (std::size_t t = 0; t < kTile; ++t) {
+    residuals.measure(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t],
+                      tile.codes.data() + t * places, tile.gains[t],
+                      tile.residuals.data() + t * norms);
   }
   return tile;
 }
@@ -63,9 +77,9 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
         "next",
         kTile, start, rows.positions[first + kTile - 1], wanted);
   }
-  const TileCodes keys = encode(bands.keys.code(), rows, first);
+  const TileCodes keys = encode(bands.keys, rows, first);
   TileCodes values;
-  if (bands.values) values = encode(bands.values->code(), rows, first);
+  if (bands.values) values = encode(*bands.values, rows, first);
   std::uint16_t mask = 0;
   std::array<std::uint8_t, kTile> escape{};
   for (std::size_t t = 0; t < kTile; ++t) {
@@ -83,9 +97,9 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
     usual_ += (error - usual_) / static_cast<double>(std::min<std::int64_t>(coded_, 1024));
   }
   const std::int32_t position = rows.positions[first];
-  bands.keys.append(position, keys.codes.data(), keys.gains.data(), mask);
+  bands.keys.append(position, keys.codes.data(), keys.gains.data(), mask, keys.norms());
   if (bands.values) {
-    bands.values->append(position, values.codes.data(), values.gains.data(), mask);
+    bands.values->append(position, values.codes.data(), values.gains.data(), mask, values.norms());
   }
   group.move_out(escape);
   return {};

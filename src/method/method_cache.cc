@@ -433,9 +433,11 @@ CacheBytes MethodCache::bytes() const {
       if (const BandsTokens* bands = member.group.bands()) {
         bytes.coefficients += bands->keys.payload_bytes();
         bytes.scales += bands->keys.gain_bytes();
+        bytes.positions += bands->keys.residual_bytes();
         if (bands->values) {
           bytes.coefficients += bands->values->payload_bytes();
           bytes.scales += bands->values->gain_bytes();
+          bytes.positions += bands->values->residual_bytes();
         }
       }
       if (member.policy) {

@@ -19,6 +19,7 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
   options.joint = m.word("share") == "kv";
   options.levels = m.levels("levels");
   options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
+  options.before_rope = m.word("rope") == "pre";
   options.gain = m.word("gain") == "token";
   options.query_metric = m.word("metric") == "query";
   if (m.has("kbits")) {
@@ -35,12 +36,6 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
 }
 
 Status refuse_what_is_not_there(const RecipePart& m) {
-  if (m.word("rope") == "pre") {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        "bands: rope=pre cannot be read in place; allowed: anchor, or post with share=layer, "
-        "group or head");
-  }
   if (m.word("rope") == "post" && m.word("share") == "kv") {
     return fail(ErrorCode::kInvalidArgument,
                 "bands: rope=post has no joint moments of keys and values; allowed with it: "
@@ -52,9 +47,6 @@ Status refuse_what_is_not_there(const RecipePart& m) {
   }
   if (m.word("ends") == "int8") {
     return fail(ErrorCode::kInvalidArgument, "bands: ends=int8 is not available; allowed: f16");
-  }
-  if (m.on("certify")) {
-    return fail(ErrorCode::kInvalidArgument, "bands: certify=on is not available; allowed: off");
   }
   return {};
 }
@@ -90,9 +82,10 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
                                                   m.number("escape")}](const auto&) {
         return std::make_unique<BandsPolicy>(options);
       };
-      group.bands = [code](const std::shared_ptr<Ledger>& ledger) {
-        BandsTokens tokens{BandsStore(code.keys, ledger), std::nullopt};
-        if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger);
+      group.options.residuals = m.on("certify");
+      group.bands = [code, residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {
+        BandsTokens tokens{BandsStore(code.keys, ledger, residuals), std::nullopt};
+        if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger, residuals);
         return tokens;
       };
       layer.groups.push_back(std::move(group));

@@ -85,7 +85,7 @@ void check_case(const testing::RandomCase& c, Tightness& tightness) {
     ASSERT_LE(weights, bound.weights) << "row " << r;
     ASSERT_LE(output, bound.output) << "row " << r;
     ++tightness.trials;
-    if (output < 1e-4 * std::sqrt(size)) continue;
+    if (output <= 1e-4 * std::sqrt(size)) continue;  // also where nothing is seen
     tightness.output.push_back(bound.output / output);
     if (logits > 1e-4) tightness.logits.push_back(bound.logits / logits);
     if (weights > 1e-4) tightness.weights.push_back(bound.weights / weights);

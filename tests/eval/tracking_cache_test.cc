@@ -127,6 +127,13 @@ TEST(TrackingCache, RebuildsTokensOfBands) {
     EXPECT_GT(fine.back().logit_error, 0.0) << share;
     EXPECT_GT(fine.back().correlation, 0.99) << share;
     EXPECT_GT(fine.back().correlation, rough.back().correlation) << share;
+    for (const TrackedStep& step :
+         track(real_text(),
+               fmt::format("bands:bits=3,sink=16,recent=16,share={},certify=on", share))) {
+      ASSERT_TRUE(step.bound) << share;
+      EXPECT_LE(step.logit_error, step.bound->logits) << share;
+      EXPECT_LE(step.output_error, step.bound->output) << share;
+    }
   }
 }
 

@@ -143,8 +143,7 @@ TEST(BandsDesign, WeightsMoveBits) {
 TEST(BandsDesign, WhatCannotBeIsRefused) {
   const SyntheticText text(testing::synthetic_shape(), 100, 7);
   const Calibration calibration = text.calibration();
-  for (const char* recipe :
-       {"bands:rope=pre", "bands:rope=post", "bands:calib=online", "bands:ends=int8"}) {
+  for (const char* recipe : {"bands:rope=post", "bands:calib=online", "bands:ends=int8"}) {
     const auto prepared = prepare(text.shape(), Recipe::parse(recipe).value(), &calibration);
     ASSERT_FALSE(prepared) << recipe;
     EXPECT_NE(prepared.error().message.find("allowed"), std::string::npos)

@@ -184,7 +184,10 @@ TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {
                              "fd:rk=6,rv=6,shared=on,tau=0.3,certify=on,sink=4,recent=8",
                              "oja:rk=6,rv=6,certify=on,sink=4,recent=8",
                              "oja:rk=6,rv=6,stale=rotate,certify=on,sink=4,recent=8",
-                             "quant:bits=2,group=16,certify=on,sink=4,recent=8"}) {
+                             "quant:bits=2,group=16,certify=on,sink=4,recent=8",
+                             "bands:bits=2,certify=on,sink=16,recent=16,anchor=32",
+                             "bands:bits=2,rope=pre,certify=on,sink=0,recent=16",
+                             "bands:bits=3,share=head,rope=post,certify=on,sink=0,recent=16"}) {
     const Recipe parsed = Recipe::parse(recipe).value();
     MethodCache cache(prepare(text.shape(), parsed, &calibration).value());
     MethodCache exact(prepare(text.shape(), Recipe::parse("full").value(), nullptr).value());
@@ -205,8 +208,10 @@ TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {
         queries.rows.data += std::size_t(group.options().first_head * per_head * shape.key_dim);
         queries.rows.shape[1] = std::size_t(part.query_heads);
         std::vector<Certificate> bounds(std::size_t(part.query_heads));
+        BandsSides sides;
+        if (const BandsTokens* bands = group.bands()) sides = {&bands->keys, &bands->value_store()};
         for (std::int32_t h = 0; h < part.kv_heads; ++h) {
-          ASSERT_TRUE(certify(part, group.list(), queries, h,
+          ASSERT_TRUE(certify(part, group.list(), sides, queries, h,
                               {bounds.data(), {1, std::size_t(part.query_heads)}}));
         }
         for (const Certificate& bound : bounds) {

@@ -76,6 +76,11 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("bands:bits=3,anchor=32,sink=16,recent=32");
   add("bands:bits=2,share=layer,anchor=16,sink=5,recent=20,escape=10%");
   add("bands:bits=4,share=head,rope=post,sink=0,recent=16,gain=none");
+  add("bands:bits=2,certify=on,anchor=64,sink=16,recent=32,escape=5%");
+  add("bands:bits=2,share=head,certify=on,anchor=16,sink=0,recent=0");
+  add("bands:bits=2,rope=pre,sink=16,recent=32");
+  add("bands:bits=3,share=layer,rope=pre,certify=on,sink=0,recent=16,escape=5%");
+  add("bands:bits=4,share=head,rope=pre,gain=none,sink=5,recent=0");
   add("bands:kbits=2,vbits=3,share=group,metric=iso,levels=0/2/4/8,sink=0,recent=0,escape=0");
   add("prune:keep=0.5,sink=4,recent=16", true, true);
   add("window:size=60", true, true);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a certificate knows of each token that a query sees, whatever holds the token.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "cache/segment.h"
+
+namespace kvspan::detail {
+
+inline constexpr double kRound = 0x1p-24;  // unit roundoff of f32
+
+inline double norm(const float* x, std::size_t n) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < n; ++i) sum += double{x[i]} * double{x[i]};
+  return std::sqrt(sum);
+}
+
+struct Seen {
+  double logit = 0.0;  // l^, of the row as it is stored
+  // |l - l^| and |l^ - l~|: l of the row that was coded, l~ what attention computes.
+  double coding = 0.0, drift = 0.0;
+  const float* value = nullptr;       // v^
+  double lost = 0.0, rounding = 0.0;  // |v - v^|; of a coordinate of a sum of values
+  // A value multiplied as integers: weights times steps are rounded, and what is rounded off
+  // reaches the output times `codes`, a norm. 0: it is not.
+  double step = 0.0, codes = 0.0;
+  // Tokens that may be rounded together: those of one segment, or of bands, whose tiles are `tile`
+  // (of bands, else -1) and its neighbours.
+  const Segment* segment = nullptr;
+  std::int32_t tile = -1;
+  double weight = 0.0;  // a^
+  double most = 0.0;    // >= a~, the weight that attention computes
+
+  double error() const noexcept { return coding + drift; }
+};
+
+}  // namespace kvspan::detail
