@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "cache/bands_residuals.h"
 #include "method/state_bytes.h"
+#include "method/unit_policy.h"
 
 namespace kvspan {
 namespace {
@@ -62,7 +63,8 @@ void BandsPolicy::clear() {
   usual_ = 0.0;
 }
 
-Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first) {
+Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first,
+                              std::int32_t at) {
   BandsTokens& bands = *group.bands();
   const std::int32_t start = rows.positions[first];
   const std::int32_t wanted = bands.keys.empty() ? (start + static_cast<std::int32_t>(kTile) - 1) /
@@ -101,16 +103,41 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
   if (bands.values) {
     bands.values->append(position, values.codes.data(), values.gains.data(), mask, values.norms());
   }
-  group.move_out(escape);
+  group.move_out(at, escape);
+  return {};
+}
+
+// With ends at 8 bits, tile by tile: the oldest full-rank one becomes an int8 segment, and when
+// more of those wait than `recent` asks for beside the full-rank rows, the oldest is coded. The
+// order of these steps, and so the segments, does not depend on how the rows came.
+Status BandsPolicy::settle_narrow(Group& group) {
+  constexpr auto tile = static_cast<std::int32_t>(kTile);
+  const OneCode keys(options_.ends->keys->start), values(options_.ends->values->start);
+  const auto narrow = [&](std::int32_t n) {
+    return group.code(group.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
+  };
+  if (group.settled() < options_.sink) {
+    if (group.waiting() < options_.sink) return {};
+    KVSPAN_CHECK_OK(narrow(options_.sink));
+  }
+  const std::int32_t kept = std::max(0, options_.recent - 1) / tile * tile;
+  while (group.waiting() >= 2 * tile) {
+    KVSPAN_CHECK_OK(narrow(tile));
+    const std::int32_t oldest = options_.sink + static_cast<std::int32_t>(escaped_);
+    if (group.settled() - oldest < kept + tile) continue;
+    KVSPAN_CHECK_OK(code_tile(group, group.read_tokens(oldest, tile), 0, oldest));
+  }
   return {};
 }
 
 Status BandsPolicy::settle(Group& group) {
-  const std::int32_t tiles = (group.waiting() - options_.recent) / static_cast<std::int32_t>(kTile);
+  if (options_.ends) return settle_narrow(group);
+  constexpr auto tile = static_cast<std::int32_t>(kTile);
+  const std::int32_t tiles = (group.waiting() - options_.recent) / tile;
   if (tiles < 1) return {};
-  const RowBlock rows = group.read(0, tiles * static_cast<std::int32_t>(kTile));
+  const RowBlock rows = group.read(0, tiles * tile);
   for (std::int32_t i = 0; i < tiles; ++i) {
-    KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i) * kTile));
+    KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i) * kTile, group.settled()));
   }
   return {};
 }
@@ -123,7 +150,7 @@ Status BandsPolicy::save(const StateWriter& to) const {
 }
 
 Status BandsPolicy::load(const Group& group, const StateReader& from) {
-  KVSPAN_CHECK_OK(check_segments(group, {}, from.in));
+  KVSPAN_CHECK_OK(check_segments(group, {.plan = options_.ends.get()}, from.in));
   KVSPAN_TRY(coded_, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
   KVSPAN_TRY(escaped_, get_between<std::int64_t>("tokens escaped", 0, coded_, from.in));
   return from.in.get_finite("usual coding error", std::span<double>(&usual_, 1),

@@ -63,10 +63,9 @@ std::int32_t Group::next_position() const noexcept {
   return bands_ && !bands_->keys.empty() ? std::max(listed, bands_->keys.next_position()) : listed;
 }
 
-void Group::move_out(std::span<const std::uint8_t> escape) {
-  const std::int32_t at = settled();
-  settle_as_they_are(static_cast<std::int32_t>(escape.size()));
-  select(at, escape);
+void Group::move_out(std::int32_t first, std::span<const std::uint8_t> escape) {
+  settled_ = std::max(settled(), first + static_cast<std::int32_t>(escape.size()));
+  select(first, escape);
 }
 
 RowBlock Group::read(std::int32_t first, std::int32_t n) const {

@@ -94,8 +94,9 @@ class Group {
               std::span<const std::shared_ptr<const Code>> values);
   // Coded segments whose codes were exchanged; the list has been changed by the caller.
   void mark_changed() noexcept { changed_at_ = next_position(); }
-  // The oldest n waiting rows leave the list, but for those that escape[i] marks.
-  void move_out(std::span<const std::uint8_t> escape);
+  // Rows first .. first + n - 1 of the list, the oldest that wait or settled ones before them,
+  // leave it, but for those that escape[i] marks.
+  void move_out(std::int32_t first, std::span<const std::uint8_t> escape);
   // Forgets tokens; keep[i] belongs to token first + i.
   void select(std::int32_t first, std::span<const std::uint8_t> keep);
   // Attention that tokens first .. first + n - 1 have received so far, where kept; 0 for those that

@@ -7,6 +7,7 @@
 #include "method/bands_design.h"
 #include "method/bands_policy.h"
 #include "method/prepare_parts.h"
+#include "method/quant_codes.h"
 
 namespace kvspan::detail {
 namespace {
@@ -45,11 +46,35 @@ Status refuse_what_is_not_there(const RecipePart& m) {
     return fail(ErrorCode::kInvalidArgument,
                 "bands: calib=online is not available; allowed: file (kvspan calibrate makes it)");
   }
-  if (m.word("ends") == "int8") {
-    return fail(ErrorCode::kInvalidArgument, "bands: ends=int8 is not available; allowed: f16");
+  if (m.word("ends") == "int8" && m.on("certify")) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "bands: certify=on bounds errors against rows as they came, and with ends=int8 rows "
+        "are rounded before they are coded; allowed with it: ends=f16");
   }
   return {};
 }
+
+// How ends are held at 8 bits, llama.cpp's way.
+class Int8Ends {
+ public:
+  explicit Int8Ends(std::shared_ptr<Ledger> shared)
+      : quant_(Recipe::parse("quant:bits=8,rotate=none").value()),
+        codes_(quant_.method(), std::move(shared)) {}
+
+  Result<std::shared_ptr<const CodingPlan>> plan(const LayerShape& layer, HeadRange heads) {
+    auto plan = std::make_shared<CodingPlan>();
+    plan->first_head = heads.first;
+    plan->heads = heads.count;
+    KVSPAN_TRY(plan->keys, codes_.side(heads.count, layer.key_dim, true));
+    KVSPAN_TRY(plan->values, codes_.side(heads.count, layer.value_dim, false));
+    return std::shared_ptr<const CodingPlan>(std::move(plan));
+  }
+
+ private:
+  Recipe quant_;
+  QuantCodes codes_;
+};
 
 }  // namespace
 
@@ -67,21 +92,28 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
   }
   KVSPAN_TRY(const auto designed,
              design_bands(in.shape, *in.calibration, groups, options, in.shared));
+  Int8Ends int8_ends(in.shared);
   std::vector<PreparedLayer> layers;
-  for (const std::vector<GroupBands>& codes : designed) {
+  for (std::size_t l = 0; l < designed.size(); ++l) {
     PreparedLayer layer;
-    for (const GroupBands& code : codes) {
+    for (const GroupBands& code : designed[l]) {
       PreparedGroup group;
       group.options.first_head = code.heads.first;
       group.options.heads = code.heads.count;
       // Tiles begin at multiples of 16.
       const auto tile = static_cast<std::int64_t>(kBandTokens);
-      group.options.sink = static_cast<std::int32_t>((m.count("sink") + tile - 1) / tile * tile);
-      group.make_policy = [options =
-                               BandsPolicyOptions{static_cast<std::int32_t>(m.count("recent")),
-                                                  m.number("escape")}](const auto&) {
-        return std::make_unique<BandsPolicy>(options);
-      };
+      const auto sink = static_cast<std::int32_t>((m.count("sink") + tile - 1) / tile * tile);
+      BandsPolicyOptions policy;
+      policy.recent = static_cast<std::int32_t>(m.count("recent"));
+      policy.escape = m.number("escape");
+      if (m.word("ends") == "int8") {
+        policy.sink = sink;
+        KVSPAN_TRY(policy.ends, int8_ends.plan(in.shape.layers[l], code.heads));
+        group.codes = {policy.ends->keys->start, policy.ends->values->start};
+      } else {
+        group.options.sink = sink;
+      }
+      group.make_policy = [policy](const auto&) { return std::make_unique<BandsPolicy>(policy); };
       group.options.residuals = m.on("certify");
       group.bands = [code, residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {
         BandsTokens tokens{BandsStore(code.keys, ledger, residuals), std::nullopt};

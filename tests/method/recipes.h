@@ -79,6 +79,8 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("bands:bits=2,certify=on,anchor=64,sink=16,recent=32,escape=5%");
   add("bands:bits=2,share=head,certify=on,anchor=16,sink=0,recent=0");
   add("bands:bits=2,rope=pre,sink=16,recent=32");
+  add("bands:bits=3,ends=int8,anchor=32,sink=16,recent=32,escape=5%");
+  add("bands:bits=2,ends=int8,share=head,anchor=16,sink=0,recent=0");
   add("bands:bits=3,share=layer,rope=pre,certify=on,sink=0,recent=16,escape=5%");
   add("bands:bits=4,share=head,rope=pre,gain=none,sink=5,recent=0");
   add("bands:kbits=2,vbits=3,share=group,metric=iso,levels=0/2/4/8,sink=0,recent=0,escape=0");
