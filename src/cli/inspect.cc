@@ -150,12 +150,25 @@ Result<std::size_t> write_plots(const Json& json, const std::string& folder) {
 }
 
 void print_tables(const Inspection& inspection, const std::vector<std::string>& names) {
-  fmt::print("Directions that hold 90, 95 and 99 % of the energy\n{}\n", rank_table(inspection));
-  fmt::print("Coding gain, bits an element\n{}\n", gain_table(inspection));
+  fmt::print(
+      "Directions that hold 90/95/99 % of the energy, effective dimension (e^entropy), share in "
+      "the "
+      "top 16\n{}\n",
+      rank_table(inspection));
+  fmt::print(
+      "Sensitivity by rank: mean squared logit error (K), error over the residual stream's energy "
+      "(V)\n{}\n",
+      sensitivity_table(inspection));
+  fmt::print(
+      "Coding gain, bits an element: each head apart, heads together; keys and values "
+      "together\n{}\n",
+      gain_table(inspection));
   if (names.size() > 1) {
     fmt::print("Texts against each other, means over layers and heads\n{}\n",
                text_table(inspection, names));
   }
+  fmt::print("Residuals |(I-P)x| / |x| by position, means over layers and heads\n{}\n",
+             residual_table(inspection));
   fmt::print("Chunks of the first window, means over layers and heads\n{}", time_table(inspection));
 }
 

@@ -15,11 +15,11 @@ using enum Table::Align;
 std::string words_of(Side side) {
   switch (side) {
     case Side::kKeyPre:
-      return "K before RoPE";
+      return "K pre";
     case Side::kKeyPost:
-      return "K after RoPE";
+      return "K post";
     case Side::kKeyAnchored:
-      return "K anchored";
+      return "K anch";
     case Side::kValue:
       break;
   }
@@ -52,13 +52,20 @@ std::string joined(const std::vector<Mean>& means, int digits) {
   return fmt::format("{}", fmt::join(texts, "/"));
 }
 
+// Numbers of one head by rank: "0.12/0.031/0.0004".
+std::string listed(const std::vector<double>& values) {
+  std::vector<std::string> texts;
+  for (const double value : values) texts.push_back(fmt::format("{:.2g}", value));
+  return fmt::format("{}", fmt::join(texts, "/"));
+}
+
 }  // namespace
 
 std::string rank_table(const Inspection& inspection) {
   std::vector<Table::Column> columns{{"layer", kRight}, {"head", kRight}};
   for (const Side side : inspection.sides) {
-    columns.push_back({words_of(side) + ": rank 90/95/99 %", kRight});
-    columns.push_back({"e^entropy", kRight});
+    columns.push_back({words_of(side), kRight});
+    columns.push_back({"dim", kRight});
     columns.push_back({"top 16", kRight});
   }
   Table table(std::move(columns));
@@ -78,16 +85,59 @@ std::string rank_table(const Inspection& inspection) {
   return table.text();
 }
 
+std::string sensitivity_table(const Inspection& inspection) {
+  std::vector<Table::Column> columns{{"layer", kRight}, {"head", kRight}, {"rank"}};
+  for (const Side side : {Side::kKeyPost, Side::kValue})
+    columns.push_back({words_of(side), kRight});
+  Table table(std::move(columns));
+  for (const LayerInspection& layer : inspection.layers) {
+    for (const HeadInspection& key : layer.heads) {
+      if (key.side != Side::kKeyPost) continue;
+      for (const HeadInspection& value : layer.heads) {
+        if (value.side != Side::kValue || value.head != key.head) continue;
+        table.add_row({std::to_string(layer.layer), std::to_string(key.head), rank_list(key.ranks),
+                       listed(key.sensitivities), listed(value.sensitivities)});
+      }
+    }
+  }
+  return table.text();
+}
+
+std::string residual_table(const Inspection& inspection) {
+  Table table(
+      {{"side"},
+       {"positions", kRight},
+       {fmt::format("rank {}", rank_list(inspection.layers.front().heads.front().ranks)), kRight}});
+  for (const Side side : inspection.sides) {
+    std::map<std::pair<std::int32_t, std::int32_t>, std::vector<Mean>> bins;
+    each_head(inspection, side, [&](const HeadInspection& head) {
+      for (const PositionBin& bin : head.residuals) {
+        auto& means = bins[{bin.from, bin.to}];
+        means.resize(bin.residuals.size());
+        for (std::size_t r = 0; r < means.size(); ++r) means[r].add(bin.residuals[r]);
+      }
+    });
+    // Every fourth: all are in the JSON.
+    std::size_t at = 0;
+    for (const auto& [bin, means] : bins) {
+      if (at++ % 4 != 0 && at != bins.size()) continue;
+      table.add_row(
+          {words_of(side), fmt::format("{}-{}", bin.first, bin.second - 1), joined(means, 3)});
+    }
+  }
+  return table.text();
+}
+
 std::string gain_table(const Inspection& inspection) {
   std::vector<Table::Column> columns{{"layer", kRight}};
   for (const Side side : inspection.sides) {
-    columns.push_back({words_of(side) + ": heads apart", kRight});
-    columns.push_back({"together", kRight});
+    columns.push_back({words_of(side), kRight});
+    columns.push_back({"joint", kRight});
   }
   for (const JointGain& gain : inspection.layers.front().joint) {
-    columns.push_back({words_of(gain.side) + " and V: heads apart", kRight});
-    columns.push_back({"heads together", kRight});
-    columns.push_back({"all together", kRight});
+    columns.push_back({words_of(gain.side) + "+V", kRight});
+    columns.push_back({"heads", kRight});
+    columns.push_back({"all", kRight});
   }
   Table table(std::move(columns));
   const auto bits = [](double value) { return fmt::format("{:.2f}", value); };

@@ -73,9 +73,14 @@ std::vector<double> Scale::ticks(std::size_t most) const {
       }
       if (out.size() >= 3) break;
     }
-  } else {
-    const double step = round_step((high_ - low_) / static_cast<double>(most));
-    for (double k = std::ceil(low_ / step - 1e-9); within(k * step); k += 1.0) {
+  }
+  if (out.size() < 2) {
+    // Linear axes, and log axes of so narrow a range that no round factor lies in it.
+    const double low = log_ ? std::pow(10.0, low_) : low_;
+    const double high = log_ ? std::pow(10.0, high_) : high_;
+    const double step = round_step((high - low) / static_cast<double>(most));
+    out.clear();
+    for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k += 1.0) {
       out.push_back(k == 0.0 ? 0.0 : k * step);
     }
   }

@@ -45,7 +45,7 @@ TEST(Scale, TicksAreRoundFewAndWithin) {
       for (std::size_t i = 0; i < ticks.size(); ++i) {
         EXPECT_GE(scale.at(ticks[i]), -1e-6);
         EXPECT_LE(scale.at(ticks[i]), 1.0 + 1e-6);
-        if (i > 0) EXPECT_GT(ticks[i], ticks[i - 1]);
+        EXPECT_TRUE(i == 0 || ticks[i] > ticks[i - 1]);
         // What is written is what is meant: round numbers survive the text.
         EXPECT_NEAR(std::stod(tick_text(ticks[i])), ticks[i], 1e-9 + 1e-5 * std::abs(ticks[i]));
       }
