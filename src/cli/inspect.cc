@@ -242,7 +242,7 @@ Action setup_inspect(CLI::App& app) {
                  "Text to read; given again, another to compare with (default: the calibration "
                  "text). One text is cut into halves")
       ->type_name("FILE")
-      ->expected(1);
+      ->allow_extra_args(false);
   add_integer(app, "--tokens", flags->tokens, "Tokens of each text to read at most", 64, 1 << 26);
   add_integer(app, "-c,--ctx", flags->context, "Tokens of a window, or the model's context", 64,
               1 << 24);

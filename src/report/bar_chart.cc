@@ -59,7 +59,7 @@ std::string svg_of(const BarChart& chart, Setting setting) {
   draw_y_axis(svg, up, box);
   const auto groups = static_cast<double>(std::max<std::size_t>(1, chart.group_names.size()));
   const auto series = static_cast<double>(std::max<std::size_t>(1, chart.series.size()));
-  const double width = (box.right - box.left) / groups, bar = 0.86 * width / series;
+  const double width = (box.right - box.left) / groups, bar = std::min(40.0, 0.86 * width / series);
   const double zero = box.y(up.at(0.0));
   std::vector<LegendEntry> entries;
   for (std::size_t s = 0; s < chart.series.size(); ++s) {
@@ -67,8 +67,8 @@ std::string svg_of(const BarChart& chart, Setting setting) {
     for (std::size_t g = 0; g < chart.series[s].values.size(); ++g) {
       const auto& value = chart.series[s].values[g];
       if (!value || !std::isfinite(*value)) continue;
-      const double x =
-          box.left + width * (static_cast<double>(g) + 0.07) + bar * static_cast<double>(s);
+      const double x = box.left + width * (static_cast<double>(g) + 0.5) +
+                       bar * (static_cast<double>(s) - 0.5 * series);
       const double y = box.y(up.at(*value));
       svg.rect(x, std::min(y, zero), std::max(0.5, bar - 0.7), std::abs(zero - y), fill_class(s),
                attribute("data-group", chart.group_names[g]) +

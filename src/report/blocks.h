@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a document of each kind looks like in a report. Members that a document lacks are left out;
-// a document that is not built as its command builds it makes nlohmann's accessors throw, which
-// report.cc turns into a warning.
+// a document that is not built as its command builds it makes the accessors of JSON and of the
+// standard library throw (.at), which report.cc turns into a warning.
 #pragma once
 
 #include <string>

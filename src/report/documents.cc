@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/documents.h"
 
+#include <algorithm>
 #include <cctype>
 #include <limits>
 
@@ -32,6 +33,37 @@ DocumentKind kind_of_content(const Document& json) {
   if (row.contains("decode_tok_s") && row.contains("depth")) return DocumentKind::kBench;
   if (row.contains("kl_mean")) return DocumentKind::kVerify;
   return DocumentKind::kReport;
+}
+
+// The lists of objects that documents of a kind are made of.
+std::vector<std::string> lists_of(DocumentKind kind) {
+  switch (kind) {
+    case DocumentKind::kPerplexity:
+    case DocumentKind::kTasks:
+    case DocumentKind::kBench:
+    case DocumentKind::kVerify:
+      return {"rows"};
+    case DocumentKind::kStudy:
+      return {"verdicts", "rows"};
+    case DocumentKind::kInspect:
+      return {"layers", "texts"};
+    default:
+      return {};
+  }
+}
+
+Status check_lists(const NamedDocument& document) {
+  for (const std::string& key : lists_of(document.kind)) {
+    const auto list = document.json.find(key);
+    const bool good = list != document.json.end() && list->is_array() && !list->empty() &&
+                      std::all_of(list->begin(), list->end(),
+                                  [](const Document& item) { return item.is_object(); });
+    if (!good) {
+      return fail(ErrorCode::kCorruptData, "'{}' has no \"{}\" with objects in it", document.name,
+                  key);
+    }
+  }
+  return {};
 }
 
 Result<Document> parse(std::string_view text, const std::string& name) {
@@ -84,7 +116,10 @@ Result<NamedDocument> read_document(const NamedText& file) {
     }
     const std::string command = text_of(out.json, "command");
     out.kind = command.empty() ? kind_of_content(out.json) : kind_of_command(command);
-    if (!command.empty() || out.kind != DocumentKind::kReport) return out;
+    if (!command.empty() || out.kind != DocumentKind::kReport) {
+      KVSPAN_CHECK_OK(check_lists(out));
+      return out;
+    }
   }
   return fail(ErrorCode::kUnsupported, "'{}' is JSON, but not of a kvspan command", file.name);
 }

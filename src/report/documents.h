@@ -35,7 +35,8 @@ struct NamedDocument {
   Document json;  // an array for lines
 };
 
-// Fails on text that is not JSON (the byte is named), and on JSON that no command wrote.
+// Fails on text that is not JSON (the byte is named), on JSON that no command wrote, and where the
+// list that a report is made of (rows, layers, verdicts) is missing or empty.
 Result<NamedDocument> read_document(const NamedText& file);
 
 // A member as a cell: numbers and texts as they are, yes and no for truth, nothing for null,

@@ -32,7 +32,7 @@ std::string page_style() {
          "vertical-align:top}\n"
          "th{font-weight:600}\ntd.n,th.n{text-align:right;font-variant-numeric:tabular-nums;"
          "white-space:nowrap}\n"
-         "td.long{min-width:16em;max-width:40em}\n"
+         "td.some{min-width:9em}\ntd.long{min-width:16em;max-width:40em}\n"
          "td.code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.95em;"
          "min-width:16em;overflow-wrap:anywhere}\n"
          ".warning{border-left:4px solid var(--kv-1);padding:.2em .8em}\n"
@@ -68,6 +68,7 @@ std::string html_of(const DataTable& table, std::size_t most_rows) {
       } else if (const auto* text = std::get_if<std::string>(&cell)) {
         const char* css = table.columns[j].title == "command line" ? " class=\"code\""
                           : text->size() > 60                      ? " class=\"long\""
+                          : text->size() > 20                      ? " class=\"some\""
                                                                    : "";
         out += fmt::format("<td{}>{}</td>", css, escaped(*text));
       } else {

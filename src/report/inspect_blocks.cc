@@ -51,8 +51,9 @@ std::size_t middle(const Document& head) {
   return head.at("ranks").size() / 2;
 }
 double at_rank(const Document& object, const char* key, std::size_t index) {
-  return object.contains(key) && index < object.at(key).size() ? object.at(key)[index].get<double>()
-                                                               : std::nan("");
+  return object.contains(key) && index < object.at(key).size()
+             ? object.at(key).at(index).get<double>()
+             : std::nan("");
 }
 
 Block rank_block(const Inspected& what) {
@@ -93,12 +94,15 @@ Block rank_block(const Inspected& what) {
   }
   for (const std::string& side : what.sides) {
     if (side != "key_post" && side != "value") continue;
+    std::string rank;
+    each_head(what, side, [&](const Document&, const Document& head) {
+      rank = fmt::format("{}", at_rank(head, "ranks", middle(head)));
+    });
     block.figures.push_back(
         {"sensitivity_" + side,
-         head_map(what, side,
-                  fmt::format("Sensitivity to truncation at d/4 or the rank asked for: {}", side),
+         head_map(what, side, fmt::format("Sensitivity to truncation at rank {}: {}", rank, side),
                   {"log10 of the modelled mean square error",
-                   side == "value" ? "share of the residual stream's energy" : "logit squared"},
+                   side == "value" ? "share of the residual stream" : "logit squared"},
                   [](const Document& head) {
                     return std::log10(at_rank(head, "sensitivity", middle(head)));
                   })});
@@ -127,7 +131,7 @@ Block spectrum_block(const Inspected& what) {
   };
   LineChart all{"Spectra, means over layers and heads",
                 {"direction", "index"},
-                {"share of the energy", "1", true},
+                {"energy of a direction", "share of all", true},
                 {}};
   for (const std::string& side : what.sides) {
     Means means;
@@ -149,7 +153,7 @@ Block spectrum_block(const Inspected& what) {
     // Five layers from first to last: more lines hide each other.
     LineChart chart{fmt::format("Spectra by layer, means over heads: {}", side),
                     {"direction", "index"},
-                    {"share of the energy", "1", true},
+                    {"energy of a direction", "share of all", true},
                     {}};
     std::vector<int> names;
     for (const auto& [layer, unused] : layers) names.push_back(layer);
@@ -181,8 +185,8 @@ Block residual_block(const Inspected& what) {
     each_head(what, side, [&](const Document&, const Document& head) {
       for (const Document& bin : head.at("residuals")) {
         for (std::size_t r = 0; r < head.at("ranks").size(); ++r) {
-          ranks[head.at("ranks")[r].get<double>()].add(number_of(bin, "from"),
-                                                       at_rank(bin, "residual", r));
+          ranks[head.at("ranks").at(r).get<double>()].add(number_of(bin, "from"),
+                                                          at_rank(bin, "residual", r));
         }
       }
     });

@@ -46,7 +46,7 @@ Block text_block(const NamedDocument& document, const std::vector<std::string>& 
         if (text_of(head, "side") != side) continue;
         any = &head;
         for (std::size_t p = 0; p < head.at("pairs").size(); ++p) {
-          const Document& pair = head.at("pairs")[p];
+          const Document& pair = head.at("pairs").at(p);
           for (std::size_t r = 0; r < head.at("ranks").size(); ++r) {
             auto& sum = sums[{p, r}];
             sum[0] += 1.0;
@@ -58,9 +58,9 @@ Block text_block(const NamedDocument& document, const std::vector<std::string>& 
       }
       const double index = number_of(layer, "layer");
       for (const auto& [place, sum] : sums) {
-        const Document& pair = any->at("pairs")[place.first];
+        const Document& pair = any->at("pairs").at(place.first);
         block.table.add({text_name(document, pair.at("a")), text_name(document, pair.at("b")), side,
-                         index, any->at("ranks")[place.second].get<double>(), sum[1] / sum[0],
+                         index, any->at("ranks").at(place.second).get<double>(), sum[1] / sum[0],
                          sum[2] / sum[0], sum[3] / sum[0]});
         if (place.first != 0 || place.second != any->at("ranks").size() / 2) continue;
         shared.points.emplace_back(index, sum[1] / sum[0]);
@@ -97,7 +97,7 @@ HeatMap text_map(const NamedDocument& document) {
   }
   map.cells.resize(count, std::vector<std::optional<double>>(count, 1.0));
   for (const auto& [place, sum] : sums) {
-    map.cells[place.first][place.second] = sum.first / sum.second;
+    map.cells.at(place.first).at(place.second) = sum.first / sum.second;
   }
   for (const Document& text : document.json.at("texts")) {
     map.row_names.push_back(text_of(text, "name"));

@@ -25,8 +25,8 @@ std::string fill_class(std::size_t series) {
 
 double draw_heading(Svg& svg, const std::string& title, const std::string& below) {
   double y = kLineHeight;
-  constexpr double size = 12.5;
-  for (const std::string& line : wrapped(title, size, kChartWidth - 2 * kEdge)) {
+  constexpr double size = 12.5;  // and bold, which takes more room
+  for (const std::string& line : wrapped(title, 1.13 * size, kChartWidth - 2 * kEdge)) {
     svg.text(kEdge, y, line, Anchor::kStart, "kv-t", size);
     y += kLineHeight + 1;
   }
@@ -89,9 +89,10 @@ double draw_x_axis(Svg& svg, const Scale& scale, const PlotBox& box, const std::
     const std::string label = tick_text(tick);
     const double half = 0.5 * text_width(label, kTextSize);
     svg.line(x, box.bottom, x, box.bottom + 4, "kv-a");
-    if (x - half < free_from || x + half > kChartWidth) continue;
-    svg.text(x, box.bottom + kLineHeight, label, Anchor::kMiddle);
-    free_from = x + half + 5;
+    const double middle = std::min(x, kChartWidth - half);  // the last stays inside
+    if (middle - half < free_from) continue;
+    svg.text(middle, box.bottom + kLineHeight, label, Anchor::kMiddle);
+    free_from = middle + half + 5;
   }
   svg.line(box.left, box.bottom, box.right, box.bottom, "kv-a");
   double y = box.bottom + 2 * kLineHeight;

@@ -12,7 +12,6 @@ constexpr double kPlotHeight = 190.0;
 void draw_series(Svg& svg, const Series& series, std::size_t index, const Scale& across,
                  const Scale& up, const PlotBox& box, std::size_t& hidden) {
   std::vector<std::pair<double, double>> places;
-  std::string markers_data;
   std::vector<std::string> data;
   for (const auto& [x, y] : series.points) {
     if (!across.shows(x) || !up.shows(y)) {
@@ -60,7 +59,7 @@ std::string svg_of(const LineChart& chart, Setting setting) {
   }
   y = draw_legend(svg, entries, y);
   if (hidden > 0) {
-    svg.text(kEdge, y, fmt::format("{} at 0 or not finite: not on these axes", hidden));
+    svg.text(kEdge, y, fmt::format("{} at 0 or without a value: not on these axes", hidden));
     y += kLineHeight;
   }
   return svg.finish(y, chart.title, setting == Setting::kFile);

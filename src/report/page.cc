@@ -9,10 +9,14 @@
 namespace kvspan {
 namespace {
 
+constexpr std::size_t kOpenRows = 12;  // a table without charts that is shown at once
+
 std::string html_of(const Block& block, std::size_t most_rows) {
   std::string out = fmt::format("<h3>{}</h3>\n", escaped(block.table.title));
   if (!block.note.empty()) out += fmt::format("<p class=\"soft\">{}</p>\n", escaped(block.note));
-  if (block.figures.empty()) return out + html_of(block.table, most_rows);
+  if (block.figures.empty() && block.table.rows.size() <= kOpenRows) {
+    return out + html_of(block.table, most_rows);
+  }
   out += "<div class=\"figures\">\n";
   for (const Figure& figure : block.figures) {
     out += "<figure>" + svg_of(figure, Setting::kPage) + "</figure>\n";

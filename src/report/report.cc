@@ -149,7 +149,7 @@ Result<Report> build_report(std::span<const NamedText> files) {
           report.sections[i].blocks.push_back(std::move(block));
         }
       }
-    } catch (const Document::exception& error) {
+    } catch (const std::exception& error) {
       report.warnings.push_back(
           fmt::format("'{}' is not built as its command builds it: {}", file.name, error.what()));
       continue;

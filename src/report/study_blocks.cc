@@ -37,12 +37,8 @@ Block verdict_block(const NamedDocument& document) {
                                                         {"would_change", "would change", ""}});
   block.table.id = "verdicts-" + id_of(document.name);
   block.table.title = "Verdicts";
-  for (const Document& verdict : document.json.at("verdicts")) {
-    block.note += fmt::format("{}: {}. {} ", text_of(verdict, "id"), text_of(verdict, "verdict"),
-                              text_of(verdict, "because"));
-  }
   if (text_of(document.json, "complete") == "no") {
-    block.note += "The study is not complete yet.";
+    block.note = "The study is not complete yet.";
   }
   return block;
 }

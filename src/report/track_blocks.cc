@@ -44,11 +44,15 @@ Cell finite(double value) {
 Block bound_block(const NamedDocument& document, const Pairing& pairing) {
   std::map<int, std::vector<std::pair<double, double>>> layers;  // (error, bound)
   std::vector<std::pair<double, double>> all;
+  std::vector<std::string>
+      recipes;  // of `all`; a file of --track is of one, which it does not name
   for (const Document& line : document.json) {
     const double error = number_of(line, pairing.error), bound = number_of(line, pairing.bound);
     if (!std::isfinite(error) || !std::isfinite(bound)) continue;
     layers[line.at("layer").get<int>()].emplace_back(error, bound);
     all.emplace_back(error, bound);
+    const std::string recipe = text_of(line, "recipe");
+    recipes.push_back(recipe.empty() ? "steps" : recipe);
   }
   Block block;
   if (all.empty()) return block;
@@ -80,21 +84,23 @@ Block bound_block(const NamedDocument& document, const Pairing& pairing) {
   add(std::string("all"), all);
   block.note =
       "Each point is one layer and step; a certificate holds where it lies on or above the line.";
-  LineChart chart{
-      fmt::format("Error against bound: {}", pairing.what),
-      {"measured error", pairing.unit, true},
-      {"bound", pairing.unit, true},
-      {{"steps", {}, Series::Draw::kPoints}, {"bound = error", {}, Series::Draw::kLine}}};
+  LineChart chart{fmt::format("Error against bound: {}", pairing.what),
+                  {"measured error", pairing.unit, true},
+                  {"bound", pairing.unit, true},
+                  {{"bound = error", {}, Series::Draw::kLine}}};
   const std::size_t stride = (all.size() + kMostPoints - 1) / kMostPoints;
   double low = 1e300, high = 0.0;
   for (std::size_t i = 0; i < all.size(); i += stride) {
     if (!(all[i].first > 0.0)) continue;
-    chart.series[0].points.push_back(all[i]);
+    std::size_t at = 1;
+    while (at < chart.series.size() && chart.series[at].name != recipes[i]) ++at;
+    if (at == chart.series.size()) chart.series.push_back({recipes[i], {}, Series::Draw::kPoints});
+    chart.series[at].points.push_back(all[i]);
     low = std::min(low, all[i].first);
     high = std::max(high, all[i].first);
   }
   if (stride > 1) block.note += fmt::format(" Drawn is every {}th.", stride);
-  if (high > 0.0) chart.series[1].points = {{low, low}, {high, high}};
+  if (high > 0.0) chart.series[0].points = {{low, low}, {high, high}};
   block.figures.push_back({"bound_" + id_of(pairing.what), std::move(chart)});
   return block;
 }

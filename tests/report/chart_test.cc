@@ -83,10 +83,10 @@ TEST(LineChart, EscapesText) {
 TEST(LineChart, CountsWhatALogAxisCannotShow) {
   LineChart chart = line_chart();
   chart.series[0].points.push_back({3.0, 0.0});
-  expect_texts(svg_of(chart, Setting::kPage), {"1 at 0 or not finite"});
+  expect_texts(svg_of(chart, Setting::kPage), {"1 at 0 or without a value"});
   chart.y.log = false;
   for (const TextBox& box : texts_of(svg_of(chart, Setting::kPage))) {
-    EXPECT_EQ(box.text.find("not finite"), std::string::npos);
+    EXPECT_EQ(box.text.find("without a value"), std::string::npos);
   }
 }
 

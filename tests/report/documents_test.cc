@@ -15,20 +15,22 @@ DocumentKind kind_of(const std::string& text, const std::string& name = "a.json"
 }
 
 TEST(ReadDocument, GoesByTheCommand) {
-  EXPECT_EQ(kind_of(R"({"command": "eval ppl", "rows": []})"), DocumentKind::kPerplexity);
-  EXPECT_EQ(kind_of(R"({"command": "eval ruler"})"), DocumentKind::kTasks);
-  EXPECT_EQ(kind_of(R"({"command": "bench"})"), DocumentKind::kBench);
-  EXPECT_EQ(kind_of(R"({"command": "inspect"})"), DocumentKind::kInspect);
-  EXPECT_EQ(kind_of(R"({"command": "study"})"), DocumentKind::kStudy);
-  EXPECT_EQ(kind_of(R"({"command": "verify"})"), DocumentKind::kVerify);
+  EXPECT_EQ(kind_of(R"({"command": "eval ppl", "rows": [{}]})"), DocumentKind::kPerplexity);
+  EXPECT_EQ(kind_of(R"({"command": "eval ruler", "rows": [{}]})"), DocumentKind::kTasks);
+  EXPECT_EQ(kind_of(R"({"command": "bench", "rows": [{}]})"), DocumentKind::kBench);
+  EXPECT_EQ(kind_of(R"({"command": "inspect", "layers": [{}], "texts": [{}]})"),
+            DocumentKind::kInspect);
+  EXPECT_EQ(kind_of(R"({"command": "study", "verdicts": [{}], "rows": [{}]})"),
+            DocumentKind::kStudy);
+  EXPECT_EQ(kind_of(R"({"command": "verify", "rows": [{}]})"), DocumentKind::kVerify);
   EXPECT_EQ(kind_of(R"({"command": "tokenize"})"), DocumentKind::kOther);
   EXPECT_EQ(kind_of(R"({"command": "report"})"), DocumentKind::kReport);
   EXPECT_EQ(kind_of(R"({"format": "kvspan-study-settings"})"), DocumentKind::kReport);
 }
 
 TEST(ReadDocument, KnowsDocumentsThatDoNotSay) {
-  EXPECT_EQ(kind_of(R"({"task": "ppl", "rows": []})"), DocumentKind::kPerplexity);
-  EXPECT_EQ(kind_of(R"({"task": "piqa", "resamples": 1000, "rows": []})"), DocumentKind::kTasks);
+  EXPECT_EQ(kind_of(R"({"task": "ppl", "rows": [{}]})"), DocumentKind::kPerplexity);
+  EXPECT_EQ(kind_of(R"({"task": "piqa", "resamples": 1000, "rows": [{}]})"), DocumentKind::kTasks);
   EXPECT_EQ(kind_of(R"({"rows": [{"depth": 16, "decode_tok_s": 9}]})"), DocumentKind::kBench);
   EXPECT_EQ(kind_of(R"({"rows": [{"kl_mean": 0}]})"), DocumentKind::kVerify);
   EXPECT_EQ(kind_of("{\"layer\":0,\"output_error\":1}\n\n", "t.jsonl"), DocumentKind::kTrack);
@@ -43,6 +45,8 @@ TEST(ReadDocument, NamesWhatIsWrong) {
   EXPECT_NE(error({"x.json", ""}).find("'x.json'"), std::string::npos);
   EXPECT_NE(error({"x.json", "[1, 2]"}).find("not of a kvspan command"), std::string::npos);
   EXPECT_NE(error({"x.json", "{\"rows\": [3]}"}).find("not of a kvspan"), std::string::npos);
+  EXPECT_NE(error({"x.json", R"({"command": "bench", "rows": 3})"}).find("\"rows\""),
+            std::string::npos);
   EXPECT_NE(error({"x.jsonl", "{\"output_error\":1}\nnonsense\n"}).find("line 2"),
             std::string::npos);
   EXPECT_NE(error({"x.jsonl", ""}).find("--track"), std::string::npos);

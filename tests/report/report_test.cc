@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <regex>
 
@@ -26,6 +27,22 @@ const char* const kTrack =
     "\"logit_bound\":0.4,\"output_bound\":0.75}\n"
     "{\"layer\":1,\"position\":5,\"output_error\":0.25,\"output_norm\":1,\"logit_error\":0.3,"
     "\"logit_bound\":0.2,\"output_bound\":0.5}\n";
+
+const char* const kStudy =
+    R"({"format": "kvspan-study", "version": 1, "complete": true, "command": "study",
+    "arguments": ["study"], "model": {"name": "tiny"}, "environment": {"kvspan": "0.1", "machine": "Arm", "threads": 2},
+    "verdicts": [{"id": "F1", "claim": "c", "falsifier": "f", "verdict": "refuted", "because": "KL 0.5",
+      "would_change": "w", "numbers": [{"name": "dppl", "recipe": "static:rk=2", "value": 51.5, "low": 50, "high": 53,
+      "unit": "%", "threshold": 1, "n": 9, "decides": true}]}],
+    "groups": [{"name": "rank", "title": "By rank", "note": "n"}],
+    "rows": [{"recipe": "full", "family": "full", "group": "rank", "kl": 0, "bits": 16, "dppl_pct": 0},
+             {"recipe": "static:rk=2", "family": "static", "group": "rank", "kl": 0.38, "bits": 4, "dppl_pct": 51.5},
+             {"recipe": "fd:chunk=128", "family": "fd", "group": "ablation_chunk", "label": "chunk=128", "kl": 0.2},
+             {"recipe": "fd", "family": "fd", "group": "length", "kl": 0.2,
+              "by_position": [{"from": 0, "to": 8, "kl": 0.1}, {"from": 8, "to": 16, "kl": 0.3}]}],
+    "samples": [{"recipe": "fd", "layer": 0, "position": 3, "logit_error": 1, "logit_bound": 2,
+                 "output_error": 0.1, "output_bound": 0.3, "output_norm": 1}],
+    "break_even": [{"recipe": "fd", "group": "rank", "against": "full", "by": "bytes", "tokens": null, "extrapolated": false}]})";
 
 Report report_of(const std::vector<NamedText>& files) {
   auto report = build_report(files);
@@ -147,28 +164,78 @@ TEST(Report, NamesAndLeavesOutWhatItCannotRead) {
 }
 
 TEST(Report, RendersAStudyOfItsFormat) {
-  const char* study =
-      R"({"format": "kvspan-study", "version": 1, "complete": true, "command": "study",
-    "arguments": ["study"], "model": {"name": "tiny"}, "environment": {"kvspan": "0.1", "machine": "Arm", "threads": 2},
-    "verdicts": [{"id": "F1", "claim": "c", "falsifier": "f", "verdict": "refuted", "because": "KL 0.5",
-      "would_change": "w", "numbers": [{"name": "dppl", "recipe": "static:rk=2", "value": 51.5, "low": 50, "high": 53,
-      "unit": "%", "threshold": 1, "n": 9, "decides": true}]}],
-    "groups": [{"name": "rank", "title": "By rank", "note": "n"}],
-    "rows": [{"recipe": "full", "family": "full", "group": "rank", "kl": 0, "bits": 16, "dppl_pct": 0},
-             {"recipe": "static:rk=2", "family": "static", "group": "rank", "kl": 0.38, "bits": 4, "dppl_pct": 51.5},
-             {"recipe": "fd:chunk=128", "family": "fd", "group": "ablation_chunk", "label": "chunk=128", "kl": 0.2},
-             {"recipe": "fd", "family": "fd", "group": "length", "kl": 0.2,
-              "by_position": [{"from": 0, "to": 8, "kl": 0.1}, {"from": 8, "to": 16, "kl": 0.3}]}],
-    "samples": [{"recipe": "fd", "layer": 0, "position": 3, "logit_error": 1, "logit_bound": 2,
-                 "output_error": 0.1, "output_bound": 0.3, "output_norm": 1}],
-    "break_even": [{"recipe": "fd", "group": "rank", "against": "full", "by": "bytes", "tokens": null, "extrapolated": false}]})";
-  const Report report = report_of({{"study.json", study}});
+  const Report report = report_of({{"study.json", kStudy}});
   EXPECT_TRUE(report.warnings.empty());
   for (const char* id : {"verdicts-", "verdict-numbers-", "study-rank-", "study-ablation-chunk-",
                          "study-length-", "bound-logits-", "break-even-"}) {
     EXPECT_NE(find_table(report, id), nullptr) << id;
   }
   EXPECT_NE(page_of(report).find("refuted"), std::string::npos);
+}
+
+const char* const kInspect = R"({"command": "inspect", "chunk": 4, "sides": ["key_pre", "value"],
+  "texts": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "layers": [{"layer": 0,
+  "gains": [{"side": "key_pre", "head_bits": 1, "layer_bits": 2}, {"side": "value", "head_bits": 1, "layer_bits": 2}],
+  "joint_gains": [{"side": "key_pre", "head_bits": 1, "layer_bits": 2, "key_value_bits": 3}],
+  "heads": [{"side": "key_pre", "head": 0, "dim": 2, "energy": 3, "rank95": 2, "ranks": [1], "spectrum": [2, 1],
+    "pairs": [{"a": 0, "b": 1, "overlap": [0.5], "retained": [0.9], "rer": [0.1]}],
+    "chunks": [{"from": 0, "rank95": 1, "effective_dim": 1.5, "overlap": []},
+               {"from": 4, "rank95": 1, "effective_dim": 1.5, "overlap": [0.25]}],
+    "residuals": [{"from": 0, "residual": [0.5]}]},
+   {"side": "value", "head": 0, "dim": 2, "energy": 3, "rank95": 2, "ranks": [1], "sensitivity": [0.1],
+    "spectrum": [2, 1], "pairs": [], "chunks": [], "residuals": []}]}]})";
+
+TEST(Report, RendersAnInspection) {
+  const Report report = report_of({{"i.json", kInspect}});
+  EXPECT_TRUE(report.warnings.empty());
+  for (const char* id : {"ranks-", "spectra-", "residuals-", "chunks-", "texts-", "gains-"}) {
+    EXPECT_NE(find_table(report, id), nullptr) << id;
+  }
+}
+
+// Whatever a file holds, a report is built or refused: every member of documents taken away, or
+// replaced by something of another kind.
+TEST(Report, SurvivesEveryDamagedMember) {
+  using Json = nlohmann::json;
+  const std::vector<std::pair<std::string, Json>> documents{{"p.json", Json::parse(kPpl)},
+                                                            {"i.json", Json::parse(kInspect)},
+                                                            {"s.json", Json::parse(kStudy)}};
+  const std::vector<Json> others{nullptr,
+                                 "text",
+                                 -1,
+                                 1e300,
+                                 true,
+                                 Json::array(),
+                                 Json::object(),
+                                 Json::array({Json::array()}),
+                                 Json::array({1, 2, 3, 4, 5})};
+  std::size_t tried = 0;
+  for (const auto& [name, json] : documents) {
+    std::vector<Json::json_pointer> places;
+    const std::function<void(const Json&, const Json::json_pointer&)> walk =
+        [&](const Json& at, const Json::json_pointer& place) {
+          if (!place.empty()) places.push_back(place);
+          if (!at.is_structured()) return;
+          for (const auto& item : at.items()) {
+            walk(item.value(), at.is_array() ? place / std::stoul(item.key()) : place / item.key());
+          }
+        };
+    walk(json, Json::json_pointer());
+    for (const auto& place : places) {
+      for (std::size_t i = 0; i <= others.size(); ++i) {
+        Json damaged = json;
+        if (i < others.size()) {
+          damaged[place] = others[i];
+        } else if (damaged[place.parent_pointer()].is_object()) {
+          damaged[place.parent_pointer()].erase(place.back());
+        }
+        const auto report = build_report(std::vector<NamedText>{{name, damaged.dump()}});
+        EXPECT_TRUE(!report || !page_of(*report).empty());
+        ++tried;
+      }
+    }
+  }
+  EXPECT_GT(tried, 1000u);
 }
 
 TEST(Report, LongTablesAreCutOnThePageOnly) {
