@@ -22,8 +22,9 @@ struct ReportFlags {
   std::string output;
 };
 
-// The folder's .json and .jsonl files by name.
-Result<std::vector<NamedText>> read_folder(const std::string& folder) {
+// The folder's .json and .jsonl files by name. Those that cannot be read become warnings.
+Result<std::vector<NamedText>> read_folder(const std::string& folder,
+                                           std::vector<std::string>& warnings) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
     return fail(ErrorCode::kNotFound, "there is no folder '{}'", folder);
@@ -43,15 +44,20 @@ Result<std::vector<NamedText>> read_folder(const std::string& folder) {
   std::sort(paths.begin(), paths.end());
   std::vector<NamedText> files;
   for (const auto& path : paths) {
-    KVSPAN_TRY(const auto bytes, read_file(path.string(), kMostFileBytes));
+    const auto bytes = read_file(path.string(), kMostFileBytes);
+    if (!bytes) {
+      warnings.push_back(bytes.error().message);
+      continue;
+    }
     files.push_back({path.filename().string(),
-                     std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+                     std::string(reinterpret_cast<const char*>(bytes->data()), bytes->size())});
   }
   return files;
 }
 
 Result<int> report(const ReportFlags& flags) {
-  KVSPAN_TRY(const auto files, read_folder(flags.folder));
+  std::vector<std::string> unread;
+  KVSPAN_TRY(const auto files, read_folder(flags.folder, unread));
   const std::filesystem::path page = flags.output.empty()
                                          ? std::filesystem::path(flags.folder) / "report.html"
                                          : std::filesystem::path(flags.output);
@@ -62,6 +68,7 @@ Result<int> report(const ReportFlags& flags) {
   }
   auto built = build_report(files);
   if (!built) return fail(built.error().code, "'{}': {}", flags.folder, built.error().message);
+  built->warnings.insert(built->warnings.end(), unread.begin(), unread.end());
   const std::string text = page_of(*built);
   KVSPAN_CHECK_OK(write_file(page.string(), text));
   KVSPAN_CHECK_OK(write_file((beside / "report.csv").string(), csv_of(*built)));
