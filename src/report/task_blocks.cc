@@ -31,16 +31,13 @@ std::size_t index_of(std::vector<std::string>& names, const std::string& name) {
   return names.size() - 1;
 }
 
-BarChart bars_of(const Document& rows, const std::string& metric, bool share) {
-  BarChart chart{share ? fmt::format("Scores: {}", metric)
-                       : fmt::format("Scores: {}, in nats or as perplexity", metric),
-                 {"task", "name"},
-                 {metric, share ? "share" : "nats or perplexity"},
-                 {},
-                 {}};
+BarChart bars_of(const Document& rows, const std::string& metric) {
+  BarChart chart{fmt::format("Scores: {}", metric), {"task", "name"}, {metric, "share"}, {}, {}};
   std::vector<std::string> recipes;
   for (const Document& row : rows) {
     if (!row.contains(metric + "_low")) continue;
+    if (row.contains(metric + "_diff_nats")) chart.y.unit = "perplexity";
+    if (metric.ends_with("nll")) chart.y.unit = "nats";
     index_of(chart.group_names, text_of(row, "task"));
     index_of(recipes, text_of(row, "recipe"));
   }
@@ -92,13 +89,7 @@ std::vector<Block> task_blocks(const NamedDocument& document) {
       "Model {}. Intervals by bootstrap over rows; differences are paired with the full cache.",
       text_of(document.json, "model"));
   for (const std::string& metric : metrics) {
-    const bool share =
-        std::all_of(rows.begin(), rows.end(),
-                    [&](const Document& row) {
-                      return !row.contains(metric + "_low") || !row.contains(metric + "_diff_nats");
-                    }) &&
-        !metric.ends_with("nll");
-    block.figures.push_back({"task_" + metric, bars_of(rows, metric, share)});
+    block.figures.push_back({"task_" + metric, bars_of(rows, metric)});
   }
   return {std::move(block)};
 }
