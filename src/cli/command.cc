@@ -20,6 +20,8 @@ constexpr std::array kCommands{
     Command{"calibrate", "Learn a model's directions from text, for recipes that need them",
             setup_calibrate},
     Command{"eval", "Measure what a cache costs in quality", setup_eval},
+    Command{"inspect", "Show how many directions keys and values need", setup_inspect},
+    Command{"report", "Make one page of what other commands measured", setup_report},
     Command{"completion", "Print a completion script for a shell", setup_completion},
 };
 

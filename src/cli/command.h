@@ -40,6 +40,8 @@ Action setup_bench(CLI::App& app);
 Action setup_verify(CLI::App& app);
 Action setup_calibrate(CLI::App& app);
 Action setup_eval(CLI::App& app);
+Action setup_inspect(CLI::App& app);
+Action setup_report(CLI::App& app);
 Action setup_completion(CLI::App& app);
 
 }  // namespace kvspan::cli

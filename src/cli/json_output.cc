@@ -4,10 +4,42 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/cpu_level.h"
 #include "base/fail.h"
+#include "cli/version.h"
 #include "io/atomic_file.h"
+#include "io/machine.h"
 
 namespace kvspan::cli {
+namespace {
+
+struct CommandLine {
+  std::string command;
+  std::vector<std::string> arguments;
+};
+CommandLine& command_line() {
+  static CommandLine line;
+  return line;
+}
+
+}  // namespace
+
+void set_command_line(std::string command, std::vector<std::string> arguments) {
+  command_line() = {std::move(command), std::move(arguments)};
+}
+
+Json document_head() {
+  const Machine machine = describe_machine();
+  const std::string version = version_text();
+  return Json{{"command", command_line().command},
+              {"arguments", command_line().arguments},
+              {"version", version.substr(0, version.find('\n'))},
+              {"machine",
+               {{"cpu", machine.cpu},
+                {"cores", machine.cores},
+                {"cpu_level", std::string(name_of(cpu_level()))},
+                {"system", machine.system}}}};
+}
 
 Status check_json_target(const std::string& target) {
   if (target.empty() || target == "-") return {};
@@ -25,7 +57,12 @@ Status check_json_target(const std::string& target) {
 
 Status write_json(const Json& json, const std::string& target) {
   if (target.empty()) return {};
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  Json document = json;
+  if (json.is_object()) {
+    document = document_head();
+    document.update(json);
+  }
+  const std::string text = document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   if (target != "-") return write_file(target, text);
   std::fwrite(text.data(), 1, text.size(), stdout);  // the program checks stdout when it ends
   return {};

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "kvspan/result.h"
 
@@ -16,7 +17,14 @@ using Json = nlohmann::ordered_json;
 // Before long work: whether the folder of `target` is there. Empty and "-" are always fine.
 Status check_json_target(const std::string& target);
 
-// Bytes that are not UTF-8 become U+FFFD. Nothing happens for an empty target.
+// What every document says of itself, once the program knows: `command` is the subcommand ("eval
+// ppl"), `arguments` what was typed after the program's name.
+void set_command_line(std::string command, std::vector<std::string> arguments);
+// "command", "arguments", "version" and "machine" (cpu, cores, cpu_level, system).
+Json document_head();
+
+// An object gets document_head() in front, where it does not have these keys itself. Bytes that are
+// not UTF-8 become U+FFFD. Nothing happens for an empty target.
 Status write_json(const Json& json, const std::string& target);
 
 // A ratio of measurements; null when nothing was measured.

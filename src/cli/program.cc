@@ -12,6 +12,7 @@
 #include "base/spelling.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/json_output.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
 
@@ -32,6 +33,20 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   return names;
 }
 
+struct Chosen {
+  const CLI::App* app;
+  std::string name;  // "eval ppl"
+};
+// The innermost subcommand that was parsed; there is one.
+Chosen chosen_command(const CLI::App& app) {
+  Chosen chosen{app.get_subcommands().front(), app.get_subcommands().front()->get_name()};
+  while (!chosen.app->get_subcommands().empty()) {
+    chosen.app = chosen.app->get_subcommands().front();
+    chosen.name += " " + chosen.app->get_name();
+  }
+  return chosen;
+}
+
 // What CLI11 could not parse, as one line.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const auto parsed = app.get_subcommands();
@@ -50,12 +65,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
         "no command is called '{}'{}", rest.front(),
         hint.empty() ? fmt::format("; there are: {}", fmt::join(command_names(), ", ")) : hint);
   }
-  const CLI::App* deepest = parsed.front();
-  std::string name = deepest->get_name();
-  while (!deepest->get_subcommands().empty()) {
-    deepest = deepest->get_subcommands().front();
-    name += " " + deepest->get_name();
-  }
+  const auto [deepest, name] = chosen_command(app);
   const CLI::App& command = *deepest;
   const std::string see = fmt::format(" (see kvspan {} --help)", name);
   std::vector<std::string> parts;
@@ -141,6 +151,7 @@ int run_program(int argc, const char* const* argv) {
     print_error(explain(app, error));
     return 2;
   }
+  set_command_line(chosen_command(app).name, {argv + 1, argv + argc});
   const Result<int> code = run_chosen(app, actions);
   if (code) return finish(*code);
   print_error(code.error().message);

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/chart_style.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace kvspan {
+namespace {
+
+struct Palette {
+  const char *background, *ink, *soft, *grid, *heat;
+  std::array<const char*, kSeriesColours> series;
+};
+// Series after P. Tol's "bright" and "vibrant" schemes, which colour-blind readers can tell apart;
+// ink stays readable on the full heat colour.
+constexpr Palette kLight{
+    "#ffffff",
+    "#1b1f24",
+    "#4d5761",
+    "#e1e6eb",
+    "#5b9bd5",
+    {"#1f6fb4", "#cc3311", "#228833", "#aa3377", "#997700", "#0f8b8d", "#6a51a3", "#666666"}};
+constexpr Palette kDark{
+    "#14181d",
+    "#e8ecf0",
+    "#aab4be",
+    "#2c343d",
+    "#2b62a3",
+    {"#66a9e8", "#ff7657", "#5fc46f", "#e07ab5", "#d9b63c", "#4fc7c9", "#b09ae0", "#bbbbbb"}};
+
+std::string variables(const Palette& palette) {
+  std::string out =
+      fmt::format("--kv-bg:{};--kv-ink:{};--kv-soft:{};--kv-grid:{};--kv-heat:{};",
+                  palette.background, palette.ink, palette.soft, palette.grid, palette.heat);
+  for (std::size_t i = 0; i < kSeriesColours; ++i) {
+    out += fmt::format("--kv-{}:{};", i, palette.series[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string chart_style() {
+  std::string out = fmt::format(":root{{color-scheme:light dark;{}}}\n", variables(kLight));
+  out += fmt::format("@media screen and (prefers-color-scheme:dark){{:root{{{}}}}}\n",
+                     variables(kDark));
+  out +=
+      ".kv-chart{font-family:system-ui,-apple-system,'Segoe "
+      "UI',Roboto,Helvetica,Arial,sans-serif}\n"
+      ".kv-bg{fill:var(--kv-bg)}\n"
+      ".kv-t{fill:var(--kv-ink);font-weight:600}\n"
+      ".kv-n{fill:var(--kv-ink)}\n"
+      ".kv-s{fill:var(--kv-soft)}\n"
+      ".kv-g{stroke:var(--kv-grid);stroke-width:1}\n"
+      ".kv-a{stroke:var(--kv-soft);stroke-width:1}\n"
+      ".kv-h{fill:var(--kv-heat)}\n"
+      ".kv-e{fill:none;stroke:var(--kv-grid)}\n"
+      ".kv-dash{stroke-dasharray:5 3}\n";
+  for (std::size_t i = 0; i < kSeriesColours; ++i) {
+    out += fmt::format(
+        ".kv-l{0}{{fill:none;stroke:var(--kv-{0});stroke-width:1.5}}\n"
+        ".kv-f{0}{{fill:var(--kv-{0})}}\n",
+        i);
+  }
+  return out;
+}
+
+}  // namespace kvspan
