@@ -20,6 +20,7 @@ constexpr std::array kCommands{
     Command{"calibrate", "Learn a model's directions from text, for recipes that need them",
             setup_calibrate},
     Command{"eval", "Measure what a cache costs in quality", setup_eval},
+    Command{"study", "Test the low-rank hypothesis on a model", setup_study},
     Command{"completion", "Print a completion script for a shell", setup_completion},
 };
 

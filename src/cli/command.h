@@ -40,6 +40,7 @@ Action setup_bench(CLI::App& app);
 Action setup_verify(CLI::App& app);
 Action setup_calibrate(CLI::App& app);
 Action setup_eval(CLI::App& app);
+Action setup_study(CLI::App& app);
 Action setup_completion(CLI::App& app);
 
 }  // namespace kvspan::cli

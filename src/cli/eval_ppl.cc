@@ -16,6 +16,7 @@
 #include "cli/json_output.h"
 #include "cli/measured_text.h"
 #include "cli/model_path.h"
+#include "cli/perplexity_json.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
 #include "cli/text_input.h"
@@ -41,40 +42,6 @@ struct PplFlags {
   bool by_position = false;
 };
 
-double bits_per_element(const PerplexityRow& row) {
-  if (row.kv_bytes_full == 0) return 0.0;
-  return 16.0 * static_cast<double>(row.kv_bytes) / static_cast<double>(row.kv_bytes_full);
-}
-
-void add_figures(const PerplexityFigures& figures, Json& to) {
-  to["positions"] = figures.positions;
-  to["ppl"] = figures.ppl;
-  to["dppl_pct"] = figures.dppl_pct;
-  to["kl"] = figures.kl;
-  to["kl_p99"] = figures.kl_p99;
-  to["top1"] = figures.top1;
-}
-
-Json to_json(const PerplexityRow& row, std::size_t length) {
-  Json json{{"recipe", row.recipe}};
-  add_figures(row.figures, json);
-  json["tokens"] = row.tokens;
-  json["kv_bytes"] = row.kv_bytes;
-  json["kv_bytes_full"] = row.kv_bytes_full;
-  json["kv_ratio"] =
-      ratio_or_null(static_cast<double>(row.kv_bytes_full), static_cast<double>(row.kv_bytes));
-  json["bits"] = bits_per_element(row);
-  json["shared_bytes"] = row.shared_bytes;
-  if (row.failed) json["failed"] = *row.failed;
-  for (std::size_t b = 0; b < row.by_position.size(); ++b) {
-    Json part{{"from", length * b / row.by_position.size()},
-              {"to", length * (b + 1) / row.by_position.size()}};
-    add_figures(row.by_position[b], part);
-    json["by_position"].push_back(std::move(part));
-  }
-  return json;
-}
-
 std::string table_of(const PerplexityReport& report) {
   using enum Table::Align;
   Table table({{"recipe"},
@@ -90,8 +57,8 @@ std::string table_of(const PerplexityReport& report) {
   for (const PerplexityRow& row : report.rows) {
     const PerplexityFigures& f = row.figures;
     const auto cell = [&](std::string text) { return f.positions == 0 ? "-" : std::move(text); };
-    table.add_row({row.recipe, fmt::format("{:.2f}", bits_per_element(row)),
-                   format_bytes(row.kv_bytes), format_ratio(row.kv_bytes_full, row.kv_bytes),
+    table.add_row({row.recipe, fmt::format("{:.2f}", row.bits()), format_bytes(row.kv_bytes),
+                   format_ratio(row.kv_bytes_full, row.kv_bytes),
                    cell(fmt::format("{:.4f}", f.ppl)), cell(fmt::format("{:+.2f} %", f.dppl_pct)),
                    cell(fmt::format("{:.5f}", f.kl)), cell(fmt::format("{:.4f}", f.kl_p99)),
                    cell(fmt::format("{:.2f} %", 100.0 * f.top1)),
