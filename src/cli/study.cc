@@ -273,7 +273,7 @@ Action setup_study(CLI::App& app) {
   add_thread_flags(app, flags->task.model);
   app.add_option("-o,--out", flags->folder, "Folder of the study; one that is there is continued")
       ->type_name("DIR");
-  app.add_flag("--quick", flags->quick, "One window of 1,024 tokens and fewer recipes: minutes");
+  app.add_flag("--quick", flags->quick, "One window of 768 tokens and fewer recipes: minutes");
   add_measured_text_flag(app, flags->file);
   add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 0, 1 << 24, "0: the mode's");
   add_integer(app, "--windows", flags->windows, "Windows to read at most", 0, 1 << 20,

@@ -138,25 +138,20 @@ std::string study_text(const StudyData& data, const std::vector<StudyVerdict>& v
 }
 
 std::string plan_text(const std::vector<StudyUnit>& plan, const StudyOptions& options) {
-  Table table({{"unit"}, {"recipes", kRight}, {"tokens", kRight}, {"first to last recipe"}});
+  std::string out;
   std::size_t recipes = 0, tokens = fitting_tokens(options);
   for (const StudyUnit& unit : plan) {
-    const auto name = [&](const PlannedRecipe& planned) {
-      return planned.level ? fmt::format("{} at {:g} bits", planned.family, *planned.level)
-                           : planned.recipe;
-    };
-    std::string names;
+    out += fmt::format("{}: {} recipes, {} tokens\n", unit.name, unit.recipes.size(),
+                       format_count(tokens_of(unit, options)));
     for (const PlannedRecipe& planned : unit.recipes) {
-      names += (names.empty() ? "" : "  ") + name(planned);
+      out += planned.level ? fmt::format("  {} at {:g} bits\n", planned.family, *planned.level)
+                           : fmt::format("  {}\n", planned.recipe);
     }
-    table.add_row({unit.name, fmt::format("{}", unit.recipes.size()),
-                   format_count(tokens_of(unit, options)), names});
     recipes += unit.recipes.size();
     tokens += tokens_of(unit, options);
   }
-  return table.text() +
-         fmt::format("\n{} recipes on {} windows of {} tokens: at most {} tokens to read\n",
-                     recipes, options.windows, options.context, format_count(tokens));
+  return out + fmt::format("{} recipes on {} windows of {} tokens: at most {} tokens to read\n",
+                           recipes, options.windows, options.context, format_count(tokens));
 }
 
 }  // namespace kvspan::cli

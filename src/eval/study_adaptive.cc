@@ -50,7 +50,8 @@ double log_ratio(const std::vector<Comparison>& comparisons, std::span<const std
 
 // `fixed` by increasing bits. Nothing where the row's bytes are outside of what they span.
 std::optional<Comparison> compare(const StudyRow& row, const std::vector<const StudyRow*>& fixed,
-                                  std::int32_t context) {
+                                  const VerdictOptions& options) {
+  const std::int32_t context = options.context;
   const StudyRow *below = nullptr, *above = nullptr;
   for (const StudyRow* other : fixed) {
     if (other->bits() <= row.bits() * (1.0 + kSameBits)) below = other;
@@ -64,7 +65,7 @@ std::optional<Comparison> compare(const StudyRow& row, const std::vector<const S
     out.share = std::clamp(
         std::log(row.bits() / below->bits()) / std::log(above->bits() / below->bits()), 0.0, 1.0);
   }
-  if (out.cases() == 0 || out.below.kl.size() != out.cases() ||
+  if (out.cases() < options.least_parts || out.below.kl.size() != out.cases() ||
       out.above.kl.size() != out.cases()) {
     return std::nullopt;
   }
@@ -136,7 +137,7 @@ StudyVerdict judge_adaptive(std::span<const StudyRow> rows, const VerdictOptions
     std::vector<Comparison> comparisons;
     for (const StudyRow& row : rows) {
       if (row.group != "equal_bytes" || row.family != family || !row.usable()) continue;
-      auto found = compare(row, fixed, options.context);
+      auto found = compare(row, fixed, options);
       if (!found) continue;
       StudyNumber number = ratio_number({*found}, options.bootstrap);
       number.name = fmt::format("KL over static's at {:.2f} bits", row.bits());

@@ -178,7 +178,7 @@ void add_variants(const StudyOptions& o, std::vector<StudyUnit>& to) {
 StudyOptions study_options(bool quick, std::int32_t model_context) {
   StudyOptions out;
   out.quick = quick;
-  out.context = std::min(quick ? 1024 : 4096, model_context / 64 * 64);
+  out.context = std::min(quick ? 768 : 4096, model_context / 64 * 64);
   out.windows = quick ? 1 : 4;
   out.sink = std::max(1, out.context / 128);
   out.recent = std::max(4, out.context / 32);

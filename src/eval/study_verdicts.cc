@@ -21,6 +21,10 @@ bool is_chunked(const StudyRow& row) {
   return std::find(kChunked.begin(), kChunked.end(), row.family) != kChunked.end();
 }
 
+bool enough(const StudyRow& row, const VerdictOptions& options) {
+  return parts_of(row.measured, options.context).kl.size() >= options.least_parts;
+}
+
 StudyNumber growth(const StudyRow& row, const VerdictOptions& options) {
   std::vector<double> length, error;
   for (const PositionBlock& block : row.measured.blocks) {
@@ -63,12 +67,11 @@ StudyVerdict judge_rank(std::span<const StudyRow> rows, const VerdictOptions& op
   out.falsifier = "no r <= d/4 reaches <= 1 % perplexity increase";
   std::vector<const StudyRow*> candidates;
   for (const StudyRow& row : rows) {
-    if (row.group == "rank" && row.usable() && row.rank_share && *row.rank_share <= 0.25) {
-      candidates.push_back(&row);
-    }
+    const bool asked = row.group == "rank" && row.rank_share && *row.rank_share <= 0.25;
+    if (asked && row.usable() && enough(row, options)) candidates.push_back(&row);
   }
   if (candidates.empty()) {
-    out.because = "no recipe of rank d/4 or below has been measured";
+    out.because = "no recipe of rank d/4 or below has been measured on enough text";
     out.would_change = "measuring group rank";
     return out;
   }
@@ -116,6 +119,7 @@ StudyVerdict judge_length(std::span<const StudyRow> rows, const VerdictOptions& 
   std::size_t flat = 0, sharp = 0, chunked = 0;
   for (const StudyRow& row : rows) {
     if (row.group != "length" || !row.usable() || row.family == "full") continue;
+    if (!enough(row, options)) continue;
     StudyNumber number = growth(row, options);
     if (number.decides) {
       ++chunked;
