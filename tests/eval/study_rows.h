@@ -13,7 +13,8 @@ namespace kvspan::testing {
 constexpr std::int32_t kContext = 2048;
 
 struct Invented {
-  std::string group, family, label;
+  std::string group, family;
+  std::string label{};
   double bits = 4.0;
   double dppl_pct = 0.0;  // mean over all positions
   double kl = 0.01;
@@ -39,7 +40,8 @@ inline StudyRow invent(const Invented& from) {
     PositionBlock block{0, at, PositionBlock::kPositions, 0.0, 0.0};
     const double length = std::log2((at + 16.0) / kContext);
     block.nll_diff = std::log1p(from.dppl_pct / 100.0) * (1.0 + from.spread * random.normal());
-    block.kl = from.kl * std::exp(from.growth * length + from.spread * random.normal());
+    block.kl = from.kl * std::exp(from.growth * length + from.spread * random.normal() -
+                                  0.5 * from.spread * from.spread);  // so that kl is the mean
     row.measured.blocks.push_back(block);
     if (at < kContext / 2) continue;
     sum_nll += block.nll_diff;
