@@ -20,7 +20,6 @@
 #include "cli/version.h"
 #include "eval/study_measure.h"
 #include "eval/windows.h"
-#include "io/sha256.h"
 
 namespace kvspan::cli {
 namespace {
@@ -82,12 +81,10 @@ Status read_windows(Study& study, const StudyFlags& flags) {
 }
 
 Json settings_json(const Study& study, const StudyFlags& flags) {
-  Sha256 sum;
-  sum.add(std::as_bytes(std::span(study.text.text)));
   return {{"format", "kvspan-study-settings"},
           {"version", 1},
           {"fingerprint", study.session.engine->fingerprint()},
-          {"text_sha256", sum.finish()},
+          {"text_sha256", checksum_of(study.text.text)},
           {"mode", study.options.quick ? "quick" : "full"},
           {"ctx", study.options.context},
           {"windows", study.options.windows},

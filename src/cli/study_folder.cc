@@ -15,31 +15,12 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kUnitFormat = "kvspan-study-unit";
 
-Result<Json> read_json(const std::string& path) {
-  KVSPAN_TRY(const auto bytes, read_file(path));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) return fail(ErrorCode::kCorruptData, "'{}' is not JSON", path);
-  return json;
-}
-
 Status make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (!error) return {};
-  return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", path, error.message());
-}
-
-// The first setting in which the two differ.
-Status compare(const Json& before, const Json& now, const std::string& folder) {
-  for (const auto& [key, value] : now.items()) {
-    const Json old = before.is_object() && before.contains(key) ? before[key] : Json();
-    if (old == value) continue;
-    return fail(ErrorCode::kInvalidArgument,
-                "'{}' holds a study with another {} ({}, now {}); --restart begins anew", folder,
-                key, old.dump(), value.dump());
-  }
-  return {};
+  return fail(ErrorCode::kInvalidArgument, "-o: cannot make the folder '{}': {}", path,
+              error.message());
 }
 
 Status remove_units(const std::string& path) {
@@ -79,7 +60,10 @@ Result<StudyFolder> StudyFolder::open(const std::string& path, const Json& setti
   std::error_code ignored;
   if (!restart && fs::exists(file, ignored)) {
     KVSPAN_TRY(const Json before, read_json(file));
-    KVSPAN_CHECK_OK(compare(before, settings, path));
+    if (const auto difference = first_difference(before, settings)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "'{}' holds a study with another {}; --restart begins anew", path, *difference);
+    }
     return folder;
   }
   KVSPAN_CHECK_OK(write_json(settings, file));
