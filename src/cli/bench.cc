@@ -128,8 +128,7 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row, const Roof&
             {"bytes_read_per_token", roof.bytes_per_token(row)},
             {"read_bytes_s", roof.bytes_per_token(row) * row.decode_tok_s},
             {"roofline", roof.share(row)},
-            {"peak_rss_bytes", row.peak_rss_bytes},
-            {"rss_bytes", row.rss_bytes}};
+            {"peak_rss_bytes", row.peak_rss_bytes}};
   if (row.attn_ms > 0.0) json["attn_ms"] = row.attn_ms;
   const Ratios ratios = against_peer(rows, row);
   if (ratios.decode > 0.0) {

@@ -93,7 +93,6 @@ Result<std::vector<BenchRow>> run_bench(
       row.kv_bytes = last[w].kv_bytes;
       row.kv_bytes_full = last[w].kv_bytes_full;
       row.peak_rss_bytes = last[w].peak_rss_bytes;
-      row.rss_bytes = last[w].rss_bytes;
       rows.push_back(std::move(row));
     }
     reached = depth;

@@ -34,7 +34,6 @@ struct BenchRow {
   std::uint64_t kv_bytes = 0;  // of all sequences, as the next two
   std::uint64_t kv_bytes_full = 0;
   std::uint64_t peak_rss_bytes = 0;
-  std::uint64_t rss_bytes = 0;  // at that depth
 };
 
 // Rows by depth, then by subject. `progress` gets what is done so far, of `total` steps.

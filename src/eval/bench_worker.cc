@@ -18,7 +18,6 @@
 
 #include "base/fail.h"
 #include "eval/engine_caches.h"
-#include "io/atomic_file.h"
 #include "model/peer_llama.h"
 
 namespace kvspan {
@@ -58,16 +57,6 @@ std::uint64_t peak_rss_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
-}
-
-std::uint64_t rss_bytes() {
-  // "size resident shared ..." in pages.
-  const auto text = read_file("/proc/self/statm");
-  if (!text) return 0;
-  const std::string pages(reinterpret_cast<const char*>(text->data()), text->size());
-  const std::size_t second = std::min(pages.find(' '), pages.size());
-  return std::strtoull(pages.c_str() + second, nullptr, 10) *
-         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 // The two engines behind the few steps a benchmark makes.
@@ -187,7 +176,6 @@ Status run_command(Subject& subject, const BenchWorkerOptions& options, std::int
     subject.fill(reply);
   }
   reply.peak_rss_bytes = peak_rss_bytes();
-  reply.rss_bytes = rss_bytes();
   return {};
 }
 

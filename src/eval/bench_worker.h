@@ -45,7 +45,6 @@ class BenchWorker {
     std::uint64_t kv_bytes = 0;
     std::uint64_t kv_bytes_full = 0;
     std::uint64_t peak_rss_bytes = 0;
-    std::uint64_t rss_bytes = 0;
   };
   // Reads the next `count` tokens of the text, into one sequence after the other.
   Result<Reply> prefill(std::int32_t count);
