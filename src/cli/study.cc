@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/cpu_level.h"
 #include "base/fail.h"
@@ -177,16 +178,20 @@ CacheSource kept_factories(const EvalSession& session) {
 // Measures what is missing. Returns early, without an error, after Ctrl-C.
 Status measure(Study& study, const StudyFlags& flags, const StudyFolder& folder) {
   std::vector<StudyUnit> left;
+  std::vector<std::size_t> tokens;  // of these
+  std::set<std::string> read;
   std::size_t total = 0;
   bool fitting = false;
   for (const StudyUnit& unit : study.plan) {
     KVSPAN_TRY(auto done, folder.unit(unit.name));
+    const std::size_t of_unit = tokens_of(unit, study.options, read);
     if (done) {
       add_unit(std::move(*done), study.data);
       continue;
     }
     fitting |= unit.recipes.front().level.has_value();
-    total += tokens_of(unit, study.options);
+    total += of_unit;
+    tokens.push_back(of_unit);
     study.missing.push_back(unit.name);
     left.push_back(unit);
   }
@@ -196,14 +201,14 @@ Status measure(Study& study, const StudyFlags& flags, const StudyFolder& folder)
                study.plan.size());
   }
   if (left.empty()) return {};
-  fmt::print(stderr, "kvspan: at most {} tokens to read, in {} units\n", format_count(total),
-             left.size());
+  fmt::print(stderr, "kvspan: {} tokens to read, in {} units\n", format_count(total), left.size());
   ProgressBar bar("measuring", "tokens", total);
   std::size_t before = 0;
   const auto progress = [&](std::size_t done) { bar.update(before + done); };
   const CacheSource source = kept_factories(study.session);
   std::optional<ByteProbe> probe;
-  for (StudyUnit& unit : left) {
+  for (std::size_t u = 0; u < left.size(); ++u) {
+    StudyUnit& unit = left[u];
     const auto start = std::chrono::steady_clock::now();
     if (unit.recipes.front().level && !probe) {
       auto recorded = ByteProbe::record(*study.session.engine, study.windows.front(),
@@ -219,7 +224,7 @@ Status measure(Study& study, const StudyFlags& flags, const StudyFolder& folder)
     KVSPAN_TRY(auto data, measure_unit(*study.session.engine, unit, study.options, study.windows,
                                        source, study.data.rows, progress));
     if (!data) return {};
-    before += tokens_of(unit, study.options);
+    before += tokens[u];
     bar.update(before);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     KVSPAN_CHECK_OK(folder.keep(unit.name, *data, took.count(), study.options.context));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "cli/format.h"
 #include "cli/table.h"
@@ -140,18 +141,20 @@ std::string study_text(const StudyData& data, const std::vector<StudyVerdict>& v
 std::string plan_text(const std::vector<StudyUnit>& plan, const StudyOptions& options) {
   std::string out;
   std::size_t recipes = 0, tokens = fitting_tokens(options);
+  std::set<std::string> read;
   for (const StudyUnit& unit : plan) {
+    const std::size_t of_unit = tokens_of(unit, options, read);
     out += fmt::format("{}: {} recipes, {} tokens\n", unit.name, unit.recipes.size(),
-                       format_count(tokens_of(unit, options)));
+                       format_count(of_unit));
     for (const PlannedRecipe& planned : unit.recipes) {
       out += planned.level ? fmt::format("  {} at {:g} bits\n", planned.family, *planned.level)
                            : fmt::format("  {}\n", planned.recipe);
     }
     recipes += unit.recipes.size();
-    tokens += tokens_of(unit, options);
+    tokens += of_unit;
   }
-  return out + fmt::format("{} recipes on {} windows of {} tokens: at most {} tokens to read\n",
-                           recipes, options.windows, options.context, format_count(tokens));
+  return out + fmt::format("{} recipes on {} windows of {} tokens: {} tokens to read\n", recipes,
+                           options.windows, options.context, format_count(tokens));
 }
 
 }  // namespace kvspan::cli

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/fail.h"
 #include "recipe/recipe.h"
@@ -35,7 +36,7 @@ StudyRow row_of(const PlannedRecipe& planned, std::int32_t head_dim) {
 struct Pass {
   std::vector<std::string> recipes;  // canonical
   std::vector<StudyRow> rows;
-  std::vector<std::size_t> row_of_recipe;
+  std::map<std::size_t, std::size_t> recipe_of_row;  // of rows that are measured now
 };
 
 Pass prepare(const StudyUnit& unit, std::int32_t head_dim, const CacheSource& source,
@@ -47,6 +48,7 @@ Pass prepare(const StudyUnit& unit, std::int32_t head_dim, const CacheSource& so
       return other.measured.recipe == row.measured.recipe && other.usable();
     };
     const auto found = std::find_if(known.begin(), known.end(), same);
+    const auto twice = std::find(pass.recipes.begin(), pass.recipes.end(), row.measured.recipe);
     if (planned.recipe.empty()) {
       row.measured.failed = planned.label;
       row.measured.recipe = planned.family;
@@ -54,11 +56,13 @@ Pass prepare(const StudyUnit& unit, std::int32_t head_dim, const CacheSource& so
     } else if (unit.kind != StudyUnit::Kind::kByPosition && found != known.end()) {
       row.measured = found->measured;
       row.measured.by_position.clear();
+    } else if (twice != pass.recipes.end()) {
+      pass.recipe_of_row[pass.rows.size()] = static_cast<std::size_t>(twice - pass.recipes.begin());
     } else if (const auto made = source(planned.recipe); !made) {
       row.measured.failed = made.error().message;
     } else {
+      pass.recipe_of_row[pass.rows.size()] = pass.recipes.size();
       pass.recipes.push_back(row.measured.recipe);
-      pass.row_of_recipe.push_back(pass.rows.size());
     }
     pass.rows.push_back(std::move(row));
   }
@@ -165,8 +169,8 @@ Result<std::optional<StudyData>> measure_unit(Engine& engine, const StudyUnit& u
                                   if (progress) progress(done);
                                 }));
   if (report.cancelled) return std::optional<StudyData>();
-  for (std::size_t i = 0; i < pass.recipes.size(); ++i) {
-    pass.rows[pass.row_of_recipe[i]].measured = std::move(report.rows[i + 1]);
+  for (const auto& [row, recipe] : pass.recipe_of_row) {
+    pass.rows[row].measured = report.rows[recipe + 1];
   }
   return std::optional(StudyData{with_reference(std::move(pass.rows), report.rows.front()), {}});
 }

@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "base/expect.h"
 #include "base/fail.h"
@@ -201,11 +200,18 @@ std::vector<StudyUnit> study_plan(const StudyOptions& options) {
   return plan;
 }
 
-std::size_t tokens_of(const StudyUnit& unit, const StudyOptions& options) {
+std::size_t tokens_of(const StudyUnit& unit, const StudyOptions& options,
+                      std::set<std::string>& read) {
   if (unit.kind == Kind::kTracked) {
     return unit.recipes.size() * static_cast<std::size_t>(options.tracked_tokens);
   }
-  return (unit.recipes.size() + 1) * static_cast<std::size_t>(options.windows) *
+  std::size_t passes = 1;
+  for (const PlannedRecipe& planned : unit.recipes) {
+    // Levels are not known yet: each may be a recipe of its own.
+    const bool known = !planned.recipe.empty() && !read.insert(planned.recipe).second;
+    passes += !known || unit.kind == Kind::kByPosition;
+  }
+  return passes * static_cast<std::size_t>(options.windows) *
          static_cast<std::size_t>(options.context);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,9 +45,10 @@ struct StudyUnit {
 
 std::vector<StudyUnit> study_plan(const StudyOptions& options);
 
-// Tokens that are read for a unit, the full cache's included. A recipe that another unit has
-// measured is not read again, so that this is the most.
-std::size_t tokens_of(const StudyUnit& unit, const StudyOptions& options);
+// Tokens that are read for a unit, the full cache's included. A recipe of `read` is not read again;
+// those of the unit are added to it.
+std::size_t tokens_of(const StudyUnit& unit, const StudyOptions& options,
+                      std::set<std::string>& read);
 // Those read once, before the first unit with levels: rows that recipes are fitted on.
 std::size_t fitting_tokens(const StudyOptions& options);
 
