@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "base/memory_sweep.h"
 #include "base/thread_pool.h"
 
 namespace kvspan::bench {
@@ -40,17 +41,8 @@ double memory_bytes_per_second(int threads) {
   const std::vector<std::uint64_t> words(kWords, 1);
   ThreadPool pool(threads);
   std::atomic<std::uint64_t> total{0};
-  const double time = least_seconds(15, [&] {
-    pool.run([&](Team& team) {
-      const std::size_t share = kWords / static_cast<std::size_t>(threads);
-      const std::uint64_t* from = words.data() + share * static_cast<std::size_t>(team.index());
-      std::array<std::uint64_t, 32> sums{};
-      for (std::size_t i = 0; i + 32 <= share; i += 32) {
-        for (std::size_t j = 0; j < 32; ++j) sums[j] += from[i + j];
-      }
-      for (const std::uint64_t sum : sums) total += sum;
-    });
-  });
+  const double time =
+      least_seconds(15, [&] { pool.run([&](Team& team) { total += sweep(words, team); }); });
   return measured[threads] = total == 0 ? 0.0 : static_cast<double>(kWords * 8) * threads / time;
 }
 

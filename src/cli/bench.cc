@@ -3,6 +3,8 @@
 #include "eval/bench.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "base/cpu_level.h"
 #include "base/fail.h"
@@ -15,6 +17,8 @@
 #include "cli/model_path.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
+#include "eval/break_even.h"
+#include "eval/memory_bandwidth.h"
 
 namespace kvspan::cli {
 namespace {
@@ -31,7 +35,55 @@ struct BenchFlags {
   std::string file;
   std::string json;
   std::int64_t repeats = 24;
+  std::int64_t batch = 1;
 };
+
+// What the machine and the model set beside the rows.
+struct Roof {
+  double memory_bytes_s = 0.0;
+  std::size_t weight_bytes = 0;
+  int batch = 1;
+
+  // A decoded token reads the weights and its cache once at least; sequences of a batch share the
+  // weights.
+  double bytes_per_token(const BenchRow& row) const {
+    return (static_cast<double>(weight_bytes) + static_cast<double>(row.kv_bytes)) / batch;
+  }
+  double share(const BenchRow& row) const {
+    return memory_bytes_s > 0.0 ? bytes_per_token(row) * row.decode_tok_s / memory_bytes_s : 0.0;
+  }
+};
+
+// From which depth a recipe decodes faster than full.
+struct FasterFrom {
+  std::string recipe;
+  std::optional<BreakEven> depth;
+};
+std::vector<FasterFrom> break_evens(const std::vector<BenchRow>& rows) {
+  std::vector<FasterFrom> out;
+  std::map<std::string, std::vector<CostPoint>> points;
+  for (const BenchRow& row : rows) {
+    for (const BenchRow& full : rows) {
+      if (row.depth == full.depth && row.subject.engine == "kvspan" &&
+          full.subject.engine == "kvspan" && full.subject.recipe == "full" &&
+          row.subject.recipe != "full") {
+        points[row.subject.recipe].push_back(
+            {static_cast<double>(row.depth), 1.0 / row.decode_tok_s, 1.0 / full.decode_tok_s});
+      }
+    }
+  }
+  for (const auto& [recipe, known] : points) {
+    if (known.size() > 1) out.push_back({recipe, break_even(known)});
+  }
+  return out;
+}
+
+std::string break_even_text(const FasterFrom& found) {
+  if (!found.depth) return fmt::format("{} does not get faster than full\n", found.recipe);
+  return fmt::format("{} is faster than full from {} tokens{}\n", found.recipe,
+                     format_count(static_cast<std::uint64_t>(found.depth->length + 0.5)),
+                     found.depth->extrapolated ? " (beyond what was measured)" : " on");
+}
 
 Status check(const BenchFlags& flags, std::int32_t context) {
   for (std::size_t i = 0; i < flags.depths.size(); ++i) {
@@ -62,7 +114,7 @@ Ratios against_peer(const std::vector<BenchRow>& rows, const BenchRow& row) {
   return {};
 }
 
-Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row) {
+Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row, const Roof& roof) {
   Json json{{"engine", row.subject.engine},
             {"recipe", row.subject.recipe},
             {"depth", row.depth},
@@ -73,6 +125,9 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row) {
             {"kv_bytes_full", row.kv_bytes_full},
             {"kv_ratio", ratio_or_null(static_cast<double>(row.kv_bytes_full),
                                        static_cast<double>(row.kv_bytes))},
+            {"bytes_read_per_token", roof.bytes_per_token(row)},
+            {"read_bytes_s", roof.bytes_per_token(row) * row.decode_tok_s},
+            {"roofline", roof.share(row)},
             {"peak_rss_bytes", row.peak_rss_bytes}};
   if (row.attn_ms > 0.0) json["attn_ms"] = row.attn_ms;
   const Ratios ratios = against_peer(rows, row);
@@ -83,13 +138,14 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row) {
   return json;
 }
 
-std::string table_of(const std::vector<BenchRow>& rows) {
+std::string table_of(const std::vector<BenchRow>& rows, const Roof& roof) {
   using enum Table::Align;
   Table table({{"depth", kRight},
                {"engine"},
                {"recipe"},
                {"decode tok/s", kRight},
                {"spread", kRight},
+               {"of roof", kRight},
                {"vs f16", kRight},
                {"attention ms", kRight},
                {"prefill tok/s", kRight},
@@ -103,7 +159,8 @@ std::string table_of(const std::vector<BenchRow>& rows) {
     const Ratios ratios = against_peer(rows, row);
     table.add_row({std::to_string(row.depth), row.subject.engine, row.subject.recipe,
                    fmt::format("{:.1f}", row.decode_tok_s),
-                   fmt::format("{:.0f} %", 100.0 * row.decode_spread), ratio(ratios.decode),
+                   fmt::format("{:.0f} %", 100.0 * row.decode_spread),
+                   fmt::format("{:.0f} %", 100.0 * roof.share(row)), ratio(ratios.decode),
                    row.attn_ms > 0.0 ? fmt::format("{:.2f}", row.attn_ms) : "-",
                    fmt::format("{:.1f}", row.prefill_tok_s), ratio(ratios.prefill),
                    format_bytes(row.kv_bytes), format_bytes(row.peak_rss_bytes)});
@@ -114,12 +171,18 @@ std::string table_of(const std::vector<BenchRow>& rows) {
 Result<int> bench(const BenchFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
+  if (flags.batch > 1 && !flags.peer.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--batch {}: llama.cpp is measured with one sequence",
+                flags.batch);
+  }
   BenchOptions options;
+  Roof roof;
   KVSPAN_TRY(options.model_path, find_model_path(flags.model.model));
   {
     // Only to know the model; it must be gone before the benchmark's processes start.
     KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
     KVSPAN_CHECK_OK(check(flags, engine->info().context));
+    roof.weight_bytes = engine->info().weight_bytes;
     for (const std::string& recipe : flags.recipes) {
       KVSPAN_TRY(const auto cache, new_cache(*engine, recipe));
       options.subjects.push_back({"kvspan", cache->recipe()});
@@ -131,6 +194,7 @@ Result<int> bench(const BenchFlags& flags) {
   options.depths.assign(flags.depths.begin(), flags.depths.end());
   options.threads = static_cast<int>(flags.model.threads);
   options.repeats = static_cast<int>(flags.repeats);
+  options.batch = roof.batch = static_cast<int>(flags.batch);
   // Some recipes cannot go back after a step, and end that much deeper (eval/bench_worker.cc).
   const auto needed = static_cast<std::size_t>(options.depths.back()) + 1 +
                       options.depths.size() * 2 * static_cast<std::size_t>(options.repeats);
@@ -144,24 +208,42 @@ Result<int> bench(const BenchFlags& flags) {
   });
   bar.reset();
   if (!rows) return std::move(rows).error();
+  roof.memory_bytes_s = memory_bytes_per_second(options.threads);
 
   Json json{{"model", options.model_path},
             {"threads", options.threads},
+            {"batch", options.batch},
+            {"memory_bytes_s", roof.memory_bytes_s},
+            {"weight_bytes", roof.weight_bytes},
             {"cpu_level", std::string(name_of(cpu_level()))},
             {"repeats", options.repeats},
             {"rows", Json::array()}};
   bool noisy = false;
   for (const BenchRow& row : *rows) {
-    json["rows"].push_back(to_json(*rows, row));
+    json["rows"].push_back(to_json(*rows, row, roof));
     noisy |= row.decode_spread > kNoisy;
   }
   json["noisy"] = noisy;
+  json["break_even"] = Json::array();
+  std::string lengths;
+  for (const FasterFrom& found : break_evens(*rows)) {
+    json["break_even"].push_back({{"recipe", found.recipe},
+                                  {"against", "full"},
+                                  {"tokens", found.depth ? Json(found.depth->length) : Json()},
+                                  {"extrapolated", found.depth && found.depth->extrapolated}});
+    lengths += break_even_text(found);
+  }
   KVSPAN_CHECK_OK(write_json(json, flags.json));
-  if (flags.json != "-") fmt::print("{}", table_of(*rows));
+  if (flags.json != "-") {
+    fmt::print("{}\nmemory gives {:.1f} GB/s to {} threads\n{}", table_of(*rows, roof),
+               1e-9 * roof.memory_bytes_s, options.threads, lengths);
+  }
   if (noisy) {
-    fmt::print(stderr,
-               "kvspan: the machine is noisy (spread over {:.0f} %): compare ratios, not figures\n",
-               100.0 * kNoisy);
+    fmt::print(
+        stderr,
+        "kvspan: the machine is noisy (spread over {:.0f} %): compare ratios, not figures, and "
+        "conclude nothing from small ones\n",
+        100.0 * kNoisy);
   }
   return 0;
 }
@@ -179,12 +261,15 @@ Action setup_bench(CLI::App& app) {
       ->delimiter(',');
   add_measured_text_flag(app, flags->file);
   add_integer(app, "--repeats", flags->repeats, "Timed decodes at each depth", 1, 100000);
+  add_integer(app, "--batch", flags->batch, "Sequences decoded together, each of that depth", 1,
+              512);
   add_json_flag(app, flags->json);
   app.footer(
       "Examples:\n"
       "  kvspan bench -m smollm2 --depth 16,2048,8100 --cache full --peer llama.cpp\n"
       "  kvspan bench -m smollm2 --depth 512 --cache full --cache full:store=f32 --json -\n"
       "  kvspan bench -m smollm2 --depth 4096 --peer llama.cpp --peer-kv f16,q8_0,q4_0\n"
+      "  kvspan bench -m smollm2 --depth 2048 --cache full --cache bands --batch 8\n"
       "Engines run in processes of their own and take turns; a decode's time is the median.");
   return [flags] { return bench(*flags); };
 }

@@ -22,6 +22,7 @@ constexpr std::array kCommands{
     Command{"eval", "Measure what a cache costs in quality", setup_eval},
     Command{"inspect", "Show how many directions keys and values need", setup_inspect},
     Command{"report", "Make one page of what other commands measured", setup_report},
+    Command{"study", "Test the low-rank hypothesis on a model", setup_study},
     Command{"completion", "Print a completion script for a shell", setup_completion},
 };
 

@@ -42,6 +42,7 @@ Action setup_calibrate(CLI::App& app);
 Action setup_eval(CLI::App& app);
 Action setup_inspect(CLI::App& app);
 Action setup_report(CLI::App& app);
+Action setup_study(CLI::App& app);
 Action setup_completion(CLI::App& app);
 
 }  // namespace kvspan::cli

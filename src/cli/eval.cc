@@ -14,9 +14,10 @@ namespace {
 constexpr std::array kTasks{
     Command{"ppl", "Perplexity and divergence from the full cache", setup_eval_ppl},
     Command{"jsonl", "Prompts and targets of your own", setup_eval_jsonl},
-    Command{"passkey", "Five digits hidden in a long text", setup_eval_passkey},
-    Command{"kvlookup", "One of many pairs of a JSON object", setup_eval_kvlookup},
+    Command{"passkey", "Five digits hidden in a long text", setup_eval_hidden},
+    Command{"kvlookup", "One of many pairs of a JSON object", setup_eval_hidden},
     Command{"ruler", "The thirteen long-context tasks of RULER", setup_eval_ruler},
+    Command{"longbench", "Rows of LongBench, from a file", setup_eval_longbench},
 };
 
 std::vector<Command> all_tasks() {

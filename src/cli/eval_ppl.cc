@@ -16,11 +16,13 @@
 #include "cli/json_output.h"
 #include "cli/measured_text.h"
 #include "cli/model_path.h"
+#include "cli/perplexity_json.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
 #include "cli/text_input.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
+#include "recipe/recipe.h"
 
 namespace kvspan::cli {
 namespace {
@@ -39,41 +41,8 @@ struct PplFlags {
   std::string peer;
   std::vector<std::string> peer_kv{"f16"};
   bool by_position = false;
+  bool resume = false;
 };
-
-double bits_per_element(const PerplexityRow& row) {
-  if (row.kv_bytes_full == 0) return 0.0;
-  return 16.0 * static_cast<double>(row.kv_bytes) / static_cast<double>(row.kv_bytes_full);
-}
-
-void add_figures(const PerplexityFigures& figures, Json& to) {
-  to["positions"] = figures.positions;
-  to["ppl"] = figures.ppl;
-  to["dppl_pct"] = figures.dppl_pct;
-  to["kl"] = figures.kl;
-  to["kl_p99"] = figures.kl_p99;
-  to["top1"] = figures.top1;
-}
-
-Json to_json(const PerplexityRow& row, std::size_t length) {
-  Json json{{"recipe", row.recipe}};
-  add_figures(row.figures, json);
-  json["tokens"] = row.tokens;
-  json["kv_bytes"] = row.kv_bytes;
-  json["kv_bytes_full"] = row.kv_bytes_full;
-  json["kv_ratio"] =
-      ratio_or_null(static_cast<double>(row.kv_bytes_full), static_cast<double>(row.kv_bytes));
-  json["bits"] = bits_per_element(row);
-  json["shared_bytes"] = row.shared_bytes;
-  if (row.failed) json["failed"] = *row.failed;
-  for (std::size_t b = 0; b < row.by_position.size(); ++b) {
-    Json part{{"from", length * b / row.by_position.size()},
-              {"to", length * (b + 1) / row.by_position.size()}};
-    add_figures(row.by_position[b], part);
-    json["by_position"].push_back(std::move(part));
-  }
-  return json;
-}
 
 std::string table_of(const PerplexityReport& report) {
   using enum Table::Align;
@@ -90,8 +59,8 @@ std::string table_of(const PerplexityReport& report) {
   for (const PerplexityRow& row : report.rows) {
     const PerplexityFigures& f = row.figures;
     const auto cell = [&](std::string text) { return f.positions == 0 ? "-" : std::move(text); };
-    table.add_row({row.recipe, fmt::format("{:.2f}", bits_per_element(row)),
-                   format_bytes(row.kv_bytes), format_ratio(row.kv_bytes_full, row.kv_bytes),
+    table.add_row({row.recipe, fmt::format("{:.2f}", row.bits()), format_bytes(row.kv_bytes),
+                   format_ratio(row.kv_bytes_full, row.kv_bytes),
                    cell(fmt::format("{:.4f}", f.ppl)), cell(fmt::format("{:+.2f} %", f.dppl_pct)),
                    cell(fmt::format("{:.5f}", f.kl)), cell(fmt::format("{:.4f}", f.kl_p99)),
                    cell(fmt::format("{:.2f} %", 100.0 * f.top1)),
@@ -120,12 +89,15 @@ std::string position_table(const PerplexityReport& report, std::size_t length) {
   return table.text();
 }
 
-Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, const Engine& engine) {
+// `identity` gets the text's checksum.
+Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, const Engine& engine,
+                                                     Json& identity) {
   if (flags.context > engine.info().context) {
     return fail(ErrorCode::kInvalidArgument, "--ctx: {} exceeds the model's context of {}",
                 flags.context, engine.info().context);
   }
   KVSPAN_TRY(const MeasuredText measured, read_measured_text(flags.file));
+  identity["text_sha256"] = checksum_of(measured.text);
   KVSPAN_TRY(const auto tokenizer, Tokenizer::open(engine.info().path));
   WindowOptions options;
   options.length = static_cast<std::size_t>(flags.context);
@@ -135,6 +107,40 @@ Result<std::vector<std::vector<Token>>> read_windows(const PplFlags& flags, cons
     return fail(windows.error().code, "'{}': {} (--ctx)", measured.path, windows.error().message);
   }
   return windows;
+}
+
+// Rows of an earlier run that got to the end; those of a stopped one are measured anew.
+Result<std::vector<PerplexityRow>> finished_rows(const Json& before) {
+  std::vector<PerplexityRow> out;
+  if (before.is_null()) return out;
+  try {
+    if (before.at("cancelled").get<bool>()) return out;
+    for (const Json& row : before.at("rows")) {
+      if (!row.contains("failed")) out.push_back(perplexity_row_from(row));
+    }
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::kCorruptData, "--resume: the file of --json is damaged: {}",
+                error.what());
+  }
+  return out;
+}
+
+const PerplexityRow* find_row(const std::vector<PerplexityRow>& rows, const std::string& recipe) {
+  const auto found = std::find_if(rows.begin(), rows.end(),
+                                  [&](const PerplexityRow& row) { return row.recipe == recipe; });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+// Rows of both in the order asked for.
+void merge(const std::vector<PerplexityRow>& earlier, const std::vector<std::string>& order,
+           PerplexityReport& report) {
+  std::vector<PerplexityRow> rows;
+  for (const std::string& recipe : order) {
+    const PerplexityRow* row = find_row(report.rows, recipe);
+    if (row == nullptr) row = find_row(earlier, recipe);
+    if (row != nullptr) rows.push_back(*row);
+  }
+  report.rows = std::move(rows);
 }
 
 Result<int> eval_ppl(const PplFlags& flags) {
@@ -156,26 +162,47 @@ Result<int> eval_ppl(const PplFlags& flags) {
   engine_options.block = static_cast<std::int32_t>(std::max(flags.block, std::int64_t{512}));
   KVSPAN_TRY(const auto engine, Engine::load(floats ? floats->path() : path, engine_options));
   engine->set_cancel_flag(&interrupted());
-  KVSPAN_TRY(const auto windows, read_windows(flags, *engine));
+  Json identity{{"task", "ppl"},
+                {"fingerprint", engine->fingerprint()},
+                {"weights", flags.weights},
+                {"ctx", flags.context},
+                {"windows", flags.windows},
+                {"block", flags.block},
+                {"long", flags.by_position}};
+  KVSPAN_TRY(const auto windows, read_windows(flags, *engine, identity));
+  KVSPAN_TRY(const Json before, earlier_run(flags.resume, flags.json, identity));
+  KVSPAN_TRY(const auto earlier, finished_rows(before));
 
   PerplexityOptions options;
   options.block = static_cast<std::int32_t>(flags.block);
-  if (!flags.peer.empty()) options.peer_kv = flags.peer_kv;
   options.buckets = flags.by_position ? kBuckets : 0;
   // The reference is a row of its own anyway.
-  std::vector<std::string> recipes;
+  std::vector<std::string> recipes, order{options.reference};
   for (const std::string& recipe : flags.recipes) {
-    if (recipe != options.reference) recipes.push_back(recipe);
+    KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+    if (parsed.text() == options.reference) continue;
+    order.push_back(parsed.text());
+    if (find_row(earlier, parsed.text()) == nullptr) recipes.push_back(recipe);
   }
+  for (const std::string& type : flags.peer.empty() ? std::vector<std::string>() : flags.peer_kv) {
+    order.push_back("llama.cpp " + type);
+    if (find_row(earlier, order.back()) == nullptr) options.peer_kv.push_back(type);
+  }
+  const bool all_known =
+      recipes.empty() && options.peer_kv.empty() && find_row(earlier, options.reference) != nullptr;
   std::optional<ProgressBar> bar;
-  auto report = measure_perplexity(*engine, windows, recipes,
-                                   cache_source(*engine, calibration ? &*calibration : nullptr),
-                                   options, [&](std::size_t done, std::size_t total) {
-                                     if (!bar) bar.emplace("reading", "tokens", total);
-                                     bar->update(done);
-                                   });
+  Result<PerplexityReport> report = PerplexityReport{{}, windows.size(), false};
+  if (!all_known) {
+    report = measure_perplexity(*engine, windows, recipes,
+                                cache_source(*engine, calibration ? &*calibration : nullptr),
+                                options, [&](std::size_t done, std::size_t total) {
+                                  if (!bar) bar.emplace("reading", "tokens", total);
+                                  bar->update(done);
+                                });
+  }
   bar.reset();
   if (!report) return std::move(report).error();
+  merge(earlier, order, *report);
   if (report->rows.front().figures.positions == 0) {
     return fail(ErrorCode::kCancelled, "stopped before anything was measured");
   }
@@ -190,6 +217,7 @@ Result<int> eval_ppl(const PplFlags& flags) {
             {"threads", engine_options.threads},
             {"cpu_level", std::string(name_of(cpu_level()))},
             {"cancelled", report->cancelled},
+            {"identity", std::move(identity)},
             {"rows", Json::array()}};
   bool failed = false;
   for (const PerplexityRow& row : report->rows) {
@@ -227,11 +255,13 @@ Action setup_eval_ppl(CLI::App& app) {
       ->delimiter(',');
   app.add_flag("--long", flags->by_position, "Also by position in the window");
   add_json_flag(app, flags->json);
+  add_resume_flag(app, flags->resume);
   app.footer(
       "Examples:\n"
       "  kvspan eval ppl -m smollm2 --file wiki.test.raw --windows 4 --cache full:store=f32\n"
       "  kvspan eval ppl -m smollm2 --weights f32 --peer llama.cpp --peer-kv f16,q4_0\n"
       "  kvspan eval ppl -m gemma3 --file book.txt --ctx 2048 --long --json ppl.json\n"
+      "  kvspan eval ppl -m smollm2 --cache quant --cache bands --json ppl.json --resume\n"
       "Counted are the predictions in the second half of each window, as llama.cpp does.");
   return [flags] { return eval_ppl(*flags); };
 }

@@ -70,18 +70,6 @@ Result<std::vector<RetrievalTask>> ruler_tasks(const RetrievalFlags& flags,
   return out;
 }
 
-Json samples_json(const std::vector<RetrievalSample>& samples, const RowsReport& report) {
-  Json out = Json::array();
-  for (std::size_t i = 0; i < report.rows; ++i) {
-    Json sample{{"answers", samples[i].answers}, {"texts", Json::object()}};
-    for (const RecipeOutcome& outcome : report.recipes) {
-      if (i < outcome.rows.size()) sample["texts"][outcome.recipe] = outcome.rows[i].text;
-    }
-    out.push_back(std::move(sample));
-  }
-  return out;
-}
-
 PromptForm form_of(const RetrievalFlags& flags) {
   return flags.chat ? PromptForm::kChat : PromptForm::kPlain;
 }
@@ -103,7 +91,10 @@ Result<std::vector<RetrievalSample>> samples_of(const RetrievalTask& task,
 }
 
 Result<TaskResult> measure(const RetrievalTask& task, const std::vector<RetrievalSample>& samples,
-                           const RetrievalFlags& flags, const EvalSession& session) {
+                           const RetrievalFlags& flags, const EvalSession& session,
+                           const Json& before) {
+  const std::vector<Metric> metrics{{"score", Metric::Kind::kShare}};
+  KVSPAN_TRY(const auto earlier, earlier_rows(before, task.name, metrics));
   std::optional<ProgressBar> bar;
   auto report = measure_rows(
       *session.engine, samples.size(), "full", flags.others("full"), session.caches(),
@@ -111,14 +102,13 @@ Result<TaskResult> measure(const RetrievalTask& task, const std::vector<Retrieva
       [&](std::size_t done, std::size_t total) {
         if (!bar) bar.emplace("asking " + task.name, "prompts", total);
         bar->update(done);
-      });
+      },
+      earlier);
   if (!report) return std::move(report).error();
-  Json texts = samples_json(samples, *report);
-  return TaskResult{task.name,
-                    {{"score", Metric::Kind::kShare}},
-                    samples.size(),
-                    std::move(*report),
-                    std::move(texts)};
+  std::vector<std::vector<std::string>> answers;
+  for (const RetrievalSample& sample : samples) answers.push_back(sample.answers);
+  Json texts = samples_json(answers, *report);
+  return TaskResult{task.name, metrics, samples.size(), std::move(*report), std::move(texts)};
 }
 
 Result<int> eval_retrieval(const std::string& name, const RetrievalFlags& flags) {
@@ -134,6 +124,13 @@ Result<int> eval_retrieval(const std::string& name, const RetrievalFlags& flags)
     return fail(ErrorCode::kInvalidArgument, "--length: {} exceeds the model's context of {}",
                 flags.length, session.engine->info().context);
   }
+  Json about{
+      {"task", name}, {"length", flags.length}, {"limit", flags.limit}, {"chat", flags.chat}};
+  Json& identity = about["identity"] = session.identity(name, flags);
+  identity["length"] = flags.length;
+  identity["chat"] = flags.chat;
+  identity["hotpotqa"] = flags.hotpotqa;
+  KVSPAN_TRY(const Json before, earlier_run(flags.resume, flags.json, identity));
   // All prompts first: a length that is too short for one task is told before hours of another.
   std::vector<std::vector<RetrievalSample>> samples;
   for (const RetrievalTask& task : tasks) {
@@ -143,12 +140,10 @@ Result<int> eval_retrieval(const std::string& name, const RetrievalFlags& flags)
   KVSPAN_CHECK_OK(session.calibrate(flags));
   std::vector<TaskResult> results;
   for (std::size_t t = 0; t < tasks.size(); ++t) {
-    KVSPAN_TRY(auto result, measure(tasks[t], samples[t], flags, session));
+    KVSPAN_TRY(auto result, measure(tasks[t], samples[t], flags, session, before));
     results.push_back(std::move(result));
     if (results.back().report.cancelled) break;
   }
-  Json about{
-      {"task", name}, {"length", flags.length}, {"limit", flags.limit}, {"chat", flags.chat}};
   return report_tasks(flags, session, std::move(about), results);
 }
 
@@ -163,22 +158,17 @@ Action setup(CLI::App& app, const std::shared_ptr<RetrievalFlags>& flags) {
 
 }  // namespace
 
-Action setup_eval_passkey(CLI::App& app) {
-  Action action = setup(app, std::make_shared<RetrievalFlags>());
-  app.footer(
+Action setup_eval_hidden(CLI::App& app) {
+  const bool passkey = app.get_name() == "passkey";
+  app.footer(fmt::format(
       "Examples:\n"
-      "  kvspan eval passkey -m smollm2 --length 2048 --limit 20 --cache window:size=512\n"
-      "Five digits are hidden at a random place of a book's text; an answer that has them counts.");
-  return action;
-}
-
-Action setup_eval_kvlookup(CLI::App& app) {
-  Action action = setup(app, std::make_shared<RetrievalFlags>());
-  app.footer(
-      "Examples:\n"
-      "  kvspan eval kvlookup -m smollm2 --length 2048 --limit 20 --cache quant:bits=4\n"
-      "A JSON object of UUIDs, of which one value is asked for by its key.");
-  return action;
+      "  kvspan eval {} -m smollm2 --length 2048 --limit 20 --cache quant:bits=4\n"
+      "{}",
+      app.get_name(),
+      passkey ? "Five digits are hidden at a random place of a book's text; an answer that has "
+                "them counts."
+              : "A JSON object of UUIDs, of which one value is asked for by its key."));
+  return setup(app, std::make_shared<RetrievalFlags>());
 }
 
 Action setup_eval_ruler(CLI::App& app) {

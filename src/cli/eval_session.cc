@@ -2,6 +2,7 @@
 #include "cli/eval_session.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <limits>
 
 #include "base/fail.h"
@@ -13,6 +14,7 @@
 #include "cli/text_input.h"
 #include "eval/engine_caches.h"
 #include "io/atomic_file.h"
+#include "io/sha256.h"
 
 namespace kvspan::cli {
 
@@ -32,6 +34,38 @@ void add_task_flags(CLI::App& app, TaskFlags& flags) {
               std::numeric_limits<std::uint32_t>::max());
   add_weights_flag(app, flags.weights);
   add_json_flag(app, flags.json);
+  add_resume_flag(app, flags.resume);
+}
+
+void add_resume_flag(CLI::App& app, bool& target) {
+  app.add_flag("--resume", target,
+               "Go on from what the file of --json holds of the same model, data and seed");
+}
+
+Result<Json> earlier_run(bool resume, const std::string& file, const Json& identity) {
+  if (!resume) return Json();
+  if (file.empty() || file == "-") {
+    return fail(ErrorCode::kInvalidArgument, "--resume: --json has to name the file to go on from");
+  }
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return Json();
+  KVSPAN_TRY(Json before, read_json(file));
+  const auto found = before.is_object() ? before.find("identity") : before.end();
+  if (!before.is_object() || found == before.end()) {
+    return fail(ErrorCode::kInvalidArgument, "--resume: '{}' is not what kvspan eval writes", file);
+  }
+  if (const auto difference = first_difference(*found, identity)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--resume: '{}' is of another {}; without --resume it is replaced", file,
+                *difference);
+  }
+  return before;
+}
+
+std::string checksum_of(std::string_view text) {
+  Sha256 sum;
+  sum.add(std::as_bytes(std::span(text)));
+  return sum.finish();
 }
 
 void add_weights_flag(CLI::App& app, std::string& target) {
@@ -90,6 +124,13 @@ Status EvalSession::calibrate(const TaskFlags& flags) {
     KVSPAN_TRY(calibration, calibration_for(*engine));
   }
   return {};
+}
+
+Json EvalSession::identity(const std::string& task, const TaskFlags& flags) const {
+  return {{"task", task},
+          {"fingerprint", engine->fingerprint()},
+          {"weights", flags.weights},
+          {"seed", flags.seed}};
 }
 
 Result<std::string> read_task_file(const std::string& path) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "cli/json_output.h"
 #include "cli/temporary_model.h"
 #include "eval/perplexity.h"
 #include "kvspan/calibration.h"
@@ -22,11 +23,12 @@ struct TaskFlags {
   std::int64_t limit = 0;  // 0: all there are
   std::int64_t seed = 0;
   std::string weights = "file";
+  bool resume = false;
 
   // `recipes` without the reference, which is measured anyway.
   std::vector<std::string> others(const std::string& reference) const;
 };
-// -m, -t, --cpu-level, --cache, --seed, --weights, --json
+// -m, -t, --cpu-level, --cache, --seed, --weights, --json, --resume
 void add_task_flags(CLI::App& app, TaskFlags& flags);
 
 // --weights: "file", "f32" or "f16".
@@ -52,10 +54,21 @@ struct EvalSession {
   // Makes the calibration that a recipe needs, where there is none yet, of the model as it is:
   // minutes, so that input is checked before.
   Status calibrate(const TaskFlags& flags);
+  // What a run that is gone on from has to share with this one: "task", "fingerprint", "weights",
+  // "seed".
+  Json identity(const std::string& task, const TaskFlags& flags) const;
   CacheSource caches() const {
     return cache_source(*engine, calibration ? &*calibration : nullptr);
   }
 };
+
+// --resume
+void add_resume_flag(CLI::App& app, bool& target);
+// What the file of --json holds, of a run that asked the same; null where there is none or --resume
+// is not given. `identity` is all that has to be the same: the first that differs is refused.
+Result<Json> earlier_run(bool resume, const std::string& file, const Json& identity);
+// 64 hexadecimal digits, for an identity.
+std::string checksum_of(std::string_view text);
 
 // A file of data/tasks, whole and checked.
 Result<std::string> read_task_file(const std::string& path);

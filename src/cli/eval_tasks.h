@@ -11,8 +11,9 @@ Action setup_eval_ppl(CLI::App& app);
 // The task of text_tasks.h that has the subcommand's name.
 Action setup_eval_text(CLI::App& app);
 Action setup_eval_jsonl(CLI::App& app);
-Action setup_eval_passkey(CLI::App& app);
-Action setup_eval_kvlookup(CLI::App& app);
+// passkey or kvlookup, by the subcommand's name.
+Action setup_eval_hidden(CLI::App& app);
 Action setup_eval_ruler(CLI::App& app);
+Action setup_eval_longbench(CLI::App& app);
 
 }  // namespace kvspan::cli

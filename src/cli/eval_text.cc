@@ -23,13 +23,17 @@ const TextTaskInfo* find_task(const std::string& name) {
   return nullptr;
 }
 
+// `about` gets the rows' path and checksum.
 Result<TextTask> read_task(const std::string& name, const RowFlags& flags,
-                           const EvalSession& session, std::string& path) {
-  path = flags.data;
+                           const EvalSession& session, Json& about) {
+  std::string path = flags.data;
   if (path.empty()) {
     KVSPAN_TRY(path, task_file_path(name + ".jsonl"));
   }
   KVSPAN_TRY(const std::string text, read_task_file(path));
+  about["data"] = path;
+  about["identity"] = session.identity(name, flags);
+  about["identity"]["data_sha256"] = checksum_of(text);
   const auto limit = static_cast<std::size_t>(flags.limit);
   if (const TextTaskInfo* info = find_task(name)) {
     return make_text_task(*info, *session.engine, *session.tokenizer, text, path, limit);
@@ -41,16 +45,19 @@ Result<TextTask> read_task(const std::string& name, const RowFlags& flags,
 
 Result<int> eval_text(const std::string& name, const RowFlags& flags) {
   KVSPAN_TRY(EvalSession session, EvalSession::open(flags));
-  std::string path;
-  KVSPAN_TRY(const TextTask task, read_task(name, flags, session, path));
+  Json about{{"task", name}};
+  KVSPAN_TRY(const TextTask task, read_task(name, flags, session, about));
+  KVSPAN_TRY(const Json before, earlier_run(flags.resume, flags.json, about["identity"]));
+  KVSPAN_TRY(const auto earlier, earlier_rows(before, name, task.metrics));
   KVSPAN_CHECK_OK(session.calibrate(flags));
   std::optional<ProgressBar> bar;
-  auto report =
-      measure_rows(*session.engine, task.rows, "full", flags.others("full"), session.caches(),
-                   task.score, [&](std::size_t done, std::size_t total) {
-                     if (!bar) bar.emplace("scoring " + name, "rows", total);
-                     bar->update(done);
-                   });
+  auto report = measure_rows(
+      *session.engine, task.rows, "full", flags.others("full"), session.caches(), task.score,
+      [&](std::size_t done, std::size_t total) {
+        if (!bar) bar.emplace("scoring " + name, "rows", total);
+        bar->update(done);
+      },
+      earlier);
   bar.reset();
   if (!report) return std::move(report).error();
   if (task.truncated > 0) {
@@ -59,7 +66,8 @@ Result<int> eval_text(const std::string& name, const RowFlags& flags) {
                "beginning\n",
                task.truncated, task.rows, session.engine->info().context);
   }
-  Json about{{"task", name}, {"data", path}, {"limit", flags.limit}, {"truncated", task.truncated}};
+  about["limit"] = flags.limit;
+  about["truncated"] = task.truncated;
   std::vector<TaskResult> results(1);
   results.front() = {name, task.metrics, task.rows, std::move(*report), {}};
   return report_tasks(flags, session, std::move(about), results);

@@ -68,6 +68,22 @@ Status write_json(const Json& json, const std::string& target) {
   return {};
 }
 
+Result<Json> read_json(const std::string& path) {
+  KVSPAN_TRY(const auto bytes, read_file(path));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) return fail(ErrorCode::kCorruptData, "'{}' is not JSON", path);
+  return json;
+}
+
+std::optional<std::string> first_difference(const Json& before, const Json& now) {
+  for (const auto& [key, value] : now.items()) {
+    const Json old = before.is_object() && before.contains(key) ? before[key] : Json();
+    if (old != value) return fmt::format("{} ({}, now {})", key, old.dump(), value.dump());
+  }
+  return std::nullopt;
+}
+
 Json ratio_or_null(double numerator, double denominator) {
   if (numerator <= 0.0 || denominator <= 0.0) return nullptr;
   return numerator / denominator;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,12 @@ Json document_head();
 // An object gets document_head() in front, where it does not have these keys itself. Bytes that are
 // not UTF-8 become U+FFFD. Nothing happens for an empty target.
 Status write_json(const Json& json, const std::string& target);
+
+// Fails on a file that is not JSON, naming it.
+Result<Json> read_json(const std::string& path);
+
+// The first key of `now` that `before` has not, or has with another value: "seed (0, now 1)".
+std::optional<std::string> first_difference(const Json& before, const Json& now);
 
 // A ratio of measurements; null when nothing was measured.
 Json ratio_or_null(double numerator, double denominator);

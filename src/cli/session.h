@@ -19,6 +19,7 @@ struct Session {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<KvCache> cache;
   std::int32_t context = 0;  // most tokens in the cache
+  std::string note;          // why the cache is what it is, where that should be said; else empty
 };
 
 // Resolves the model, forces the CPU level, loads. Fails when -c exceeds the model's context.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/task_report.h"
 
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "base/cpu_level.h"
 #include "base/fail.h"
@@ -31,6 +33,10 @@ std::string difference_text(Kind kind, double difference) {
   return kind == Kind::kNats ? fmt::format("{:+.4f}", shown) : fmt::format("{:+.2f} %", shown);
 }
 
+constexpr std::array kRowNumbers{std::pair{"tokens", &RowOutcome::tokens},
+                                 std::pair{"kv_bytes", &RowOutcome::kv_bytes},
+                                 std::pair{"kv_bytes_full", &RowOutcome::kv_bytes_full}};
+
 std::uint64_t mean_of(std::uint64_t sum, std::size_t rows) {
   return rows == 0 ? 0 : (sum + rows / 2) / rows;
 }
@@ -50,29 +56,67 @@ void add_metric(const TaskResult& result, std::size_t metric, const RecipeOutcom
   to[difference + "_low"] = paired.interval.low;
   to[difference + "_high"] = paired.interval.high;
   to[info.name + "_p"] = paired.p;
-  Json values = Json::array();
-  for (const Measured& row : outcome.values(metric)) values.push_back(row.value);
-  to["by_row"][info.name] = std::move(values);
+}
+
+// Every row's numbers, for tests of one's own and for --resume.
+Json by_row_json(const TaskResult& result, const RecipeOutcome& outcome) {
+  Json out;
+  for (std::size_t m = 0; m < result.metrics.size(); ++m) {
+    const std::string& name = result.metrics[m].name;
+    out[name] = Json::array();
+    Json weights = Json::array();
+    bool weighted = false;
+    for (const Measured& row : outcome.values(m)) {
+      out[name].push_back(row.value);
+      weights.push_back(row.weight);
+      weighted |= row.weight != 1.0;
+    }
+    if (weighted) out[name + "_weight"] = std::move(weights);
+  }
+  for (const auto& [name, number] : kRowNumbers) {
+    out[name] = Json::array();
+    for (const RowOutcome& row : outcome.rows) out[name].push_back(row.*number);
+  }
+  return out;
 }
 
 Json to_json(const TaskResult& result, const RecipeOutcome& outcome,
              const BootstrapOptions& options) {
   Json json{{"task", result.task}, {"recipe", outcome.recipe}, {"rows", outcome.rows.size()}};
-  Json by_row;
   for (std::size_t m = 0; m < result.metrics.size(); ++m) {
     add_metric(result, m, outcome, options, json);
   }
-  by_row = std::move(json["by_row"]);
-  json.erase("by_row");
-  json["tokens"] = mean_of(outcome.tokens, outcome.rows.size());
-  json["kv_bytes"] = mean_of(outcome.kv_bytes, outcome.rows.size());
-  json["kv_bytes_full"] = mean_of(outcome.kv_bytes_full, outcome.rows.size());
-  json["kv_ratio"] = ratio_or_null(static_cast<double>(outcome.kv_bytes_full),
-                                   static_cast<double>(outcome.kv_bytes));
+  for (const auto& [name, number] : kRowNumbers) {
+    json[name] = mean_of(outcome.sum(number), outcome.rows.size());
+  }
+  json["kv_ratio"] = ratio_or_null(static_cast<double>(outcome.sum(&RowOutcome::kv_bytes_full)),
+                                   static_cast<double>(outcome.sum(&RowOutcome::kv_bytes)));
   json["shared_bytes"] = outcome.shared_bytes;
   if (outcome.failed) json["failed"] = *outcome.failed;
-  json["by_row"] = std::move(by_row);
+  json["by_row"] = by_row_json(result, outcome);
   return json;
+}
+
+RecipeOutcome outcome_from(const Json& json, const Json& samples,
+                           const std::vector<Metric>& metrics) {
+  RecipeOutcome outcome;
+  outcome.recipe = json.at("recipe").get<std::string>();
+  outcome.shared_bytes = json.at("shared_bytes").get<std::uint64_t>();
+  const Json& by_row = json.at("by_row");
+  for (std::size_t i = 0; i < json.at("rows").get<std::size_t>(); ++i) {
+    RowOutcome row;
+    for (const Metric& metric : metrics) {
+      const std::string weight = metric.name + "_weight";
+      row.metrics.push_back({by_row.at(metric.name).at(i).get<double>(),
+                             by_row.contains(weight) ? by_row[weight].at(i).get<double>() : 1.0});
+    }
+    for (const auto& [name, number] : kRowNumbers) {
+      row.*number = by_row.at(name).at(i).get<std::uint64_t>();
+    }
+    if (samples.is_array()) row.text = samples.at(i).at("texts").at(outcome.recipe);
+    outcome.rows.push_back(std::move(row));
+  }
+  return outcome;
 }
 
 }  // namespace
@@ -101,7 +145,8 @@ std::string table_of(const std::vector<TaskResult>& results, const BootstrapOpti
         std::vector<std::string> cells{
             outcome.recipe,
             fmt::format("{}", outcome.rows.size()),
-            format_ratio(outcome.kv_bytes_full, outcome.kv_bytes),
+            format_ratio(outcome.sum(&RowOutcome::kv_bytes_full),
+                         outcome.sum(&RowOutcome::kv_bytes)),
             metric.name,
             cell(true, value(f.value)),
             cell(true, fmt::format("{} .. {}", value(f.interval.low), value(f.interval.high))),
@@ -116,6 +161,34 @@ std::string table_of(const std::vector<TaskResult>& results, const BootstrapOpti
     }
   }
   return table.text();
+}
+
+Json samples_json(const std::vector<std::vector<std::string>>& answers, const RowsReport& report) {
+  Json out = Json::array();
+  for (std::size_t i = 0; i < report.rows; ++i) {
+    Json sample{{"answers", answers[i]}, {"texts", Json::object()}};
+    for (const RecipeOutcome& outcome : report.recipes) {
+      if (i < outcome.rows.size()) sample["texts"][outcome.recipe] = outcome.rows[i].text;
+    }
+    out.push_back(std::move(sample));
+  }
+  return out;
+}
+
+Result<std::vector<RecipeOutcome>> earlier_rows(const Json& before, const std::string& task,
+                                                const std::vector<Metric>& metrics) {
+  std::vector<RecipeOutcome> out;
+  if (before.is_null()) return out;
+  try {
+    const Json samples = before.value("samples", Json::object()).value(task, Json());
+    for (const Json& json : before.at("rows")) {
+      if (json.at("task") == task) out.push_back(outcome_from(json, samples, metrics));
+    }
+  } catch (const Json::exception& error) {
+    return fail(ErrorCode::kCorruptData, "--resume: the file of --json is damaged: {}",
+                error.what());
+  }
+  return out;
 }
 
 Result<int> report_tasks(const TaskFlags& flags, const EvalSession& session, Json about,

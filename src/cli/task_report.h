@@ -19,6 +19,14 @@ struct TaskResult {
   Json samples;  // null, or one object for each row
 };
 
+// For each row what was expected and what every recipe wrote.
+Json samples_json(const std::vector<std::vector<std::string>>& answers, const RowsReport& report);
+
+// What an earlier run found of a task, from the JSON that it wrote (eval_session.h); nothing of
+// null. Fails where that is damaged.
+Result<std::vector<RecipeOutcome>> earlier_rows(const Json& before, const std::string& task,
+                                                const std::vector<Metric>& metrics);
+
 // One line for each recipe and metric; a first column names the task where there are several.
 std::string table_of(const std::vector<TaskResult>& results, const BootstrapOptions& options);
 

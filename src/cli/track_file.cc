@@ -2,12 +2,11 @@
 #include "cli/track_file.h"
 
 #include "base/fail.h"
-#include "cli/json_output.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::cli {
 
-std::string track_line(const TrackedStep& step) {
+Json track_json(const TrackedStep& step) {
   Json json;
   json["layer"] = step.layer;
   json["position"] = step.position;
@@ -25,7 +24,29 @@ std::string track_line(const TrackedStep& step) {
   }
   if (step.key_delta) json["key_delta"] = *step.key_delta;
   if (step.value_delta) json["value_delta"] = *step.value_delta;
-  return json.dump();
+  return json;
+}
+
+TrackedStep track_from(const Json& json) {
+  TrackedStep step;
+  step.layer = json.at("layer").get<int>();
+  step.position = json.at("position").get<std::int32_t>();
+  step.tokens = json.at("tokens").get<std::int32_t>();
+  step.read = json.at("read").get<std::int32_t>();
+  step.logit_error = json.at("logit_error").get<double>();
+  step.output_error = json.at("output_error").get<double>();
+  step.output_norm = json.at("output_norm").get<double>();
+  step.correlation = json.at("attention_correlation").get<double>();
+  step.top10_overlap = json.at("top10_overlap").get<double>();
+  if (json.contains("logit_bound")) {
+    step.bound.emplace();
+    step.bound->logits = json["logit_bound"].get<double>();
+    step.bound->weights = json.at("weight_bound").get<double>();
+    step.bound->output = json.at("output_bound").get<double>();
+  }
+  if (json.contains("key_delta")) step.key_delta = json["key_delta"].get<double>();
+  if (json.contains("value_delta")) step.value_delta = json["value_delta"].get<double>();
+  return step;
 }
 
 Result<TrackFile> TrackFile::create(const std::string& path) {
@@ -42,7 +63,7 @@ Result<TrackFile> TrackFile::create(const std::string& path) {
 Status TrackFile::watch(std::unique_ptr<KvCache>& cache) {
   if (path_.empty()) return {};
   KVSPAN_TRY(cache, TrackingCache::create(std::move(cache), [lines = lines_](const auto& step) {
-               *lines += track_line(step) + "\n";
+               *lines += track_json(step).dump() + "\n";
              }));
   return {};
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/json_output.h"
 #include "eval/tracking_cache.h"
 
 namespace kvspan::cli {
@@ -26,6 +27,8 @@ class TrackFile {
 // layer, position, tokens, read, logit_error, output_error, output_norm, attention_correlation,
 // top10_overlap; logit_bound, weight_bound, output_bound where certified; key_delta and value_delta
 // of fd.
-std::string track_line(const TrackedStep& step);
+Json track_json(const TrackedStep& step);
+// Throws as the JSON library does on what track_json does not write.
+TrackedStep track_from(const Json& json);
 
 }  // namespace kvspan::cli

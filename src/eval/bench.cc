@@ -40,8 +40,9 @@ Result<std::vector<BenchRow>> run_bench(
         progress) {
   std::vector<std::unique_ptr<BenchWorker>> workers;
   for (const BenchSubject& subject : options.subjects) {
-    KVSPAN_TRY(auto worker, BenchWorker::start({options.model_path, subject, options.threads,
-                                                options.context, options.block, options.tokens}));
+    KVSPAN_TRY(auto worker,
+               BenchWorker::start({options.model_path, subject, options.threads, options.context,
+                                   options.block, options.tokens, options.batch}));
     workers.push_back(std::move(worker));
   }
   const std::size_t turns = static_cast<std::size_t>((options.repeats + kTurn - 1) / kTurn);
@@ -83,10 +84,11 @@ Result<std::vector<BenchRow>> run_bench(
       BenchRow row;
       row.subject = options.subjects[w];
       row.depth = depth;
-      row.decode_tok_s = 1.0 / middle;
+      row.decode_tok_s = options.batch / middle;
       row.decode_spread =
           (quantile(times[w].decode, 0.75) - quantile(times[w].decode, 0.25)) / middle;
-      row.prefill_tok_s = times[w].prefill > 0.0 ? (depth - reached) / times[w].prefill : 0.0;
+      row.prefill_tok_s =
+          times[w].prefill > 0.0 ? options.batch * (depth - reached) / times[w].prefill : 0.0;
       row.attn_ms = 1e3 * median(times[w].attention);
       row.kv_bytes = last[w].kv_bytes;
       row.kv_bytes_full = last[w].kv_bytes_full;

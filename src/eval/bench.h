@@ -21,16 +21,17 @@ struct BenchOptions {
   std::int32_t context = 0;  // for llama.cpp, which allocates up front
   int repeats = 24;          // timed decodes at each depth
   std::int32_t block = 512;
+  int batch = 1;  // sequences decoded together; only for kvspan
 };
 
 struct BenchRow {
   BenchSubject subject;
   std::int32_t depth = 0;
-  double decode_tok_s = 0.0;   // from the median time
+  double decode_tok_s = 0.0;   // from the median time, all sequences together
   double decode_spread = 0.0;  // interquartile range / median
   double prefill_tok_s = 0.0;  // over the tokens between the depth before and this one
   double attn_ms = 0.0;        // median time in attention of one decoded token; 0: unknown
-  std::uint64_t kv_bytes = 0;
+  std::uint64_t kv_bytes = 0;  // of all sequences, as the next two
   std::uint64_t kv_bytes_full = 0;
   std::uint64_t peak_rss_bytes = 0;
 };

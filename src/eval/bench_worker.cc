@@ -63,6 +63,7 @@ std::uint64_t peak_rss_bytes() {
 class Subject {
  public:
   virtual ~Subject() = default;
+  // `tokens` enter every sequence: several one after the other, a single one in one pass.
   virtual Status step(std::span<const Token> tokens) = 0;
   virtual Status truncate(std::int32_t n) = 0;
   virtual std::int32_t tokens() const = 0;
@@ -76,30 +77,43 @@ class KvspanSubject final : public Subject {
     KVSPAN_TRY(subject->engine_,
                Engine::load(options.model_path, {options.threads, options.block}));
     KVSPAN_TRY(const CacheFactory caches, engine_caches(*subject->engine_, options.subject.recipe));
-    subject->cache_ = caches.make();
+    for (int i = 0; i < options.batch; ++i) subject->caches_.push_back(caches.make());
     return std::unique_ptr<Subject>(std::move(subject));
   }
   Status step(std::span<const Token> tokens) override {
-    const BatchPart part{cache_.get(), tokens, BatchPart::Logits::kLast};
-    return engine_->decode({&part, 1});
+    attention_ = 0.0;
+    std::vector<BatchPart> parts;
+    for (const auto& cache : caches_) parts.push_back({cache.get(), tokens});
+    const std::size_t together = tokens.size() == 1 ? parts.size() : 1;
+    for (std::size_t at = 0; at < parts.size(); at += together) {
+      KVSPAN_CHECK_OK(engine_->decode(std::span(parts).subspan(at, together)));
+      attention_ += engine_->attention_seconds();
+    }
+    return {};
   }
-  // A method that has coded or dropped tokens in the meantime cannot go back: it goes on, some tokens
-  // deeper.
+  // A method that has coded or dropped tokens in the meantime cannot go back: it goes on, some
+  // tokens deeper.
   Status truncate(std::int32_t n) override {
-    Status status = cache_->truncate(n);
-    if (!status && status.error().code == ErrorCode::kInvalidArgument) return {};
-    return status;
+    for (const auto& cache : caches_) {
+      Status status = cache->truncate(n);
+      if (!status && status.error().code != ErrorCode::kInvalidArgument) return status;
+    }
+    return {};
   }
-  std::int32_t tokens() const override { return cache_->tokens(); }
+  std::int32_t tokens() const override { return caches_.front()->tokens(); }
   void fill(BenchWorker::Reply& reply) const override {
-    reply.attention_seconds += engine_->attention_seconds();
-    reply.kv_bytes = cache_->bytes().total;
-    reply.kv_bytes_full = full_rank_f16_bytes(cache_->shape(), cache_->tokens());
+    reply.attention_seconds += attention_;
+    reply.kv_bytes = reply.kv_bytes_full = 0;
+    for (const auto& cache : caches_) {
+      reply.kv_bytes += cache->bytes().total;
+      reply.kv_bytes_full += full_rank_f16_bytes(cache->shape(), cache->tokens());
+    }
   }
 
  private:
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<KvCache> cache_;
+  std::vector<std::unique_ptr<KvCache>> caches_;
+  double attention_ = 0.0;  // seconds of the last step
 };
 
 class LlamaSubject final : public Subject {

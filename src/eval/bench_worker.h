@@ -27,6 +27,7 @@ struct BenchWorkerOptions {
   std::int32_t context = 0;
   std::int32_t block = 512;
   std::vector<Token> tokens;  // the text; a worker at depth n has read the first n
+  int batch = 1;              // sequences of that text, decoded together; 1 for llama.cpp
 };
 
 class BenchWorker {
@@ -45,9 +46,9 @@ class BenchWorker {
     std::uint64_t kv_bytes_full = 0;
     std::uint64_t peak_rss_bytes = 0;
   };
-  // Reads the next `count` tokens of the text.
+  // Reads the next `count` tokens of the text, into one sequence after the other.
   Result<Reply> prefill(std::int32_t count);
-  // Decodes one more token, then forgets it again.
+  // Decodes one more token of every sequence in one pass, then forgets it again.
   Result<Reply> decode_once();
 
  private:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/expect.h"
 #include "base/random.h"
@@ -17,18 +18,26 @@ bool is_binary(std::span<const Measured> rows) {
   });
 }
 
+// Calls `found` with `count` drawn indices, as often as asked for.
+template <class Found>
+void draw(std::size_t count, const BootstrapOptions& options, const Found& found) {
+  Random random(options.seed);
+  std::vector<std::uint32_t> drawn(count);
+  for (int r = 0; r < options.resamples; ++r) {
+    for (std::uint32_t& row : drawn) row = random.below(static_cast<std::uint32_t>(count));
+    found(std::span<const std::uint32_t>(drawn));
+  }
+}
+
 // Means of `sets`, all of one size, over the same drawn rows; calls `found` with them.
 template <class Found>
 void resample(std::span<const std::span<const Measured>> sets, const BootstrapOptions& options,
               const Found& found) {
-  Random random(options.seed);
-  const auto count = static_cast<std::uint32_t>(sets.front().size());
   std::vector<double> sums(sets.size()), weights(sets.size()), means(sets.size());
-  for (int r = 0; r < options.resamples; ++r) {
+  draw(sets.front().size(), options, [&](std::span<const std::uint32_t> drawn) {
     std::fill(sums.begin(), sums.end(), 0.0);
     std::fill(weights.begin(), weights.end(), 0.0);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const std::uint32_t row = random.below(count);
+    for (const std::uint32_t row : drawn) {
       for (std::size_t s = 0; s < sets.size(); ++s) {
         sums[s] += sets[s][row].weight * sets[s][row].value;
         weights[s] += sets[s][row].weight;
@@ -36,7 +45,7 @@ void resample(std::span<const std::span<const Measured>> sets, const BootstrapOp
     }
     for (std::size_t s = 0; s < sets.size(); ++s) means[s] = sums[s] / weights[s];
     found(means);
-  }
+  });
 }
 
 Interval percentiles(const std::vector<double>& values, double confidence) {
@@ -61,6 +70,19 @@ Interval bootstrap_interval(std::span<const Measured> rows, const BootstrapOptio
   resample(std::vector{rows}, options,
            [&](const std::vector<double>& found) { means.push_back(found[0]); });
   return percentiles(means, options.confidence);
+}
+
+Interval bootstrap_cases(std::size_t count,
+                         const std::function<double(std::span<const std::uint32_t>)>& statistic,
+                         const BootstrapOptions& options) {
+  std::vector<double> found;
+  if (count > 0) {
+    draw(count, options, [&](std::span<const std::uint32_t> drawn) {
+      if (const double value = statistic(drawn); !std::isnan(value)) found.push_back(value);
+    });
+  }
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  return found.empty() ? Interval{kUnknown, kUnknown} : percentiles(found, options.confidence);
 }
 
 PairedDifference paired_difference(std::span<const Measured> reference,

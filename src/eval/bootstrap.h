@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,12 @@ double weighted_mean(std::span<const Measured> rows) noexcept;
 
 // Percentile interval of weighted_mean over rows drawn with replacement. O(rows * resamples).
 Interval bootstrap_interval(std::span<const Measured> rows, const BootstrapOptions& options);
+
+// Percentile interval of a statistic of cases, of which `count` are drawn with replacement: it gets
+// their indices. Draws that it answers with NaN do not count; without any the interval is NaN.
+Interval bootstrap_cases(std::size_t count,
+                         const std::function<double(std::span<const std::uint32_t>)>& statistic,
+                         const BootstrapOptions& options);
 
 // `other` less `reference` on the same rows, in order.
 struct PairedDifference {

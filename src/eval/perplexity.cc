@@ -20,6 +20,7 @@ struct Prediction {
   double kl = 0.0;
   bool same_best = false;
   std::int32_t position = 0;
+  std::int32_t window = 0;
 };
 
 // A cache, or another engine, and what it has predicted.
@@ -55,6 +56,26 @@ PerplexityFigures figures_of(std::span<const Prediction> predictions,
   return out;
 }
 
+// Predictions come in order, so those of a block are neighbours.
+std::vector<PositionBlock> blocks_of(std::span<const Prediction> predictions) {
+  std::vector<PositionBlock> out;
+  for (const Prediction& p : predictions) {
+    const std::int32_t first = p.position / PositionBlock::kPositions * PositionBlock::kPositions;
+    if (out.empty() || out.back().window != p.window || out.back().position != first) {
+      out.push_back({p.window, first, 0, 0.0, 0.0});
+    }
+    PositionBlock& block = out.back();
+    ++block.count;
+    block.nll_diff += p.nll - p.reference_nll;
+    block.kl += p.kl;
+  }
+  for (PositionBlock& block : out) {
+    block.nll_diff /= block.count;
+    block.kl /= block.count;
+  }
+  return out;
+}
+
 class Measurement {
  public:
   Measurement(Engine& engine, const PerplexityOptions& options)
@@ -78,6 +99,7 @@ class Measurement {
   PerplexityOptions options_;
   ThreadPool threads_;
   std::size_t vocabulary_;
+  std::int32_t windows_ = 0;      // read or being read
   std::vector<float> reference_;  // [rows of a block, vocabulary]
   std::vector<LogSoftmax> reference_softmax_;
 };
@@ -121,6 +143,7 @@ void Measurement::compare(Subject& subject, std::span<const Token> window, std::
       const auto target = static_cast<std::size_t>(window[begin + i + 1]);
       Prediction& p = found[i];
       p.position = static_cast<std::int32_t>(begin + i);
+      p.window = windows_ - 1;
       p.nll = softmax.log_sum - logits[target];
       p.reference_nll = reference.log_sum - expected[target];
       p.same_best = softmax.best == reference.best;
@@ -154,6 +177,9 @@ Status Measurement::read_block(std::span<const Token> window, std::size_t begin,
         // The window's last token predicts what is not in it.
         compare(subject, window, begin, std::min(end, window.size() - 1) - begin);
       }
+      if (subject.cache && subject.running()) {
+        subject.row.bytes_at.push_back({subject.cache->tokens(), subject.cache->bytes().total});
+      }
       if (&subject == &subjects.front() && subject.row.failed) {
         return fail(ErrorCode::kInvalidArgument, "the reference {} fails: {}", subject.row.recipe,
                     *subject.row.failed);
@@ -166,8 +192,10 @@ Status Measurement::read_block(std::span<const Token> window, std::size_t begin,
 
 Status Measurement::read_window(std::span<const Token> window,
                                 const std::function<void(std::size_t)>& read) {
+  ++windows_;
   for (Subject& subject : subjects) {
     if (!subject.running()) continue;
+    subject.row.bytes_at.clear();
     if (subject.cache) subject.cache->clear();
     if (subject.peer) KVSPAN_CHECK_OK(subject.peer->truncate(0));
   }
@@ -189,6 +217,7 @@ Status Measurement::read_window(std::span<const Token> window,
 void finish(Subject& subject, std::size_t length, int buckets) {
   const auto half = static_cast<std::int32_t>(length / 2);
   PerplexityRow& row = subject.row;
+  row.blocks = blocks_of(subject.predictions);
   row.figures =
       figures_of(subject.predictions, [&](const Prediction& p) { return p.position >= half; });
   for (int b = 0; b < buckets; ++b) {

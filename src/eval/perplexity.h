@@ -40,16 +40,40 @@ struct PerplexityFigures {
   double top1 = 0.0;  // share of positions with the reference's most likely token
 };
 
+// Neighbouring positions of one window: what is drawn at random to say how sure a mean is.
+struct PositionBlock {
+  static constexpr std::int32_t kPositions = 32;
+  std::int32_t window = 0;
+  std::int32_t position = 0;  // the first
+  std::int32_t count = 0;
+  double nll_diff = 0.0;  // mean over the positions, nats above the reference
+  double kl = 0.0;        // mean
+};
+
+struct BytesAt {
+  std::int32_t tokens = 0;
+  std::uint64_t kv_bytes = 0;
+};
+
 struct PerplexityRow {
   std::string recipe;  // canonical; "llama.cpp TYPE" for the peer
   PerplexityFigures figures;
   std::vector<PerplexityFigures> by_position;  // [buckets], from the start of the window
+  std::vector<PositionBlock> blocks;           // of all positions predicted, in order
+  std::vector<BytesAt> bytes_at;               // as the last window grew, block by block
   // Of the cache at the end of the last window it read, and of the same tokens in f16.
   std::int32_t tokens = 0;
   std::uint64_t kv_bytes = 0;
   std::uint64_t kv_bytes_full = 0;
   std::uint64_t shared_bytes = 0;     // of codes that all sequences share
   std::optional<std::string> failed;  // why; the figures are of what was read before
+
+  // Of all bytes held, per number of a full cache; 0 where nothing was read.
+  double bits() const {
+    return kv_bytes_full == 0
+               ? 0.0
+               : 16.0 * static_cast<double>(kv_bytes) / static_cast<double>(kv_bytes_full);
+  }
 };
 
 struct PerplexityReport {

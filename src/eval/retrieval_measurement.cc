@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/fail.h"
-#include "model/generate.h"
 
 namespace kvspan {
 
@@ -21,30 +20,34 @@ Result<std::vector<Token>> encode_sample(const Tokenizer& tokenizer, const Retri
   return tokenizer.encode(text, {.parse_special = true});
 }
 
+Result<std::string> greedy_answer(Engine& engine, const Tokenizer& tokenizer, KvCache& cache,
+                                  std::span<const Token> tokens, const GenerateOptions& options) {
+  KVSPAN_CHECK_OK(engine.prefill(cache, tokens));
+  for (const float logit : engine.logits(0)) {
+    if (!std::isfinite(logit)) {
+      return fail(ErrorCode::kInvalidArgument, "its logits are not finite");
+    }
+  }
+  KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, engine.info().vocabulary));
+  KVSPAN_TRY(Generation generation, generate(engine, tokenizer, cache, *sampler, options, nullptr));
+  if (generation.reason == StopReason::kCancelled) return fail(ErrorCode::kCancelled, "stopped");
+  return std::move(generation.text);
+}
+
 ScoreRow retrieval_scorer(Engine& engine, const Tokenizer& tokenizer, const RetrievalTask& task,
                           std::span<const RetrievalSample> samples, PromptForm form) {
   return [&engine, &tokenizer, match = task.match, most = task.answer_tokens, samples, form](
              KvCache& cache, std::size_t row) -> Result<RowOutcome> {
     const RetrievalSample& sample = samples[row];
     KVSPAN_TRY(const auto tokens, encode_sample(tokenizer, sample, form));
-    KVSPAN_CHECK_OK(engine.prefill(cache, tokens));
-    for (const float logit : engine.logits(0)) {
-      if (!std::isfinite(logit)) {
-        return fail(ErrorCode::kInvalidArgument, "its logits are not finite");
-      }
-    }
-    KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, engine.info().vocabulary));
     GenerateOptions options;
     options.max_tokens = most;
     options.enough = [&](const std::string& text) {
       return match_score(match, text, sample.answers) == 1.0;
     };
-    KVSPAN_TRY(const Generation generation,
-               generate(engine, tokenizer, cache, *sampler, options, nullptr));
-    if (generation.reason == StopReason::kCancelled) {
-      return fail(ErrorCode::kCancelled, "stopped");
-    }
-    return RowOutcome{{{match_score(match, generation.text, sample.answers)}}, generation.text};
+    KVSPAN_TRY(std::string text, greedy_answer(engine, tokenizer, cache, tokens, options));
+    const double score = match_score(match, text, sample.answers);
+    return RowOutcome{{{score}}, std::move(text)};
   };
 }
 

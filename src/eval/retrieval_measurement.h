@@ -4,6 +4,7 @@
 
 #include "eval/retrieval.h"
 #include "eval/row_measurement.h"
+#include "model/generate.h"
 #include "model/tokenizer.h"
 
 namespace kvspan {
@@ -15,6 +16,11 @@ enum class PromptForm {
 // Fails for kChat where the model has no chat template, and as encoding does.
 Result<std::vector<Token>> encode_sample(const Tokenizer& tokenizer, const RetrievalSample& sample,
                                          PromptForm form);
+
+// What the model writes after `tokens`, always the most likely; `cache` is empty. Fails as decoding
+// does, on logits that are not finite, and, when cancelled, with kCancelled.
+Result<std::string> greedy_answer(Engine& engine, const Tokenizer& tokenizer, KvCache& cache,
+                                  std::span<const Token> tokens, const GenerateOptions& options);
 
 // One row for each sample and one metric, `score` (match_score). Answers are greedy; one that has
 // scored all it can is not written to its end. `samples` have to outlive the scorer.

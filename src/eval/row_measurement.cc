@@ -12,15 +12,16 @@ namespace {
 struct Subject {
   std::unique_ptr<KvCache> cache;
   RecipeOutcome outcome;
+  const RecipeOutcome* before = nullptr;  // of an earlier run
 };
 
 void note_bytes(const CacheShape& shape, Subject& subject) {
   const CacheBytes bytes = subject.cache->bytes();
-  RecipeOutcome& outcome = subject.outcome;
-  outcome.tokens += static_cast<std::uint64_t>(subject.cache->tokens());
-  outcome.kv_bytes += bytes.total;
-  outcome.kv_bytes_full += full_rank_f16_bytes(shape, subject.cache->tokens());
-  outcome.shared_bytes = bytes.shared;
+  RowOutcome& row = subject.outcome.rows.back();
+  row.tokens = static_cast<std::uint64_t>(subject.cache->tokens());
+  row.kv_bytes = bytes.total;
+  row.kv_bytes_full = full_rank_f16_bytes(shape, subject.cache->tokens());
+  subject.outcome.shared_bytes = bytes.shared;
 }
 
 }  // namespace
@@ -31,10 +32,17 @@ std::vector<Measured> RecipeOutcome::values(std::size_t metric) const {
   return out;
 }
 
+std::uint64_t RecipeOutcome::sum(std::uint64_t RowOutcome::*number) const {
+  std::uint64_t total = 0;
+  for (const RowOutcome& row : rows) total += row.*number;
+  return total;
+}
+
 Result<RowsReport> measure_rows(
     const Engine& engine, std::size_t rows, const std::string& reference,
     std::span<const std::string> recipes, const CacheSource& source, const ScoreRow& score,
-    const std::function<void(std::size_t done, std::size_t total)>& progress) {
+    const std::function<void(std::size_t done, std::size_t total)>& progress,
+    std::span<const RecipeOutcome> before) {
   std::vector<Subject> subjects;
   std::vector<std::string> all{reference};
   all.insert(all.end(), recipes.begin(), recipes.end());
@@ -42,6 +50,11 @@ Result<RowsReport> measure_rows(
     Subject subject;
     KVSPAN_TRY(subject.cache, source(recipe));
     subject.outcome.recipe = subject.cache->recipe();
+    for (const RecipeOutcome& earlier : before) {
+      if (earlier.recipe != subject.outcome.recipe) continue;
+      subject.before = &earlier;
+      subject.outcome.shared_bytes = earlier.shared_bytes;
+    }
     subjects.push_back(std::move(subject));
   }
   RowsReport report;
@@ -50,6 +63,10 @@ Result<RowsReport> measure_rows(
     for (Subject& subject : subjects) {
       if (progress) progress(done++, rows * subjects.size());
       if (subject.outcome.failed) continue;
+      if (subject.before != nullptr && report.rows < subject.before->rows.size()) {
+        subject.outcome.rows.push_back(subject.before->rows[report.rows]);
+        continue;
+      }
       subject.cache->clear();
       auto outcome = score(*subject.cache, report.rows);
       if (outcome) {

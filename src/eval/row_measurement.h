@@ -28,6 +28,10 @@ struct Metric {
 struct RowOutcome {
   std::vector<Measured> metrics;  // as many as the task has
   std::string text;               // what was generated, where a task generates
+  // Filled in by measure_rows: tokens held at the row's end, their bytes, those of the same in f16.
+  std::uint64_t tokens = 0;
+  std::uint64_t kv_bytes = 0;
+  std::uint64_t kv_bytes_full = 0;
 };
 
 // Scores row `row` with `cache`, which is empty; what it leaves there is what bytes are counted of.
@@ -36,12 +40,11 @@ using ScoreRow = std::function<Result<RowOutcome>(KvCache& cache, std::size_t ro
 struct RecipeOutcome {
   std::string recipe;  // canonical
   std::vector<RowOutcome> rows;
-  // Summed over the rows: tokens held at their end, their bytes, and those of the same in f16.
-  std::uint64_t tokens = 0;
-  std::uint64_t kv_bytes = 0;
-  std::uint64_t kv_bytes_full = 0;
-  std::uint64_t shared_bytes = 0;     // of codes that all sequences share; not a sum
+  std::uint64_t shared_bytes = 0;     // of codes that all sequences share
   std::optional<std::string> failed;  // why; `rows` are those before
+
+  // Of a number of every row.
+  std::uint64_t sum(std::uint64_t RowOutcome::*number) const;
 
   std::vector<Measured> values(std::size_t metric) const;
 };
@@ -54,11 +57,13 @@ struct RowsReport {
 
 // The reference, then `recipes` in order. A recipe that fails leaves the others running; only a
 // recipe that cannot be made and a failing reference end it all. Cancelled by the engine's flag, it
-// returns what is there. `progress` gets rows scored over all recipes.
+// returns what is there. Rows that `before` has of a recipe are taken from there and not scored
+// again. `progress` gets rows scored over all recipes.
 Result<RowsReport> measure_rows(
     const Engine& engine, std::size_t rows, const std::string& reference,
     std::span<const std::string> recipes, const CacheSource& source, const ScoreRow& score,
-    const std::function<void(std::size_t done, std::size_t total)>& progress = nullptr);
+    const std::function<void(std::size_t done, std::size_t total)>& progress = nullptr,
+    std::span<const RecipeOutcome> before = {});
 
 // A metric of one recipe beside the reference's on the rows that both have.
 struct MetricFigures {

@@ -190,6 +190,25 @@ Result<std::vector<DocumentQuestion>> parse_squad_rows(std::string_view text,
   return rows;
 }
 
+Result<std::vector<LongBenchRow>> parse_longbench_rows(std::string_view text,
+                                                       std::string_view source) {
+  std::vector<LongBenchRow> rows;
+  KVSPAN_CHECK_OK(each_line(text, source, [&](const Json& json) -> Status {
+    LongBenchRow row;
+    KVSPAN_TRY(row.dataset, text_field(json, "dataset"));
+    KVSPAN_TRY(row.input, text_field(json, "input", true));
+    KVSPAN_TRY(row.context, text_field(json, "context"));
+    KVSPAN_TRY(row.answers, texts_field(json, "answers", 1));
+    const auto classes = json.find("all_classes");
+    if (classes != json.end() && !classes->is_null()) {
+      KVSPAN_TRY(row.classes, texts_field(json, "all_classes", 0));
+    }
+    rows.push_back(std::move(row));
+    return {};
+  }));
+  return rows;
+}
+
 Result<std::vector<DocumentQuestion>> parse_hotpotqa(std::string_view text,
                                                      std::string_view source) {
   const Json json = Json::parse(text, nullptr, false);

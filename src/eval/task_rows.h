@@ -46,4 +46,15 @@ Result<std::vector<DocumentQuestion>> parse_squad_rows(std::string_view text,
 Result<std::vector<DocumentQuestion>> parse_hotpotqa(std::string_view text,
                                                      std::string_view source);
 
+// A row of LongBench.
+struct LongBenchRow {
+  std::string dataset, input, context;
+  std::vector<std::string> answers;  // the best one counts
+  std::vector<std::string> classes;  // of a classification, else empty
+};
+// LongBench's own files: {"dataset": text, "input": text, "context": text, "answers": [text...],
+// "all_classes": [text...] or null}; other keys are ignored.
+Result<std::vector<LongBenchRow>> parse_longbench_rows(std::string_view text,
+                                                       std::string_view source);
+
 }  // namespace kvspan
