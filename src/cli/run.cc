@@ -36,6 +36,7 @@ Result<int> run(const RunFlags& flags) {
   KVSPAN_TRY(const std::vector<Token> tokens,
              encode_question(*session.tokenizer, text, flags.system, flags.raw));
   KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
+  fmt::print(stderr, "{}", session.note);
   KVSPAN_TRY(const auto sampler,
              Sampler::make(flags.sampling.sampler(), session.tokenizer->size()));
 

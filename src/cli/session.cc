@@ -12,13 +12,13 @@ namespace kvspan::cli {
 namespace {
 
 // Learning a model's directions takes minutes: nobody who asks one question should wait for it.
-Result<std::string> default_recipe(const Engine& engine) {
+Result<std::string> default_recipe(const Engine& engine, std::string& note) {
   KVSPAN_TRY(const auto calibration, find_calibration(engine));
   if (calibration) return std::string(kDefaultRecipe);
-  fmt::print(
-      stderr,
-      "kvspan: the cache is full rank; once `kvspan calibrate` has learned the directions of "
-      "{}, it will be {}\n",
+  note = fmt::format(
+      "kvspan: the cache is full rank; once `kvspan calibrate` has learned the directions of {}, "
+      "it "
+      "will be {}\n",
       engine.info().name, kDefaultRecipe);
   return std::string("full");
 }
@@ -39,7 +39,7 @@ Result<Session> open_session(const ModelFlags& flags) {
   session.engine->set_cancel_flag(&interrupted());
   std::string recipe = flags.recipe;
   if (recipe.empty()) {
-    KVSPAN_TRY(recipe, default_recipe(*session.engine));
+    KVSPAN_TRY(recipe, default_recipe(*session.engine, session.note));
   }
   KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
   KVSPAN_TRY(session.tokenizer, Tokenizer::open(path));
