@@ -32,6 +32,7 @@ Status check(const BandsParts& parts) {
   }
   for (const auto& [name, matrix] :
        {std::pair("analysis", parts.analysis), std::pair("synthesis", parts.synthesis)}) {
+    if (matrix.data == parts.analysis.data && !parts.weights.empty()) continue;
     if (matrix.shape[0] != d || matrix.shape[1] != d) {
       return fail(ErrorCode::kInvalidArgument, "bands code: {} is {} x {} instead of {} x {}", name,
                   matrix.shape[0], matrix.shape[1], d, d);
@@ -48,6 +49,15 @@ Status check(const BandsParts& parts) {
   if (parts.bits.size() != d) return fails("bits", parts.bits.size(), d);
   if (parts.steps.size() != d) return fails("steps", parts.steps.size(), d);
   if (parts.sigma.size() != d) return fails("sigma", parts.sigma.size(), d);
+  if (!parts.weights.empty() && parts.weights.size() != d) {
+    return fails("weights", parts.weights.size(), d);
+  }
+  for (const float weight : parts.weights) {
+    if (!(weight > 0.0f) || !std::isfinite(weight)) {
+      return fail(ErrorCode::kInvalidArgument, "bands code: a weight is {}; allowed: above 0",
+                  weight);
+    }
+  }
   if (parts.anchor_block < 0 || parts.anchor_block % static_cast<int>(kBandTokens) != 0) {
     return fail(ErrorCode::kInvalidArgument,
                 "bands code: anchor block of {} positions; allowed: multiples of {}, or 0",
@@ -69,6 +79,13 @@ void add_scaled(float factor, const float* from, std::int32_t n, float* to) noex
 Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& parts,
                                                            const std::shared_ptr<Ledger>& ledger,
                                                            MemoryKind kind) {
+  KVSPAN_TRY(std::shared_ptr<BandsCode> code, build(parts, ledger, kind));
+  return std::shared_ptr<const BandsCode>(std::move(code));
+}
+
+Result<std::shared_ptr<BandsCode>> BandsCode::build(const BandsParts& parts,
+                                                    const std::shared_ptr<Ledger>& ledger,
+                                                    MemoryKind kind) {
   KVSPAN_CHECK_OK(check(parts));
   if ((parts.anchor_block > 0 || parts.before_rope) && parts.key_dim > 0) {
     KVSPAN_CHECK_OK(check_rope(parts.rope, parts.key_dim));
@@ -96,7 +113,7 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& par
   code->places_ = static_cast<std::int32_t>(code->layout_.quads() * kBandQuad);
   code->store(parts, ledger);
   code->checksum_ = code->compute_checksum();
-  return std::shared_ptr<const BandsCode>(std::move(code));
+  return code;
 }
 
 void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
@@ -104,7 +121,13 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
   const auto floats = [&](std::size_t count) {
     return Buffer(count * sizeof(float), kind_, ledger);
   };
-  analysis_ = floats(d * n);
+  const bool follows = !parts.weights.empty();
+  if (follows) {
+    weights_ = floats(d);
+    std::copy(parts.weights.begin(), parts.weights.end(), weights_.as<float>());
+  } else {
+    analysis_ = floats(d * n);
+  }
   synthesis_ = floats(d * n);
   steps_ = floats(n);
   inverse_steps_ = floats(n);
@@ -114,7 +137,7 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
   for (std::size_t p = 0; p < layout_.stored(); ++p) {
     const std::size_t from = layout_.order()[p];
     for (std::size_t j = 0; j < d; ++j) {
-      analysis_.as<float>()[j * n + p] = parts.analysis.row(from)[j];
+      if (!follows) analysis_.as<float>()[j * n + p] = parts.analysis.row(from)[j];
       synthesis_.as<float>()[j * n + p] = parts.synthesis.row(j)[from];
     }
     steps_.as<float>()[p] = parts.steps[from];
@@ -193,7 +216,7 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
 }
 
 // B = M^-1/2 U with orthonormal U, so that squares of B's rows, over all components, are the
-// diagonal of M^-1.
+// diagonal of M^-1, unless M is known.
 void BandsCode::store_key_weights(const BandsParts& parts) {
   const auto d = static_cast<std::size_t>(width());
   const std::size_t half = parts.rope.angles.size();
@@ -201,9 +224,10 @@ void BandsCode::store_key_weights(const BandsParts& parts) {
   double most = 0.0;
   std::vector<double> inverse(static_cast<std::size_t>(key_width()));
   for (std::size_t i = 0; i < inverse.size(); ++i) {
-    for (std::size_t p = 0; p < d; ++p) {
+    for (std::size_t p = 0; p < d && parts.weights.empty(); ++p) {
       inverse[i] += double{parts.synthesis.row(i)[p]} * double{parts.synthesis.row(i)[p]};
     }
+    if (!parts.weights.empty()) inverse[i] = 1.0 / double{parts.weights[i]};
     most = std::max(most, inverse[i]);
   }
   for (std::size_t base = 0; base < inverse.size(); base += static_cast<std::size_t>(key_dim_)) {
@@ -282,8 +306,11 @@ void BandsCode::gather(const float* keys, const float* values, std::int32_t posi
 void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
                        float* work) const noexcept {
   std::fill_n(work, places_, 0.0f);
-  const float* a = analysis_.as<float>();
-  for (std::int32_t j = 0; j < width(); ++j, a += places_) add_scaled(z[j], a, places_, work);
+  const float* const weights = weights_.as<float>();
+  const float* a = weights != nullptr ? synthesis_.as<float>() : analysis_.as<float>();
+  for (std::int32_t j = 0; j < width(); ++j, a += places_) {
+    add_scaled(weights != nullptr ? weights[j] * z[j] : z[j], a, places_, work);
+  }
   float factor = 1.0f;
   *gain = 0;
   if (gain_) {
@@ -336,9 +363,10 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 }
 
 std::size_t BandsCode::bytes() const noexcept {
-  return analysis_.bytes() + synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
-         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
-         key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() + value_mean_.bytes();
+  return analysis_.bytes() + weights_.bytes() + synthesis_.bytes() + steps_.bytes() +
+         inverse_steps_.bytes() + lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() +
+         key_tiles_.bytes() + key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() +
+         value_mean_.bytes();
 }
 
 }  // namespace kvspan

@@ -10,7 +10,8 @@
 //                                    kept components, in 8 bits (codec/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
-// Immutable; shared by all sequences of a model.
+// Where errors count by a diagonal metric M, A = B'M, and only B is held.
+// Immutable; shared by all sequences of a model, or learnt from one and that one's own.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,9 @@
 
 namespace kvspan {
 
+class ByteReader;
+class ByteWriter;
+
 // What a code is made of; copied.
 struct BandsParts {
   std::int32_t heads = 1;
@@ -40,12 +44,15 @@ struct BandsParts {
   Rope rope;                             // of keys that are not coded after RoPE
   std::span<const float> key_mean;       // [heads * key_dim]
   std::span<const float> value_mean;     // [heads * value_dim]
-  TensorView<const float, 2> analysis;   // [D, D], a row for each component
+  TensorView<const float, 2> analysis;   // [D, D], a row for each component; unused with weights
   TensorView<const float, 2> synthesis;  // [D, D], a column for each component
   std::span<const std::uint8_t> bits;    // [D], 0 to 6 or 8
   std::span<const float> steps;          // [D], for c / g, of the widths that the layout gives
   std::span<const float> sigma;          // [D], root mean square of c
   bool gain = true;
+  // [D], above 0: the diagonal of the metric, from which and B the analysis follows; empty: it is
+  // given.
+  std::span<const float> weights = {};
 };
 
 class BandsCode {
@@ -133,6 +140,13 @@ class BandsCode {
   // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
   void restore(const float* c, std::int32_t position, float* keys, float* values) const noexcept;
 
+  // docs/formats/cache.md: what was learnt, of a code that has weights. `like` tells all the rest:
+  // heads, dimensions, anchors, RoPE and whether tokens have gains. What loads reads, codes and
+  // saves as the saved one did, bit for bit, and is safe to go on with, forged or not.
+  void save(ByteWriter& out) const;
+  static Result<std::shared_ptr<const BandsCode>> load(const BandsParts& like, ByteReader& in,
+                                                       const std::shared_ptr<Ledger>& ledger);
+
   // Of all that decides how bytes are read.
   std::uint64_t checksum() const noexcept { return checksum_; }
 
@@ -141,6 +155,9 @@ class BandsCode {
 
  private:
   BandsCode() = default;
+  static Result<std::shared_ptr<BandsCode>> build(const BandsParts& parts,
+                                                  const std::shared_ptr<Ledger>& ledger,
+                                                  MemoryKind kind);
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
   void make_scale_runs();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
@@ -155,7 +172,8 @@ class BandsCode {
   BandsLayout layout_;
   std::vector<ScaleRun> runs_;
   MemoryKind kind_ = MemoryKind::kShared;
-  Buffer analysis_;                                                  // A' [D, places]
+  Buffer analysis_;                                                  // A' [D, places], or none
+  Buffer weights_;                                                   // [D], where A' = M B
   Buffer synthesis_;                                                 // B [D, places]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
   Buffer key_tiles_, key_scales_, key_weights_;
