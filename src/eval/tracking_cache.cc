@@ -91,13 +91,14 @@ std::optional<Certificate> larger(const Certificate& a, const std::optional<Cert
 
 // The largest certificates of one query's heads; nothing where no residuals are kept.
 std::optional<Certificate> certified(const LayerShape& shape, std::int32_t kv_heads,
-                                     const SegmentList& list, const BandsTokens* bands,
+                                     const SegmentList& list, std::span<const BandsTokens> bands,
                                      const Queries& query) {
   LayerShape part = shape;
   part.kv_heads = kv_heads;
   part.query_heads = static_cast<std::int32_t>(query.rows.shape[1]);
   BandsSides sides;
-  if (bands != nullptr) sides = {&bands->keys, &bands->value_store()};
+  if (bands.size() > 1) return std::nullopt;  // learnt codes, under which none are kept
+  for (const BandsTokens& tokens : bands) sides = {&tokens.keys, &tokens.value_store()};
   std::vector<Certificate> all(query.rows.shape[1]);
   for (std::int32_t h = 0; h < kv_heads; ++h) {
     if (!certify(part, list, sides, query, h, {all.data(), {1, all.size()}})) return std::nullopt;
@@ -111,13 +112,13 @@ std::optional<Certificate> certified(const LayerShape& shape, std::int32_t kv_he
 
 // The keys of a group as attention reads them.
 struct TrackingCache::Rebuilt {
-  Rebuilt(const SegmentList& list, const BandsTokens* bands);
+  Rebuilt(const SegmentList& list, std::span<const BandsTokens> bands);
   std::size_t heads;
   std::vector<std::int32_t> positions;
   std::vector<float> keys;  // [tokens, heads, key_dim]
 };
 
-TrackingCache::Rebuilt::Rebuilt(const SegmentList& list, const BandsTokens* bands)
+TrackingCache::Rebuilt::Rebuilt(const SegmentList& list, std::span<const BandsTokens> bands)
     : heads(at(list.shape().heads)),
       positions(at(list.tokens())),
       keys(at(list.tokens()) * heads * at(list.shape().key_dim)) {
@@ -126,18 +127,19 @@ TrackingCache::Rebuilt::Rebuilt(const SegmentList& list, const BandsTokens* band
   const auto dk = at(list.shape().key_dim), dv = at(list.shape().value_dim);
   std::vector<float> values(n * heads * dv);
   full.read(0, {keys.data(), {n, heads, dk}}, {values.data(), {n, heads, dv}}, positions);
-  if (bands == nullptr) return;
   // Tokens that the list no longer holds; escaped ones are still there.
-  const BandsStore& store = bands->keys;
-  std::vector<float> c(at(store.code().places())), key(heads * dk), value(heads * dv);
-  for (std::int32_t t = 0; t < store.tokens(); ++t) {
-    if ((store.escaped(t / BandsStore::kTileTokens) >> (t % BandsStore::kTileTokens) & 1) != 0) {
-      continue;
+  for (const BandsTokens& tokens : bands) {
+    const BandsStore& store = tokens.keys;
+    std::vector<float> c(at(store.code().places())), key(heads * dk), value(heads * dv);
+    for (std::int32_t t = 0; t < store.tokens(); ++t) {
+      if ((store.escaped(t / BandsStore::kTileTokens) >> (t % BandsStore::kTileTokens) & 1) != 0) {
+        continue;
+      }
+      positions.push_back(store.first_position() + t);
+      store.coefficients(t, c.data());
+      store.code().restore(c.data(), positions.back(), key.data(), value.data());
+      keys.insert(keys.end(), key.begin(), key.end());
     }
-    positions.push_back(store.first_position() + t);
-    store.coefficients(t, c.data());
-    store.code().restore(c.data(), positions.back(), key.data(), value.data());
-    keys.insert(keys.end(), key.begin(), key.end());
   }
 }
 

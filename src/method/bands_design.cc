@@ -10,6 +10,7 @@
 #include "base/fail.h"
 #include "base/thread_pool.h"
 #include "cache/rope.h"
+#include "method/bands_parts.h"
 #include "method/bit_allocation.h"
 #include "method/learned_code.h"
 #include "method/rotated_moment.h"
@@ -20,6 +21,10 @@ namespace {
 constexpr double kGainBits = 8.0;
 // Of the bits, where keys and values share them; flat within a factor of 2 of alpha.
 constexpr double kKeyShare = 0.41, kValueShare = 0.59;
+// Of a sequence's own codes, which are saved with it: what a side without any variance, or a
+// direction without any, would leave without bound.
+constexpr double kMostBalance = 1e8;
+constexpr float kLeastSpread = 1e-12f;
 
 // What one code is designed from: some heads of one layer, keys, values or both.
 struct Unit {
@@ -94,7 +99,8 @@ class Designer {
     const double key_factor = measured ? double{learnt(u).key_weight} : alpha;
     const double value_factor = measured ? double{learnt(u).value_weight} : 1.0;
     if (!options_.query_metric) {
-      for (std::size_t i = 0; i < nk + nv; ++i) metric(i, i) = 1.0;
+      const bool weighed = options_.balance != BandsOptions::Balance::kNone;
+      for (std::size_t i = 0; i < nk + nv; ++i) metric(i, i) = weighed && i < nk ? alpha : 1.0;
       return metric;
     }
     if (u.keys) {
@@ -124,28 +130,27 @@ class Designer {
 
   // Steps from the calibration's samples, then the code.
   Status finish(Unit& u, const std::shared_ptr<Ledger>& ledger) const {
-    const LayerShape& l = layer(u);
     const std::size_t d = u.moment.second.rows();
-    BandsParts parts;
-    parts.heads = u.heads.count;
-    parts.key_dim = u.keys ? l.key_dim : 0;
-    parts.value_dim = u.values ? l.value_dim : 0;
-    parts.anchor_block = u.keys ? options_.anchor : 0;
-    parts.before_rope = u.keys && domain() == Domain::kPreRopeKey;
-    if (domain() != Domain::kPostRopeKey) parts.rope = l.rope;
+    BandsParts parts = bands_parts(layer(u), u.heads.count, u.keys, u.values, options_);
     const std::vector<float> key_mean(
         u.moment.mean.begin(), u.moment.mean.begin() + static_cast<std::ptrdiff_t>(key_width(u)));
     const std::vector<float> value_mean(
         u.moment.mean.begin() + static_cast<std::ptrdiff_t>(key_width(u)), u.moment.mean.end());
     parts.key_mean = key_mean;
     parts.value_mean = value_mean;
-    parts.analysis = u.transform.analysis.view();
+    std::vector<float> weights(options_.own ? d : 0);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = static_cast<float>(u.metric(i, i));
+    }
+    parts.weights = weights;
+    if (!options_.own) parts.analysis = u.transform.analysis.view();
     parts.synthesis = u.transform.synthesis.view();
     parts.bits = u.bits;
-    parts.gain = options_.gain;
     std::vector<float> sigma(d), steps(d, 1.0f);
-    for (std::size_t i = 0; i < d; ++i)
+    for (std::size_t i = 0; i < d; ++i) {
       sigma[i] = static_cast<float>(std::sqrt(u.transform.power[i]));
+      if (options_.own && sigma[i] > 0.0f) sigma[i] = std::max(sigma[i], kLeastSpread);
+    }
     parts.sigma = sigma;
     KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits));
     const Matrix c = sample_coefficients(u, layout, sigma);
@@ -155,7 +160,8 @@ class Designer {
       steps[layout.order()[p]] = static_cast<float>(fit_midrise(column, layout.width(p)).step);
     }
     parts.steps = steps;
-    KVSPAN_TRY(u.code, BandsCode::create(parts, ledger));
+    const MemoryKind kind = options_.own ? MemoryKind::kBases : MemoryKind::kShared;
+    KVSPAN_TRY(u.code, BandsCode::create(parts, ledger, kind));
     return {};
   }
 
@@ -248,7 +254,8 @@ double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& valu
                   const BandsOptions& options) {
   const double key_budget = 2.0 * kKeyShare * options.bits;
   const double value_budget = 2.0 * kValueShare * options.bits;
-  if (key_budget > options.levels.lowest() && value_budget < options.levels.highest()) {
+  if (options.balance == BandsOptions::Balance::kSlope && key_budget > options.levels.lowest() &&
+      value_budget < options.levels.highest()) {
     return slope_for(powers_of(values), value_budget, options.levels) /
            slope_for(powers_of(keys), key_budget, options.levels);
   }
@@ -307,7 +314,8 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
     const std::shared_ptr<Ledger>& ledger) {
   const Designer designer(shape, calibration, options);
-  ThreadPool pool(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u)));
+  const unsigned cores = options.own ? 1 : std::thread::hardware_concurrency();
+  ThreadPool pool(static_cast<int>(std::clamp(cores, 1u, 16u)));
   const auto for_each = [&](std::vector<Unit*> units, auto&& work) -> Status {
     pool.run([&](Team& team) {
       for (int i; (i = team.take()) < static_cast<int>(units.size());) {
@@ -353,7 +361,9 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
   KVSPAN_CHECK_OK(analyse(values, 1.0));
   if (options.joint) {
     both = make_units(true, true);
-    KVSPAN_CHECK_OK(analyse(both, key_weight(pointers(keys), pointers(values), options)));
+    double alpha = key_weight(pointers(keys), pointers(values), options);
+    if (options.own) alpha = std::clamp(alpha, 1.0 / kMostBalance, kMostBalance);
+    KVSPAN_CHECK_OK(analyse(both, alpha));
     KVSPAN_CHECK_OK(allocate(pointers(both), options.bits, options));
   }
   std::vector<Unit*> coded = options.joint ? pointers(both) : pointers(keys);

@@ -22,7 +22,14 @@ struct BandsOptions {
   std::int32_t anchor = 64;  // 0: keys after RoPE, or before it
   bool before_rope = false;
   bool gain = true;
-  bool query_metric = true;  // else all errors count alike
+  bool query_metric = true;  // else errors count alike within a side
+  // Keys against values where both are coded together: so that a bit buys as much in either, so
+  // that both are equally loud, or not weighed at all.
+  enum class Balance : std::uint8_t { kSlope, kLoudness, kNone };
+  Balance balance = Balance::kSlope;
+  // Codes learnt from one sequence: its own (MemoryKind::kBases), in half the room
+  // (BandsParts::weights; not with query_metric), designed by the calling thread alone.
+  bool own = false;
 };
 
 struct GroupBands {

@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "cache/bands_residuals.h"
+#include "method/learn_bands.h"
 #include "method/state_bytes.h"
 #include "method/unit_policy.h"
 
@@ -65,19 +66,18 @@ void BandsPolicy::clear() {
 
 Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first,
                               std::int32_t at) {
-  BandsTokens& bands = *group.bands();
+  BandsTokens& bands = group.bands().back();
   const std::int32_t start = rows.positions[first];
-  const std::int32_t wanted = bands.keys.empty() ? (start + static_cast<std::int32_t>(kTile) - 1) /
-                                                       static_cast<std::int32_t>(kTile) *
-                                                       static_cast<std::int32_t>(kTile)
-                                                 : bands.keys.next_position();
-  if (start != wanted ||
+  constexpr auto size = static_cast<std::int32_t>(kTile);
+  const std::int32_t next =
+      group.bands_end() > 0 ? group.bands_end() : (start + size - 1) / size * size;
+  if (start != next ||
       rows.positions[first + kTile - 1] != start + static_cast<std::int32_t>(kTile) - 1) {
     return fail(
         ErrorCode::kUnsupported,
         "bands codes consecutive positions from a multiple of {}; found {} to {} where {} was "
         "next",
-        kTile, start, rows.positions[first + kTile - 1], wanted);
+        kTile, start, rows.positions[first + kTile - 1], next);
   }
   const TileCodes keys = encode(bands.keys, rows, first);
   TileCodes values;
@@ -107,31 +107,64 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
   return {};
 }
 
-// With ends at 8 bits, tile by tile: the oldest full-rank one becomes an int8 segment, and when
-// more of those wait than `recent` asks for beside the full-rank rows, the oldest is coded. The
-// order of these steps, and so the segments, does not depend on how the rows came.
+std::int32_t BandsPolicy::oldest(const Group& group) const noexcept {
+  return (options_.narrow_ends ? options_.sink : group.options().sink) +
+         static_cast<std::int32_t>(escaped_);
+}
+
+std::int32_t BandsPolicy::wanted(const Group& group) const noexcept {
+  return group.bands().empty() ? options_.learn : options_.refresh;
+}
+
+Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
+  const std::int32_t waits = group.settled() - oldest(group);
+  const RowBlock rows = group.read_tokens(oldest(group), waits);
+  if (wanted(group) > 0) {
+    const std::shared_ptr<Ledger>& ledger = group.list().ledger();
+    KVSPAN_TRY(const GroupBands learnt, learn_bands(group.layer(), rows, *options_.design, ledger));
+    BandsTokens tokens{BandsStore(learnt.keys, ledger), std::nullopt};
+    if (learnt.values != learnt.keys) tokens.values = BandsStore(learnt.values, ledger);
+    group.add_bands(std::move(tokens));
+    usual_ = 0.0;  // errors under another code
+  }
+  for (std::int32_t i = 0; i < n; i += static_cast<std::int32_t>(kTile)) {
+    KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i), oldest(group)));
+  }
+  return {};
+}
+
+// Tile by tile: the oldest full-rank one becomes an int8 segment, and when enough of those wait,
+// the oldest are coded. The order of these steps, and so the segments, does not depend on how the
+// rows came.
 Status BandsPolicy::settle_narrow(Group& group) {
   constexpr auto tile = static_cast<std::int32_t>(kTile);
-  const OneCode keys(options_.ends->keys->start), values(options_.ends->values->start);
+  const OneCode keys(options_.narrow->keys->start), values(options_.narrow->values->start);
   const auto narrow = [&](std::int32_t n) {
     return group.code(group.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
   };
-  if (group.settled() < options_.sink) {
+  if (options_.narrow_ends && group.settled() < options_.sink) {
     if (group.waiting() < options_.sink) return {};
     KVSPAN_CHECK_OK(narrow(options_.sink));
   }
-  const std::int32_t kept = std::max(0, options_.recent - 1) / tile * tile;
-  while (group.waiting() >= 2 * tile) {
+  // Rows that stay at full rank, and tokens that stay at 8 bits.
+  const std::int32_t full = options_.narrow_ends ? tile : options_.recent;
+  const std::int32_t kept =
+      options_.narrow_ends ? std::max(0, options_.recent - 1) / tile * tile : 0;
+  while (group.waiting() >= full + tile) {
+    if (!options_.narrow_ends && wanted(group) == 0) return settle_wide(group);
     KVSPAN_CHECK_OK(narrow(tile));
-    const std::int32_t oldest = options_.sink + static_cast<std::int32_t>(escaped_);
-    if (group.settled() - oldest < kept + tile) continue;
-    KVSPAN_CHECK_OK(code_tile(group, group.read_tokens(oldest, tile), 0, oldest));
+    const std::int32_t n = std::max(wanted(group), tile);
+    if (group.settled() - oldest(group) < kept + n) continue;
+    KVSPAN_CHECK_OK(code_narrow(group, n));
   }
   return {};
 }
 
 Status BandsPolicy::settle(Group& group) {
-  if (options_.ends) return settle_narrow(group);
+  return options_.narrow ? settle_narrow(group) : settle_wide(group);
+}
+
+Status BandsPolicy::settle_wide(Group& group) {
   constexpr auto tile = static_cast<std::int32_t>(kTile);
   const std::int32_t tiles = (group.waiting() - options_.recent) / tile;
   if (tiles < 1) return {};
@@ -142,6 +175,17 @@ Status BandsPolicy::settle(Group& group) {
   return {};
 }
 
+std::string BandsPolicy::code_source(const Group& group) const {
+  if (options_.learn == 0) return "designed from a calibration before the text began";
+  const std::int32_t waits = std::max(0, group.settled() - oldest(group));
+  if (group.bands().empty()) {
+    return fmt::format("none yet: {} of {} tokens that it is learnt from wait at 8 bits", waits,
+                       options_.learn);
+  }
+  return fmt::format("learnt from this text, {} times; the last from tokens at {} on",
+                     group.bands().size(), group.bands().back().keys.first_position());
+}
+
 Status BandsPolicy::save(const StateWriter& to) const {
   to.out.put(coded_);
   to.out.put(escaped_);
@@ -150,7 +194,7 @@ Status BandsPolicy::save(const StateWriter& to) const {
 }
 
 Status BandsPolicy::load(const Group& group, const StateReader& from) {
-  KVSPAN_CHECK_OK(check_segments(group, {.plan = options_.ends.get()}, from.in));
+  KVSPAN_CHECK_OK(check_segments(group, {.plan = options_.narrow.get()}, from.in));
   KVSPAN_TRY(coded_, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
   KVSPAN_TRY(escaped_, get_between<std::int64_t>("tokens escaped", 0, coded_, from.in));
   return from.in.get_finite("usual coding error", std::span<double>(&usual_, 1),

@@ -59,8 +59,14 @@ std::int32_t Group::settled() const noexcept {
 }
 
 std::int32_t Group::next_position() const noexcept {
-  const std::int32_t listed = list_.next_position();
-  return bands_ && !bands_->keys.empty() ? std::max(listed, bands_->keys.next_position()) : listed;
+  return std::max(list_.next_position(), bands_end());
+}
+
+std::int32_t Group::bands_end() const noexcept {
+  for (std::size_t i = bands_.size(); i-- > 0;) {
+    if (!bands_[i].keys.empty()) return bands_[i].keys.next_position();
+  }
+  return 0;
 }
 
 void Group::move_out(std::int32_t first, std::span<const std::uint8_t> escape) {
@@ -152,9 +158,10 @@ void Group::truncate(std::int32_t position) {
 
 void Group::clear() noexcept {
   list_.clear();
-  if (bands_) {
-    bands_->keys.clear();
-    if (bands_->values) bands_->values->clear();
+  if (options_.learns) bands_.clear();
+  for (BandsTokens& bands : bands_) {
+    bands.keys.clear();
+    if (bands.values) bands.values->clear();
   }
   scores_ = {};
   settled_ = 0;

@@ -28,12 +28,19 @@ namespace kvspan {
 struct StateWriter;  // method/state_bytes.h
 struct StateReader;
 
-// Tokens that left the list for bands: keys and values in one store, or in two.
+// Tokens that left the list for bands, all under the same codes: keys and values in one store, or
+// in two.
 struct BandsTokens {
   BandsStore keys;
   std::optional<BandsStore> values;  // none: `keys` holds both
 
   const BandsStore& value_store() const noexcept { return values ? *values : keys; }
+};
+
+// What of a group's bands codes is known before anything was learnt: no means, directions or bits.
+struct BandsShape {
+  BandsParts keys;
+  std::optional<BandsParts> values;  // none: `keys` is of both
 };
 
 // Which heads a group has, and how it keeps its full-rank ends.
@@ -45,6 +52,9 @@ struct GroupOptions {
   bool moves = true;       // rows leave the full-rank ends again
   bool residuals = false;  // kept for certificates
   bool scores = false;     // of received attention, kept per token
+  bool bands = false;      // tokens leave the list for bands
+  // Codes of bands are learnt from the sequence, and its own; null: they were there before it.
+  std::shared_ptr<const BandsShape> learns = nullptr;
 };
 
 // Rows read out of the cache as floats, oldest first; keys after RoPE.
@@ -69,10 +79,13 @@ class Group {
   SegmentList& list() noexcept { return list_; }
   const SegmentList& list() const noexcept { return list_; }
 
-  // Null unless the group's method is bands.
-  BandsTokens* bands() noexcept { return bands_ ? &*bands_ : nullptr; }
-  const BandsTokens* bands() const noexcept { return bands_ ? &*bands_ : nullptr; }
-  void set_bands(BandsTokens bands) { bands_ = std::move(bands); }
+  // Of bands: given codes have one element, perhaps still without tokens; learnt ones an element
+  // for each time something was learnt, positions increasing. Tokens are added to the last.
+  std::span<BandsTokens> bands() noexcept { return bands_; }
+  std::span<const BandsTokens> bands() const noexcept { return bands_; }
+  void add_bands(BandsTokens bands) { bands_.push_back(std::move(bands)); }
+  // One beyond the last position that bands hold; 0 where they hold none.
+  std::int32_t bands_end() const noexcept;
 
   // One beyond the last position held, wherever.
   std::int32_t next_position() const noexcept;
@@ -120,7 +133,7 @@ class Group {
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;
   SegmentList list_;
-  std::optional<BandsTokens> bands_;
+  std::vector<BandsTokens> bands_;
   TokenScores scores_;
   std::int32_t settled_ = 0;
   std::int32_t changed_at_ = 0;

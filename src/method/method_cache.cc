@@ -43,6 +43,14 @@ std::vector<float> spread(const std::vector<float>& numbers,
   return all;
 }
 
+// Codes of a sequence's own belong to one store each.
+void add_bytes(const BandsStore& store, CacheBytes& bytes) {
+  bytes.coefficients += store.payload_bytes();
+  bytes.scales += store.gain_bytes();
+  bytes.positions += store.residual_bytes();
+  if (store.code().memory_kind() == MemoryKind::kBases) bytes.bases += store.code().bytes();
+}
+
 }  // namespace
 
 MethodCache::Member::Member(const LayerShape& layer, const PreparedGroup& prepared,
@@ -51,7 +59,7 @@ MethodCache::Member::Member(const LayerShape& layer, const PreparedGroup& prepar
       policy(prepared.make_policy ? prepared.make_policy(ledger) : nullptr),
       selector(prepared.make_selector ? prepared.make_selector(ledger) : nullptr),
       observed_queries(prepared.observed_queries) {
-  if (prepared.bands) group.set_bands(prepared.bands(ledger));
+  if (prepared.bands) group.add_bands(prepared.bands(ledger));
 }
 
 MethodCache::Member::Member(const Member& other)
@@ -292,7 +300,7 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
   if (team.leader()) from.queries = n;
-  if (from.members.front().group.bands() != nullptr) {
+  if (from.members.front().group.options().bands) {
     return attend_with_bands(from, shape, queries, out, scratch, team);
   }
   if (observed == 0 && from.reads_lists()) {
@@ -334,8 +342,6 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
   KVSPAN_CHECK_OK(attend_segments(shape, from.groups, queries, out, from.bands_lse, scratch, team));
   const std::int32_t per_head = shape.query_heads / shape.kv_heads;
   for (Member& member : from.members) {
-    const BandsTokens& bands = *member.group.bands();
-    if (bands.keys.empty()) continue;
     const GroupOptions& options = member.group.options();
     const std::int32_t first = options.first_head * per_head, count = options.heads * per_head;
     Queries part = queries;
@@ -343,8 +349,11 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
     TensorView<float, 2> lse = from.bands_lse;
     lse.data += first;
     lse.shape[1] = static_cast<std::size_t>(count);
-    KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part,
-                                 heads_of(out, first, count), lse, true, scratch.bands(), team));
+    for (const BandsTokens& bands : member.group.bands()) {
+      if (bands.keys.empty()) continue;
+      KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part,
+                                   heads_of(out, first, count), lse, true, scratch.bands(), team));
+    }
   }
   team.barrier();  // settling fills the stores that others may still be looking at
   return {};
@@ -382,13 +391,13 @@ Status MethodCache::truncate(std::int32_t n) {
   // Tiles of bands give no token back, not even those of a step that failed in a later layer.
   for (const Layer& layer : layers_) {
     for (const Member& member : layer.members) {
-      const BandsTokens* bands = member.group.bands();
-      if (bands == nullptr || bands->keys.empty() || bands->keys.next_position() <= n) continue;
+      const std::int32_t packed = member.group.bands_end();
+      if (packed <= n) continue;
       return fail(
           ErrorCode::kInvalidArgument,
           "cannot go back to {} tokens: {} has packed those up to {}; allowed: 0, or {} and "
           "more",
-          n, prepared_->recipe, bands->keys.next_position(), bands->keys.next_position());
+          n, prepared_->recipe, packed, packed);
     }
   }
   for (Layer& layer : layers_) {
@@ -430,15 +439,9 @@ CacheBytes MethodCache::bytes() const {
     for (const Member& member : layer.members) {
       member.group.list().add_bytes(bytes, codes);
       bytes.positions += member.group.score_bytes();
-      if (const BandsTokens* bands = member.group.bands()) {
-        bytes.coefficients += bands->keys.payload_bytes();
-        bytes.scales += bands->keys.gain_bytes();
-        bytes.positions += bands->keys.residual_bytes();
-        if (bands->values) {
-          bytes.coefficients += bands->values->payload_bytes();
-          bytes.scales += bands->values->gain_bytes();
-          bytes.positions += bands->values->residual_bytes();
-        }
+      for (const BandsTokens& bands : member.group.bands()) {
+        add_bytes(bands.keys, bytes);
+        if (bands.values) add_bytes(*bands.values, bytes);
       }
       if (member.policy) {
         bytes.sketches += member.policy->sketch_bytes();

@@ -70,6 +70,40 @@ Status expect_shape(const CacheShape& shape, ByteReader& in) {
   return {};
 }
 
+Status check_same_tokens(const BandsTokens& bands, const ByteReader& in) {
+  const BandsStore& values = bands.value_store();
+  if (values.tiles() == bands.keys.tiles() &&
+      values.first_position() == bands.keys.first_position()) {
+    return {};
+  }
+  return fail(ErrorCode::kCorruptData,
+              "{}: keys and values of bands before byte {} hold different tokens", in.what(),
+              in.offset());
+}
+
+// Under codes that are there already.
+Status load_tokens(BandsTokens& bands, ByteReader& in) {
+  KVSPAN_CHECK_OK(bands.keys.load(in));
+  if (bands.values) KVSPAN_CHECK_OK(bands.values->load(in));
+  return check_same_tokens(bands, in);
+}
+
+Result<BandsTokens> load_learnt(const BandsShape& shape, const StateReader& from) {
+  const auto side = [&](const BandsParts& like) -> Result<BandsStore> {
+    KVSPAN_TRY(auto code, BandsCode::load(like, from.in, from.ledger));
+    BandsStore store(std::move(code), from.ledger);
+    KVSPAN_CHECK_OK(store.load(from.in));
+    return store;
+  };
+  BandsTokens bands;
+  KVSPAN_TRY(bands.keys, side(shape.keys));
+  if (shape.values) {
+    KVSPAN_TRY(bands.values, side(*shape.values));
+  }
+  KVSPAN_CHECK_OK(check_same_tokens(bands, from.in));
+  return bands;
+}
+
 // The same error, with the group that it is about.
 Error in_group(Error error, std::size_t layer, std::size_t group) {
   error.message += fmt::format(" (layer {}, group {})", layer, group);
@@ -83,9 +117,13 @@ void Group::save(const StateWriter& to) const {
   to.out.put(settled_);
   to.out.put(changed_at_);
   scores_.save(to.out);
-  if (bands_) {
-    bands_->keys.save(to.out);
-    if (bands_->values) bands_->values->save(to.out);
+  if (options_.learns) to.out.put(static_cast<std::uint32_t>(bands_.size()));
+  for (const BandsTokens& bands : bands_) {
+    for (const BandsStore* store : {&bands.keys, bands.values ? &*bands.values : nullptr}) {
+      if (store == nullptr) continue;
+      if (options_.learns) store->code().save(to.out);
+      store->save(to.out);
+    }
   }
 }
 
@@ -96,13 +134,19 @@ Status Group::load(const StateReader& from) {
   KVSPAN_TRY(changed_at_, get_between<std::int32_t>("changed up to", 0, kMostTokens + 1, in));
   KVSPAN_CHECK_OK(
       scores_.load("attention received", options_.scores ? list_.tokens() : 0, in, from.ledger));
-  if (!bands_) return {};
-  KVSPAN_CHECK_OK(bands_->keys.load(in));
-  if (!bands_->values) return {};
-  KVSPAN_CHECK_OK(bands_->values->load(in));
-  if (bands_->values->tiles() != bands_->keys.tiles() ||
-      bands_->values->first_position() != bands_->keys.first_position()) {
-    return fail(ErrorCode::kCorruptData, "keys and values of bands hold different tokens");
+  if (!options_.learns) {
+    for (BandsTokens& bands : bands_) KVSPAN_CHECK_OK(load_tokens(bands, in));
+    return {};
+  }
+  KVSPAN_TRY(const auto count, in.get<std::uint32_t>("codes learnt"));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::int32_t end = bands_end();
+    KVSPAN_TRY(BandsTokens bands, load_learnt(*options_.learns, from));
+    if (!bands.keys.empty() && bands.keys.first_position() < end) {
+      return in.wrong("first position of bands", 0, bands.keys.first_position(),
+                      fmt::format("{} or more, beyond the tokens of the code before", end));
+    }
+    add_bands(std::move(bands));
   }
   return {};
 }

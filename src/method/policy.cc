@@ -5,6 +5,10 @@
 
 namespace kvspan {
 
+std::string Policy::code_source(const Group&) const {
+  return {};
+}
+
 Status Policy::save(const StateWriter&) const {
   return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be saved");
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/memory.h"
@@ -38,6 +39,8 @@ class Policy {
   virtual std::size_t sketch_bytes() const noexcept { return 0; }
   // Adds the codes that the policy itself holds, used by a segment or not.
   virtual void add_codes(std::vector<const Code*>&) const {}
+  // Which code its tokens have and where that comes from, for people; empty: as the recipe says.
+  virtual std::string code_source(const Group& group) const;
   // All that was learnt from this sequence, and the same read into a fresh policy of the same
   // recipe; `group` has its tokens by then. Fails on what save would not have written, and where a
   // policy cannot be saved.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// bands: codes of all layers designed together, tokens in tiles.
+// bands: codes of all layers designed together, or learnt by each group alone; tokens in tiles.
 #include <algorithm>
 #include <utility>
 
 #include "base/fail.h"
 #include "method/bands_design.h"
+#include "method/bands_parts.h"
 #include "method/bands_policy.h"
 #include "method/prepare_parts.h"
 #include "method/quant_codes.h"
@@ -23,6 +24,11 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
   options.before_rope = m.word("rope") == "pre";
   options.gain = m.word("gain") == "token";
   options.query_metric = m.word("metric") == "query";
+  options.own = m.word("calib") == "online";
+  // On activations of real models equal loudness errs 1/5 less than equal slopes: few rows leave
+  // slopes uncertain.
+  if (options.own) options.balance = BandsOptions::Balance::kLoudness;
+  if (!options.query_metric && !options.own) options.balance = BandsOptions::Balance::kNone;
   if (m.has("kbits")) {
     options.key_bits = m.number("kbits");
     options.value_bits = m.number("vbits");
@@ -42,9 +48,11 @@ Status refuse_what_is_not_there(const RecipePart& m) {
                 "bands: rope=post has no joint moments of keys and values; allowed with it: "
                 "share=layer, group or head");
   }
-  if (m.word("calib") == "online") {
-    return fail(ErrorCode::kInvalidArgument,
-                "bands: calib=online is not available; allowed: file (kvspan calibrate makes it)");
+  if (m.word("calib") == "online" && m.on("certify")) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "bands: certify=on bounds errors against rows as they came, and with calib=online rows "
+        "are rounded to 8 bits before they are coded; allowed with it: calib=file");
   }
   if (m.word("ends") == "int8" && m.on("certify")) {
     return fail(
@@ -55,10 +63,10 @@ Status refuse_what_is_not_there(const RecipePart& m) {
   return {};
 }
 
-// How ends are held at 8 bits, llama.cpp's way.
-class Int8Ends {
+// How rows are held at 8 bits, llama.cpp's way.
+class Int8Rows {
  public:
-  explicit Int8Ends(std::shared_ptr<Ledger> shared)
+  explicit Int8Rows(std::shared_ptr<Ledger> shared)
       : quant_(Recipe::parse("quant:bits=8,rotate=none").value()),
         codes_(quant_.method(), std::move(shared)) {}
 
@@ -76,12 +84,51 @@ class Int8Ends {
   QuantCodes codes_;
 };
 
+std::int32_t in_tiles(std::int64_t tokens) {
+  const auto tile = static_cast<std::int64_t>(kBandTokens);
+  return static_cast<std::int32_t>((tokens + tile - 1) / tile * tile);
+}
+
+// Ends, how rows wait, and the policy; codes come from elsewhere.
+Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer, HeadRange heads,
+                                    const BandsOptions& options, Int8Rows& int8) {
+  PreparedGroup group;
+  group.options.first_head = heads.first;
+  group.options.heads = heads.count;
+  group.options.bands = true;
+  group.options.residuals = m.on("certify");
+  BandsPolicyOptions policy;
+  policy.recent = static_cast<std::int32_t>(m.count("recent"));
+  policy.escape = m.number("escape");
+  policy.narrow_ends = m.word("ends") == "int8";
+  // Tiles begin at multiples of 16.
+  (policy.narrow_ends ? policy.sink : group.options.sink) = in_tiles(m.count("sink"));
+  if (policy.narrow_ends || options.own) {
+    KVSPAN_TRY(policy.narrow, int8.plan(layer, heads));
+    group.codes = {policy.narrow->keys->start, policy.narrow->values->start};
+  }
+  if (options.own) {
+    policy.learn = in_tiles(m.count("learn"));
+    policy.refresh = in_tiles(m.count("refresh"));
+    policy.design = std::make_shared<const BandsOptions>(options);
+    const auto parts = [&](bool keys, bool values) {
+      return bands_parts(layer, heads.count, keys, values, options);
+    };
+    BandsShape shape{parts(true, options.joint), std::nullopt};
+    if (!options.joint) shape.values = parts(false, true);
+    group.options.learns = std::make_shared<const BandsShape>(std::move(shape));
+  }
+  group.make_policy = [policy](const auto&) { return std::make_unique<BandsPolicy>(policy); };
+  return group;
+}
+
 }  // namespace
 
 PreparedLayers prepare_bands(const PrepareInput& in) {
   const RecipePart& m = in.method;
   KVSPAN_CHECK_OK(refuse_what_is_not_there(m));
-  const BandsOptions options = options_of(m, has_layer_weights(*in.calibration));
+  const bool online = m.word("calib") == "online";
+  const BandsOptions options = options_of(m, !online && has_layer_weights(*in.calibration));
   std::vector<std::vector<HeadRange>> groups;
   for (const LayerShape& layer : in.shape.layers) {
     if (m.word("share") == "kv") {
@@ -90,39 +137,26 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
       groups.push_back(head_groups(layer, m));
     }
   }
-  KVSPAN_TRY(const auto designed,
-             design_bands(in.shape, *in.calibration, groups, options, in.shared));
-  Int8Ends int8_ends(in.shared);
-  std::vector<PreparedLayer> layers;
-  for (std::size_t l = 0; l < designed.size(); ++l) {
-    PreparedLayer layer;
-    for (const GroupBands& code : designed[l]) {
-      PreparedGroup group;
-      group.options.first_head = code.heads.first;
-      group.options.heads = code.heads.count;
-      // Tiles begin at multiples of 16.
-      const auto tile = static_cast<std::int64_t>(kBandTokens);
-      const auto sink = static_cast<std::int32_t>((m.count("sink") + tile - 1) / tile * tile);
-      BandsPolicyOptions policy;
-      policy.recent = static_cast<std::int32_t>(m.count("recent"));
-      policy.escape = m.number("escape");
-      if (m.word("ends") == "int8") {
-        policy.sink = sink;
-        KVSPAN_TRY(policy.ends, int8_ends.plan(in.shape.layers[l], code.heads));
-        group.codes = {policy.ends->keys->start, policy.ends->values->start};
-      } else {
-        group.options.sink = sink;
+  std::vector<std::vector<GroupBands>> designed;
+  if (!online) {
+    KVSPAN_TRY(designed, design_bands(in.shape, *in.calibration, groups, options, in.shared));
+  }
+  Int8Rows int8(in.shared);
+  std::vector<PreparedLayer> layers(groups.size());
+  for (std::size_t l = 0; l < groups.size(); ++l) {
+    for (std::size_t g = 0; g < groups[l].size(); ++g) {
+      KVSPAN_TRY(PreparedGroup group,
+                 prepare_group(m, in.shape.layers[l], groups[l][g], options, int8));
+      if (!online) {
+        group.bands = [code = designed[l][g],
+                       residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {
+          BandsTokens tokens{BandsStore(code.keys, ledger, residuals), std::nullopt};
+          if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger, residuals);
+          return tokens;
+        };
       }
-      group.make_policy = [policy](const auto&) { return std::make_unique<BandsPolicy>(policy); };
-      group.options.residuals = m.on("certify");
-      group.bands = [code, residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {
-        BandsTokens tokens{BandsStore(code.keys, ledger, residuals), std::nullopt};
-        if (code.values != code.keys) tokens.values = BandsStore(code.values, ledger, residuals);
-        return tokens;
-      };
-      layer.groups.push_back(std::move(group));
+      layers[l].groups.push_back(std::move(group));
     }
-    layers.push_back(std::move(layer));
   }
   return layers;
 }

@@ -22,17 +22,21 @@ constexpr std::array<KeyDeclaration, 18> kBandsKeys{
          "errors count by what queries and the output projection see, or all alike"),
     share("escape", "0.5%", 0.0, 0.5,
           "share of tokens, those with massive activations, that stay exact"),
-    word("calib", "file", "file|online", "code from a calibration, or from the text's own start"),
-    count("learn", "2048", 64, kMaxTokens,
-          "first tokens, held at 8 bits, whose moments give the code (calib=online)"),
+    word("calib", "file", "file|online",
+         "code from a calibration, or from the text's own start, without one (and then none is "
+         "used)"),
+    count("learn", "2048", 48, kMaxTokens,
+          "tokens after the sink, held at 8 bits until there are so many, whose moments give the "
+          "code (calib=online)"),
     count("refresh", "0", 0, kMaxTokens,
-          "derive the code anew after so many tokens; 0: never (calib=online)"),
+          "so many later tokens wait at 8 bits in turn and give the next code; 0: one code for "
+          "all (calib=online)"),
     sink_key("32"),
     recent_key("128"),
     word("ends", "f16", "f16|int8", "how sink and recent tokens are stored"),
     kCertify};
 constexpr std::string_view kBitsReason = "bits is the average of both";
-constexpr std::array<KeyRule, 10> kBandsRules{{
+constexpr std::array<KeyRule, 11> kBandsRules{{
     {KeyRule::Kind::kExcludes, "kbits", "bits", {}, {}, kBitsReason},
     {KeyRule::Kind::kExcludes, "vbits", "bits", {}, {}, kBitsReason},
     {KeyRule::Kind::kTogether, "kbits", "vbits", {}, {}, "bits sets both at once"},
@@ -68,6 +72,8 @@ constexpr std::array<KeyRule, 10> kBandsRules{{
      "online",
      {},
      "a calibration file gives one code for all texts"},
+    {KeyRule::Kind::kImplies, "metric", "calib", "online", "iso",
+     "the text does not tell what queries and the output projection see"},
 }};
 
 // An average between the lowest and the highest level can be met; nothing else can.

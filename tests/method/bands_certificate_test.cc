@@ -123,7 +123,7 @@ void check_call(const MethodCache& cache, const SyntheticText& text, int layer,
     Queries asked = queries;
     asked.rows.data = queries.rows.row(0, first_head * per_head);
     asked.rows.shape[1] = std::size_t(part.query_heads);
-    const BandsSides sides{&group.bands()->keys, &group.bands()->value_store()};
+    const BandsSides sides{&group.bands().front().keys, &group.bands().front().value_store()};
     std::vector<Certificate> bounds(queries.positions.size() * std::size_t(part.query_heads));
     const TensorView<Certificate, 2> view{
         bounds.data(), {queries.positions.size(), std::size_t(part.query_heads)}};
@@ -139,7 +139,7 @@ void check_call(const MethodCache& cache, const SyntheticText& text, int layer,
         const float* q = asked.rows.row(i, h);
         const Rows truth = given(text, std::size_t(layer), first_head + head, first, position);
         const Exact exact = attend(l, q, truth.keys, truth.values);
-        const Rows held = as_held(truth, l, *group.bands(), head, first, position);
+        const Rows held = as_held(truth, l, group.bands().front(), head, first, position);
         const Exact coded = attend(l, q, held.keys, held.values);
         double logits = 0.0, weights = 0.0, values = 0.0, output = 0.0, size = 0.0;
         for (std::size_t t = 0; t < exact.logits.size(); ++t) {
@@ -273,10 +273,10 @@ TEST(BandsCertificate, IsRefusedWhereNoResidualsAreKept) {
           .value());
   testing::run(cache, text, 0, 100, 50);
   const Group& group = cache.group(0, 0);
-  ASSERT_FALSE(group.bands()->keys.empty());
+  ASSERT_FALSE(group.bands().front().keys.empty());
   std::vector<Certificate> bounds(4);
   const Status status = certify(text.shape().layers[0], group.list(),
-                                {&group.bands()->keys, &group.bands()->value_store()},
+                                {&group.bands().front().keys, &group.bands().front().value_store()},
                                 text.queries(0, 99, 1), 0, {bounds.data(), {1, 4}});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);

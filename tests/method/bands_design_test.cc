@@ -171,8 +171,8 @@ TEST(BandsDesign, EndsAtEightBits) {
 TEST(BandsDesign, WhatCannotBeIsRefused) {
   const SyntheticText text(testing::synthetic_shape(), 100, 7);
   const Calibration calibration = text.calibration();
-  for (const char* recipe :
-       {"bands:rope=post", "bands:calib=online", "bands:ends=int8,certify=on"}) {
+  for (const char* recipe : {"bands:rope=post", "bands:calib=online,certify=on",
+                             "bands:calib=online,rope=post", "bands:ends=int8,certify=on"}) {
     const auto prepared = prepare(text.shape(), Recipe::parse(recipe).value(), &calibration);
     ASSERT_FALSE(prepared) << recipe;
     EXPECT_NE(prepared.error().message.find("allowed"), std::string::npos)

@@ -48,15 +48,15 @@ class MethodSuite : public ::testing::TestWithParam<SuiteRecipe> {
     for (const Segment& segment : cache.group(layer, group).list().segments()) {
       for (std::int32_t t = 0; t < segment.tokens(); ++t) all.push_back(segment.positions.at(t));
     }
-    if (const BandsTokens* bands = cache.group(layer, group).bands()) {
+    for (const BandsTokens& bands : cache.group(layer, group).bands()) {
       // Escaped tokens are in the list.
-      for (std::int32_t t = 0; t < bands->keys.tokens(); ++t) {
-        if ((bands->keys.escaped(t / 16) >> (t % 16) & 1) == 0) {
-          all.push_back(bands->keys.first_position() + t);
+      for (std::int32_t t = 0; t < bands.keys.tokens(); ++t) {
+        if ((bands.keys.escaped(t / 16) >> (t % 16) & 1) == 0) {
+          all.push_back(bands.keys.first_position() + t);
         }
       }
-      std::sort(all.begin(), all.end());
     }
+    if (!cache.group(layer, group).bands().empty()) std::sort(all.begin(), all.end());
     return all;
   }
   // Which tokens each coded segment has. (Full-rank rows may lie in other pieces of memory.)
@@ -209,7 +209,7 @@ TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {
         queries.rows.shape[1] = std::size_t(part.query_heads);
         std::vector<Certificate> bounds(std::size_t(part.query_heads));
         BandsSides sides;
-        if (const BandsTokens* bands = group.bands()) sides = {&bands->keys, &bands->value_store()};
+        for (const BandsTokens& bands : group.bands()) sides = {&bands.keys, &bands.value_store()};
         for (std::int32_t h = 0; h < part.kv_heads; ++h) {
           ASSERT_TRUE(certify(part, group.list(), sides, queries, h,
                               {bounds.data(), {1, std::size_t(part.query_heads)}}));

@@ -96,6 +96,9 @@ const char* const kSmall[] = {
     "rotate:rk=2,rv=2,every=32,sink=2,recent=4",
     "oja:rk=2,rv=2,stale=rotate,sink=2,recent=4",
     "spectral:ranks=layers,block=64,scale=tile,weight=attention,sink=4,recent=16",
+    "bands:bits=3,ends=int8,sink=16,recent=16",
+    "bands:bits=3,calib=online,learn=48,sink=16,recent=8",
+    "bands:bits=3,calib=online,learn=48,refresh=16,share=head,ends=int8,sink=0,recent=0",
     "prune:keep=0.5,sink=4,recent=16",
     "snapkv:keep=0.5,window=8",
     "h2o:keep=0.5+quant:group=16,sink=4,recent=32",
@@ -113,6 +116,8 @@ struct Small {
       : factory(factory_of(text, recipe)), cache(factory.make()) {
     testing::run(*cache, text, 0, 90, 45);
     bytes = saved(*cache);
+    const auto loaded = factory.load(bytes);
+    EXPECT_TRUE(loaded) << recipe << ": " << (loaded ? "" : loaded.error().message);
   }
 };
 
