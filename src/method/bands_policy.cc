@@ -125,7 +125,6 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
     BandsTokens tokens{BandsStore(learnt.keys, ledger), std::nullopt};
     if (learnt.values != learnt.keys) tokens.values = BandsStore(learnt.values, ledger);
     group.add_bands(std::move(tokens));
-    usual_ = 0.0;  // errors under another code
   }
   for (std::int32_t i = 0; i < n; i += static_cast<std::int32_t>(kTile)) {
     KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i), oldest(group)));
@@ -151,7 +150,12 @@ Status BandsPolicy::settle_narrow(Group& group) {
   const std::int32_t kept =
       options_.narrow_ends ? std::max(0, options_.recent - 1) / tile * tile : 0;
   while (group.waiting() >= full + tile) {
-    if (!options_.narrow_ends && wanted(group) == 0) return settle_wide(group);
+    if (!options_.narrow_ends && wanted(group) == 0) {
+      // Tiles still at 8 bits: memory ended while their code's first tokens were coded.
+      const std::int32_t tiles = (group.settled() - oldest(group)) / tile;
+      if (tiles > 0) KVSPAN_CHECK_OK(code_narrow(group, tiles * tile));
+      return settle_wide(group);
+    }
     KVSPAN_CHECK_OK(narrow(tile));
     const std::int32_t n = std::max(wanted(group), tile);
     if (group.settled() - oldest(group) < kept + n) continue;

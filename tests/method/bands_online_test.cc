@@ -2,6 +2,7 @@
 // Codes that a text learns from its own start (bands:calib=online).
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -156,6 +157,33 @@ TEST(BandsOnline, CloseToACalibrationOfTheSameText) {
   }
   std::printf("online / calibration: %.3f\n", std::exp(sum / 9.0));
   EXPECT_LT(std::exp(sum / 9.0), 1.33);
+}
+
+// SmolLM2's shape. B alone is held, where a calibrated code has A too.
+TEST(BandsOnline, LearntCodesTakeAboutHalfTheRoom) {
+  const SyntheticText text(testing::synthetic_shape(1, 3, 64), 2208, 4);
+  const std::string tail = ",bits=2,levels=0/2/4";
+  const auto cache = make(text, "bands:calib=online" + tail);
+  TeamState state;
+  Team team(state, 0, 1);
+  ASSERT_TRUE(cache->append(0, text.rows(0, 0, text.size()), team));
+  const std::size_t before = cache->bytes().total;
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(cache->settle(0, team));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const CacheBytes after = cache->bytes();
+  const Calibration calibration = text.calibration();
+  const auto calibrated = make(text, "bands:metric=iso" + tail, &calibration);
+  const auto places = [](const MethodCache& of) {
+    return of.group(0, 0).bands()[0].keys.code().places();
+  };
+  std::printf(
+      "learnt from 2048 tokens and coded in %.2f s: %zu bytes f16, then %zu, %zu of them the "
+      "code of %d components; a calibrated one of %d takes %zu\n",
+      seconds.count(), before, after.total, after.bases, places(*cache), places(*calibrated),
+      calibrated->bytes().shared);
+  EXPECT_LT(double(after.bases) / places(*cache),
+            0.65 * double(calibrated->bytes().shared) / places(*calibrated));
 }
 
 // A side, or all, without any variance, and tokens of huge norm.
