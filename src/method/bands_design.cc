@@ -99,8 +99,8 @@ class Designer {
     const double key_factor = measured ? double{learnt(u).key_weight} : alpha;
     const double value_factor = measured ? double{learnt(u).value_weight} : 1.0;
     if (!options_.query_metric) {
-      const bool weighed = options_.balance != BandsOptions::Balance::kNone;
-      for (std::size_t i = 0; i < nk + nv; ++i) metric(i, i) = weighed && i < nk ? alpha : 1.0;
+      for (std::size_t i = 0; i < nk + nv; ++i)
+        metric(i, i) = options_.balanced && i < nk ? alpha : 1.0;
       return metric;
     }
     if (u.keys) {
@@ -254,8 +254,7 @@ double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& valu
                   const BandsOptions& options) {
   const double key_budget = 2.0 * kKeyShare * options.bits;
   const double value_budget = 2.0 * kValueShare * options.bits;
-  if (options.balance == BandsOptions::Balance::kSlope && key_budget > options.levels.lowest() &&
-      value_budget < options.levels.highest()) {
+  if (key_budget > options.levels.lowest() && value_budget < options.levels.highest()) {
     return slope_for(powers_of(values), value_budget, options.levels) /
            slope_for(powers_of(keys), key_budget, options.levels);
   }

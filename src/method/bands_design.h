@@ -23,10 +23,9 @@ struct BandsOptions {
   bool before_rope = false;
   bool gain = true;
   bool query_metric = true;  // else errors count alike within a side
-  // Keys against values where both are coded together: so that a bit buys as much in either, so
-  // that both are equally loud, or not weighed at all.
-  enum class Balance : std::uint8_t { kSlope, kLoudness, kNone };
-  Balance balance = Balance::kSlope;
+  // Where both are coded together, keys are weighed against values so that a bit buys as much in
+  // either; else not at all.
+  bool balanced = true;
   // Codes learnt from one sequence: its own (MemoryKind::kBases), in half the room
   // (BandsParts::weights; not with query_metric), designed by the calling thread alone.
   bool own = false;

@@ -25,10 +25,7 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
   options.gain = m.word("gain") == "token";
   options.query_metric = m.word("metric") == "query";
   options.own = m.word("calib") == "online";
-  // On activations of real models equal loudness errs 1/5 less than equal slopes: few rows leave
-  // slopes uncertain.
-  if (options.own) options.balance = BandsOptions::Balance::kLoudness;
-  if (!options.query_metric && !options.own) options.balance = BandsOptions::Balance::kNone;
+  options.balanced = options.query_metric || options.own;
   if (m.has("kbits")) {
     options.key_bits = m.number("kbits");
     options.value_bits = m.number("vbits");
