@@ -84,10 +84,11 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("bands:bits=3,share=layer,rope=pre,certify=on,sink=0,recent=16,escape=5%");
   add("bands:bits=4,share=head,rope=pre,gain=none,sink=5,recent=0");
   add("bands:kbits=2,vbits=3,share=group,metric=iso,levels=0/2/4/8,sink=0,recent=0,escape=0");
-  add("bands:bits=3,calib=online,learn=64,anchor=32,sink=16,recent=32");
+  add("bands:bits=3,calib=online,learn=64,anchor=32,sink=16,recent=32,escape=5%");
   add("bands:bits=4,calib=online,learn=48,refresh=64,ends=int8,anchor=16,sink=0,recent=0,escape="
       "5%");
-  add("bands:bits=2,calib=online,learn=48,refresh=48,share=head,rope=pre,sink=16,recent=20");
+  add("bands:bits=2,calib=online,learn=48,refresh=48,share=head,rope=pre,sink=16,recent=20,escape="
+      "10%");
   add("bands:bits=3,calib=online,learn=96,share=layer,ends=int8,sink=16,recent=32,escape=5%");
   add("bands:bits=4,calib=online,learn=48,share=head,rope=post,gain=none,sink=16,recent=0");
   add("bands:kbits=2,vbits=3,calib=online,learn=80,share=group,levels=0/2/4/8,sink=0,recent=8");
