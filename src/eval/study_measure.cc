@@ -129,7 +129,7 @@ void describe(StudyRow& row, std::int32_t head_dim) {
   }
 }
 
-Status fit_levels(StudyUnit& unit, const ByteProbe& probe, std::int32_t head_dim,
+Status fit_levels(StudyUnit& unit, ByteProbe& probe, std::int32_t head_dim,
                   const StudyOptions& options, const CacheSource& source) {
   for (PlannedRecipe& planned : unit.recipes) {
     if (!planned.level || !planned.recipe.empty()) continue;

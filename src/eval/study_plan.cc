@@ -94,6 +94,9 @@ constexpr std::array<std::string_view, 7> kFamilies{"static", "fd",    "rotate",
                                                     "bands",  "quant", "spectral"};
 constexpr std::array<std::string_view, 4> kQuantBits{"2", "3", "4", "8"};
 constexpr double kBandsStep = 0.05;
+// A step whose bits are off by less is taken: what is compared are the bytes measured, and a try
+// can cost seconds.
+constexpr double kNearEnough = 0.03;
 
 std::string ends_of(const StudyOptions& o) {
   return fmt::format("sink={},recent={}", o.sink, o.recent);
@@ -263,7 +266,7 @@ Result<FittedStep> fit_step(double level, std::int32_t least, std::int32_t most,
     const std::int32_t step = std::clamp(guess, low + 1, high - 1);
     KVSPAN_CHECK_OK(ask(step));
     (known[step] < level ? low : high) = step;
-    if (std::abs(known[step] - level) < 0.01 * level) break;
+    if (std::abs(known[step] - level) < kNearEnough * level) break;
   }
   FittedStep best{least, known[least]};
   for (const auto& [step, found] : known) {
