@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBuckets = 8;
 // A fitted recipe's bits may be off its level by this share.
-constexpr double kNear = 0.15;
+constexpr double kNear = 0.35;
 
 // Canonical; as it is where it does not parse.
 std::string canonical(const std::string& recipe) {

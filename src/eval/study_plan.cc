@@ -184,7 +184,7 @@ StudyOptions study_options(bool quick, std::int32_t model_context) {
   out.windows = quick ? 1 : 4;
   out.sink = std::max(1, out.context / 128);
   out.recent = std::max(4, out.context / 32);
-  out.levels = quick ? std::vector{3.0, 4.5, 6.0, 9.0} : std::vector{2.0, 3.0, 4.0, 6.0, 8.0, 10.0};
+  out.levels = quick ? std::vector{3.0, 5.0, 8.0} : std::vector{2.0, 3.0, 4.0, 6.0, 8.0, 10.0};
   out.tracked_tokens = std::min(out.context, quick ? 768 : 2048);
   return out;
 }
