@@ -105,7 +105,7 @@ std::string ends_of(const StudyOptions& o) {
 // What is always said of a family, beside its ranks and ends.
 std::string keys_of(std::string_view family, const StudyOptions& o) {
   if (family != "spectral") return "";
-  return fmt::format(",store=f16,block={}", std::max(16, o.context / 8));
+  return fmt::format(",store=f16,block={}", std::max(64, o.context / 8 / 64 * 64));
 }
 
 std::string at_rank(std::string_view family, std::string_view rank, const StudyOptions& o,
@@ -182,8 +182,10 @@ StudyOptions study_options(bool quick, std::int32_t model_context) {
   out.quick = quick;
   out.context = std::min(quick ? 768 : 4096, model_context / 64 * 64);
   out.windows = quick ? 1 : 4;
-  out.sink = std::max(1, out.context / 128);
-  out.recent = std::max(4, out.context / 32);
+  // Together a multiple of the units of 32 and 64 tokens that oja and rotate code at once, as the
+  // blocks are: none of them then has tokens waiting at full rank that static has not.
+  out.sink = quick ? 8 : 64;
+  out.recent = quick ? 56 : 128;
   out.levels = quick ? std::vector{3.0, 5.0, 8.0} : std::vector{2.0, 3.0, 4.0, 6.0, 8.0, 10.0};
   out.tracked_tokens = std::min(out.context, quick ? 768 : 2048);
   return out;

@@ -48,7 +48,8 @@ TEST(StudyPlan, OfAQuickStudyStaysWithinItsTokens) {
 TEST(StudyPlan, FitsAModelOfShortContext) {
   const StudyOptions options = study_options(false, 500);
   EXPECT_EQ(options.context, 448);
-  EXPECT_LT(options.sink + options.recent, options.context / 8);
+  EXPECT_EQ((options.sink + options.recent) % options.block, 0);
+  EXPECT_EQ((study_options(true, 8192).sink + study_options(true, 8192).recent) % 64, 0);
 }
 
 TEST(FitStep, FindsTheNearestInFewCalls) {
