@@ -219,7 +219,10 @@ Status measure(Study& study, const StudyFlags& flags, const StudyFolder& folder)
       before += fitting_tokens(study.options);
     }
     const std::int32_t head_dim = study.session.engine->info().key_dim;
-    if (probe) KVSPAN_CHECK_OK(fit_levels(unit, *probe, head_dim, study.options, source));
+    // Codes of recipes that are only tried are not kept.
+    if (probe) {
+      KVSPAN_CHECK_OK(fit_levels(unit, *probe, head_dim, study.options, study.session.caches()));
+    }
     if (interrupted()) return {};
     KVSPAN_TRY(auto data, measure_unit(*study.session.engine, unit, study.options, study.windows,
                                        source, study.data.rows, progress));

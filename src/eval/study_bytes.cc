@@ -121,7 +121,8 @@ Status ByteProbe::fill(KvCache& cache) const {
   return outcome;
 }
 
-Result<double> ByteProbe::bits(const std::string& recipe, const CacheSource& source) const {
+Result<double> ByteProbe::bits(const std::string& recipe, const CacheSource& source) {
+  if (const auto found = known_.find(recipe); found != known_.end()) return found->second;
   KVSPAN_TRY(const auto cache, source(recipe));
   const auto empty = static_cast<double>(cache->bytes().total);
   KVSPAN_CHECK_OK(fill(*cache));
@@ -132,7 +133,7 @@ Result<double> ByteProbe::bits(const std::string& recipe, const CacheSource& sou
   const auto all = static_cast<double>(full_rank_f16_bytes(shape_, tokens_));
   const auto part = static_cast<double>(full_rank_f16_bytes(filled, tokens_));
   const double grown = static_cast<double>(cache->bytes().total) - empty;
-  return 16.0 * (empty + grown * all / part) / all;
+  return known_[recipe] = 16.0 * (empty + grown * all / part) / all;
 }
 
 }  // namespace kvspan

@@ -4,6 +4,7 @@
 // Cost: that pass; for each recipe the cache's own work on two layers.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,8 +21,8 @@ class ByteProbe {
                                   const std::function<void(std::size_t)>& progress = nullptr);
 
   // Bits per number, all bytes counted, of a cache of the recipe at the window's end: those of two
-  // layers taken for all.
-  Result<double> bits(const std::string& recipe, const CacheSource& source) const;
+  // layers taken for all. A recipe that was asked for before is answered from memory.
+  Result<double> bits(const std::string& recipe, const CacheSource& source);
 
  private:
   struct Block {
@@ -41,6 +42,7 @@ class ByteProbe {
   int threads_ = 1;
   std::int32_t tokens_ = 0;
   std::vector<Layer> layers_;
+  std::map<std::string, double> known_;  // bits by recipe
 };
 
 }  // namespace kvspan

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBuckets = 8;
 // A fitted recipe's bits may be off its level by this share.
-constexpr double kNear = 0.15;
+constexpr double kNear = 0.35;
 
 // Canonical; as it is where it does not parse.
 std::string canonical(const std::string& recipe) {
@@ -129,7 +129,7 @@ void describe(StudyRow& row, std::int32_t head_dim) {
   }
 }
 
-Status fit_levels(StudyUnit& unit, const ByteProbe& probe, std::int32_t head_dim,
+Status fit_levels(StudyUnit& unit, ByteProbe& probe, std::int32_t head_dim,
                   const StudyOptions& options, const CacheSource& source) {
   for (PlannedRecipe& planned : unit.recipes) {
     if (!planned.level || !planned.recipe.empty()) continue;

@@ -18,7 +18,7 @@ void describe(StudyRow& row, std::int32_t head_dim);
 
 // Gives the unit's levels their recipes. One that cannot come near its level stays empty, with the
 // reason in `label`. Fails only when cancelled.
-Status fit_levels(StudyUnit& unit, const ByteProbe& probe, std::int32_t head_dim,
+Status fit_levels(StudyUnit& unit, ByteProbe& probe, std::int32_t head_dim,
                   const StudyOptions& options, const CacheSource& source);
 
 // Rows of the unit in the plan's order, the full cache first in every group. A recipe that fails,

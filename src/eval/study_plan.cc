@@ -94,6 +94,9 @@ constexpr std::array<std::string_view, 7> kFamilies{"static", "fd",    "rotate",
                                                     "bands",  "quant", "spectral"};
 constexpr std::array<std::string_view, 4> kQuantBits{"2", "3", "4", "8"};
 constexpr double kBandsStep = 0.05;
+// A step whose bits are off by less is taken: what is compared are the bytes measured, and a try
+// can cost seconds.
+constexpr double kNearEnough = 0.03;
 
 std::string ends_of(const StudyOptions& o) {
   return fmt::format("sink={},recent={}", o.sink, o.recent);
@@ -102,7 +105,7 @@ std::string ends_of(const StudyOptions& o) {
 // What is always said of a family, beside its ranks and ends.
 std::string keys_of(std::string_view family, const StudyOptions& o) {
   if (family != "spectral") return "";
-  return fmt::format(",store=f16,block={}", std::max(16, o.context / 8));
+  return fmt::format(",store=f16,block={}", std::max(64, o.context / 8 / 64 * 64));
 }
 
 std::string at_rank(std::string_view family, std::string_view rank, const StudyOptions& o,
@@ -179,9 +182,11 @@ StudyOptions study_options(bool quick, std::int32_t model_context) {
   out.quick = quick;
   out.context = std::min(quick ? 768 : 4096, model_context / 64 * 64);
   out.windows = quick ? 1 : 4;
-  out.sink = std::max(1, out.context / 128);
-  out.recent = std::max(4, out.context / 32);
-  out.levels = quick ? std::vector{3.0, 4.5, 6.0, 9.0} : std::vector{2.0, 3.0, 4.0, 6.0, 8.0, 10.0};
+  // Together a multiple of the units of 32 and 64 tokens that oja and rotate code at once, as the
+  // blocks are: none of them then has tokens waiting at full rank that static has not.
+  out.sink = quick ? 8 : 64;
+  out.recent = quick ? 56 : 128;
+  out.levels = quick ? std::vector{3.0, 5.0, 8.0} : std::vector{2.0, 3.0, 4.0, 6.0, 8.0, 10.0};
   out.tracked_tokens = std::min(out.context, quick ? 768 : 2048);
   return out;
 }
@@ -263,7 +268,7 @@ Result<FittedStep> fit_step(double level, std::int32_t least, std::int32_t most,
     const std::int32_t step = std::clamp(guess, low + 1, high - 1);
     KVSPAN_CHECK_OK(ask(step));
     (known[step] < level ? low : high) = step;
-    if (std::abs(known[step] - level) < 0.01 * level) break;
+    if (std::abs(known[step] - level) < kNearEnough * level) break;
   }
   FittedStep best{least, known[least]};
   for (const auto& [step, found] : known) {

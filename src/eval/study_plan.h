@@ -21,8 +21,8 @@ struct StudyOptions {
   std::int32_t context = 4096;  // tokens of a window, a multiple of 64
   std::int32_t windows = 4;
   std::int32_t block = 64;  // tokens between two uses of the cache
-  // Tokens at full rank: the same share of a window in both modes.
-  std::int32_t sink = 32, recent = 128;
+  // Tokens at full rank; together a multiple of `block`.
+  std::int32_t sink = 64, recent = 128;
   std::vector<double> levels;       // bits at which recipes of equal bytes are compared
   std::int32_t tracked_tokens = 0;  // of the first window, whose errors are held against bounds
 };

@@ -96,7 +96,7 @@ TEST_F(StudyMeasureTest, AUnitThatIsCancelledIsNone) {
 }
 
 TEST_F(StudyMeasureTest, BytesOfTwoLayersForetellThoseOfAll) {
-  const auto probe = ByteProbe::record(*engine_, windows_.front(), options_.block);
+  auto probe = ByteProbe::record(*engine_, windows_.front(), options_.block);
   ASSERT_TRUE(probe) << probe.error().message;
   for (const std::string recipe :
        {"quant:bits=4,sink=4,recent=16", "spectral:rk=2,rv=4,block=64,sink=4,recent=16"}) {
@@ -110,7 +110,7 @@ TEST_F(StudyMeasureTest, BytesOfTwoLayersForetellThoseOfAll) {
 }
 
 TEST_F(StudyMeasureTest, LevelsThatCannotBeHadSaySo) {
-  const auto probe = ByteProbe::record(*engine_, windows_.front(), options_.block).value();
+  auto probe = ByteProbe::record(*engine_, windows_.front(), options_.block).value();
   StudyUnit unit{"unit",
                  StudyUnit::Kind::kPerplexity,
                  {{"equal_bytes", "", "", "spectral", 6.0}, {"equal_bytes", "", "", "quant", 0.1}}};

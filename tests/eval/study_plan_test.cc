@@ -42,13 +42,14 @@ TEST(StudyPlan, OfAQuickStudyStaysWithinItsTokens) {
   std::size_t tokens = fitting_tokens(options);
   std::set<std::string> read;
   for (const StudyUnit& unit : study_plan(options)) tokens += tokens_of(unit, options, read);
-  EXPECT_LE(tokens, 50000u);  // ten minutes at less than the 120 tokens a second of two slow cores
+  EXPECT_LE(tokens, 45000u);  // ten minutes at less than the 120 tokens a second of two slow cores
 }
 
 TEST(StudyPlan, FitsAModelOfShortContext) {
   const StudyOptions options = study_options(false, 500);
   EXPECT_EQ(options.context, 448);
-  EXPECT_LT(options.sink + options.recent, options.context / 8);
+  EXPECT_EQ((options.sink + options.recent) % options.block, 0);
+  EXPECT_EQ((study_options(true, 8192).sink + study_options(true, 8192).recent) % 64, 0);
 }
 
 TEST(FitStep, FindsTheNearestInFewCalls) {
@@ -63,7 +64,7 @@ TEST(FitStep, FindsTheNearestInFewCalls) {
     for (int step = 1; step <= 64; ++step) {
       nearest = std::min(nearest, std::abs(0.6 + 0.19 * step + 0.0004 * step * step - level));
     }
-    EXPECT_LE(std::abs(fitted->bits - level), std::max(nearest, 0.01 * level) + 1e-12) << level;
+    EXPECT_LE(std::abs(fitted->bits - level), std::max(nearest, 0.03 * level) + 1e-12) << level;
     EXPECT_LE(calls, 6) << level;
   }
 }

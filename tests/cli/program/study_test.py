@@ -98,7 +98,7 @@ class Study(ProgramTest):
         (folder / "units/length.json").unlink()
         done = self.run_program(*SHORT, "-o", folder)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
-        self.assertIn("7 of 8 units are done already", done.stderr.decode())
+        self.assertIn("6 of 7 units are done already", done.stderr.decode())
         after = json.loads((folder / "study.json").read_text())
         self.assertEqual(after["verdicts"], before["verdicts"])
 
@@ -147,8 +147,8 @@ class Study(ProgramTest):
     def test_dry_run_lists_plan_and_cost(self):
         out = self.output_of(*SHORT, "--dry-run")
         self.assertRegex(out, r"\d+ recipes on 1 windows of 512 tokens: [\d,]+ tokens to read\n\Z")
-        self.assertIn("\n  fd at 4.5 bits\n", out)
-        self.assertIn("\nequal_bytes_4: 6 recipes, 3,584 tokens\n", out)
+        self.assertIn("\n  fd at 5 bits\n", out)
+        self.assertIn("\nequal_bytes_3: 6 recipes, 3,584 tokens\n", out)
 
     def test_refuses(self):
         self.refused(*SHORT, says="-o")
