@@ -36,7 +36,7 @@ flags_of() {
 launcher=$(command -v ccache || true)
 {
   echo 'rule cc'
-  echo "  command = $launcher $compiler -std=c++20 -O2 -Wall -Wextra -Wshadow -Werror \$flags" \
+  echo "  command = $launcher $compiler -std=c++20 -O1 -Wall -Wextra -Wshadow -Werror \$flags" \
        "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -Iroot/include -Iroot/src -Iroot" \
        "-isystem include -isystem $gtest/include -I$gtest -c \$in -o \$out"
   echo 'rule link'
