@@ -98,8 +98,9 @@ TEST(BandsOnline, CodesAfterLearningOnly) {
 TEST(BandsOnline, RefreshLearnsFromEveryNTokens) {
   const SyntheticText text(testing::synthetic_shape(), 300, 7);
   for (const char* ends : {"f16", "int8"}) {
-    const auto cache = make(text, std::string("bands:calib=online,learn=48,refresh=64,sink=16,") +
-                                      "recent=16,escape=0,ends=" + ends);
+    const auto cache = make(text, fmt::format("bands:calib=online,learn=48,refresh=64,sink=16,"
+                                              "recent=16,escape=0,ends={}",
+                                              ends));
     testing::run(*cache, text, 0, 300, 10);
     const Group& group = cache->group(1, 0);
     // 300 - 16 sink - 16 recent = 268 = 48 + 3 x 64 + 28.
