@@ -96,7 +96,7 @@ Status BandsStore::load(ByteReader& in) {
     KVSPAN_CHECK_OK(in.get_all("gains of a tile", std::span<std::int8_t>(token_gains)));
     KVSPAN_TRY(const auto mask, in.get<std::uint16_t>("escapes of a tile"));
     KVSPAN_TRY(const auto bytes, in.get_bytes("residual norms of a tile", tile_norm_bytes()));
-    std::memcpy(token_norms.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(token_norms.data(), bytes.data(), bytes.size());
     for (const BFloat16 norm : token_norms) {
       if (!(to_float(norm) >= 0.0f)) {
         return in.wrong("residual norms of a tile", bytes.size(), to_float(norm), "0 or more");

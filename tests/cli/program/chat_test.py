@@ -67,7 +67,7 @@ class Piped(ProgramTest):
                            ("/load missing.json", "missing.json"), ("/load broken.json", "broken.json"),
                            ("/regen", "no answer"), ("/cache nonsense", "nonsense"), ("/save missing/x", "missing/x"),
                            ("the cat and the dog " * 200, "the context holds 512")]:
-            done = self.chat([line, START], "-n", "4")
+            done = self.chat([line, START], "-n", "4", "--cache", "full")
             self.assertNotEqual(done.returncode, 0, line)
             refusals = [l for l in done.stderr.decode().splitlines() if l.startswith("kvspan: ")]
             self.assertEqual(len(refusals), 1, line)
