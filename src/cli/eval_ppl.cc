@@ -22,6 +22,7 @@
 #include "cli/text_input.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
+#include "model/file_fingerprint.h"
 #include "recipe/recipe.h"
 
 namespace kvspan::cli {
@@ -208,8 +209,10 @@ Result<int> eval_ppl(const PplFlags& flags) {
   }
 
   const std::size_t length = windows.front().size();
+  KVSPAN_TRY(const std::string fingerprint, file_fingerprint(path));
   Json json{{"task", "ppl"},
             {"model", path},
+            {"model_fingerprint", fingerprint},
             {"weights", flags.weights},
             {"ctx", length},
             {"windows", report->windows},

@@ -52,12 +52,14 @@ double number_from(const Json& json) {
 }
 
 void add_figures(const PerplexityFigures& figures, Json& to) {
+  // Nothing was measured of a recipe that failed at once: no number, rather than a perfect 0.
+  const auto measured = [&](double value) { return figures.positions > 0 ? Json(value) : Json(); };
   to["positions"] = figures.positions;
-  to["ppl"] = figures.ppl;
-  to["dppl_pct"] = figures.dppl_pct;
-  to["kl"] = figures.kl;
-  to["kl_p99"] = figures.kl_p99;
-  to["top1"] = figures.top1;
+  to["ppl"] = measured(figures.ppl);
+  to["dppl_pct"] = measured(figures.dppl_pct);
+  to["kl"] = measured(figures.kl);
+  to["kl_p99"] = measured(figures.kl_p99);
+  to["top1"] = measured(figures.top1);
 }
 
 Json to_json(const PerplexityRow& row, std::size_t length) {
@@ -68,7 +70,7 @@ Json to_json(const PerplexityRow& row, std::size_t length) {
   json["kv_bytes_full"] = row.kv_bytes_full;
   json["kv_ratio"] =
       ratio_or_null(static_cast<double>(row.kv_bytes_full), static_cast<double>(row.kv_bytes));
-  json["bits"] = row.bits();
+  json["bits"] = row.kv_bytes > 0 ? Json(row.bits()) : Json();
   json["shared_bytes"] = row.shared_bytes;
   if (row.failed) json["failed"] = *row.failed;
   for (std::size_t b = 0; b < row.by_position.size(); ++b) {

@@ -20,6 +20,7 @@ constexpr std::size_t kMostFileBytes = std::size_t{256} << 20;
 struct ReportFlags {
   std::string folder;
   std::string output;
+  std::string svg;
 };
 
 // The folder's .json and .jsonl files by name. Those that cannot be read become warnings.
@@ -55,9 +56,24 @@ Result<std::vector<NamedText>> read_folder(const std::string& folder,
   return files;
 }
 
+Result<int> draw(const ReportFlags& flags, const std::vector<NamedText>& files) {
+  auto picture = quality_picture(files);
+  if (!picture) {
+    return fail(picture.error().code, "--svg: '{}': {}", flags.folder, picture.error().message);
+  }
+  KVSPAN_CHECK_OK(write_file(flags.svg, picture->svg));
+  fmt::print("{}: {}\n", flags.svg, fmt::join(picture->drawn, ", "));
+  if (!picture->apart.empty()) {
+    fmt::print("not drawn, of another model, text or length, or without a word on it: {}\n",
+               fmt::join(picture->apart, ", "));
+  }
+  return 0;
+}
+
 Result<int> report(const ReportFlags& flags) {
   std::vector<std::string> unread;
   KVSPAN_TRY(const auto files, read_folder(flags.folder, unread));
+  if (!flags.svg.empty()) return draw(flags, files);
   const std::filesystem::path page = flags.output.empty()
                                          ? std::filesystem::path(flags.folder) / "report.html"
                                          : std::filesystem::path(flags.output);
@@ -94,10 +110,16 @@ Action setup_report(CLI::App& app) {
                  "The page (default: report.html in the folder); report.csv and report.json go "
                  "beside it")
       ->type_name("FILE");
+  app.add_option("--svg", flags->svg,
+                 "Instead of the page, divergence against bytes of all eval ppl files of one model "
+                 "and text as a picture")
+      ->type_name("FILE")
+      ->excludes("--output");
   app.footer(
       "Examples:\n"
       "  kvspan report results\n"
       "  kvspan report results -o page.html\n"
+      "  kvspan report results --svg quality.svg\n"
       "One HTML page without scripts or network: tables, charts, exact commands; docs/report.md.");
   return [flags] { return report(*flags); };
 }

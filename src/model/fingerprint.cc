@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "base/fail.h"
 #include "io/sha256.h"
+#include "model/file_fingerprint.h"
 
 namespace kvspan {
 namespace {
@@ -26,6 +28,11 @@ std::string fingerprint_of(const GgufFile& file) {
     hash.add(bytes.last(sample));
   }
   return hash.finish().substr(0, kDigits);
+}
+
+Result<std::string> file_fingerprint(const std::string& path) {
+  KVSPAN_TRY(const auto file, GgufFile::open(path));
+  return fingerprint_of(*file);
 }
 
 }  // namespace kvspan

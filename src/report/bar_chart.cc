@@ -49,6 +49,11 @@ std::string svg_of(const BarChart& chart, Setting setting) {
     for (const auto& value : bars.values) {
       if (value) values.push_back(*value);
     }
+    for (const auto& interval : bars.intervals) {
+      if (!interval) continue;
+      values.push_back(interval->first);
+      values.push_back(interval->second);
+    }
   }
   Axis axis = chart.y;
   axis.log = false;
@@ -74,6 +79,11 @@ std::string svg_of(const BarChart& chart, Setting setting) {
                attribute("data-group", chart.group_names[g]) +
                    attribute("data-series", chart.series[s].name) +
                    attribute("data-value", *value));
+      if (g >= chart.series[s].intervals.size() || !chart.series[s].intervals[g]) continue;
+      const auto& [low, high] = *chart.series[s].intervals[g];
+      const double middle = x + 0.5 * (bar - 0.7);
+      if (!std::isfinite(low) || !std::isfinite(high)) continue;
+      svg.line(middle, box.y(up.at(low)), middle, box.y(up.at(high)), "kv-w");
     }
   }
   svg.line(box.left, zero, box.right, zero, "kv-a");

@@ -4,6 +4,8 @@
 // standard library throw (.at), which report.cc turns into a warning.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,9 @@
 namespace kvspan {
 
 std::vector<Block> quality_blocks(const NamedDocument& document);
+// joined_quality.cc: a block for each set of eval ppl's documents that measured the same model on
+// the same text in windows of the same length, two at least.
+std::vector<Block> joined_quality_blocks(std::span<const NamedDocument> documents);
 std::vector<Block> task_blocks(const NamedDocument& document);
 std::vector<Block> speed_blocks(const NamedDocument& document);
 std::vector<Block> verify_blocks(const NamedDocument& document);
@@ -32,14 +37,14 @@ struct Member {
 DataTable table_of(const Document& rows, const std::vector<Member>& members);
 
 // x and y of rows, one series for each name that `name` gives, in order of appearance. Rows without
-// one of the two are left out.
+// one of the two, and rows of recipes that failed on the way, are left out.
 template <class Name>
 std::vector<Series> series_of(const Document& rows, const std::string& x, const std::string& y,
                               const Name& name) {
   std::vector<Series> out;
   for (const Document& row : rows) {
     const double along = number_of(row, x), up = number_of(row, y);
-    if (along != along || up != up) continue;
+    if (along != along || up != up || !text_of(row, "failed").empty()) continue;
     const std::string called = name(row);
     std::size_t at = 0;
     while (at < out.size() && out[at].name != called) ++at;
@@ -48,6 +53,15 @@ std::vector<Series> series_of(const Document& rows, const std::string& x, const 
   }
   return out;
 }
+// Charts of eval ppl's rows: KL and change of perplexity against the bytes held.
+std::vector<Figure> quality_figures(const Document& rows,
+                                    const std::function<std::string(const Document&)>& name,
+                                    const std::vector<std::string>& notes);
+// The table of such rows, `first` before their own members.
+DataTable quality_table(const Document& rows, std::vector<Member> first);
+// Where a document was measured: its CPU, or the level of its kernels where it does not say.
+std::string machine_of(const Document& json);
+
 // Points from left to right.
 void sort_points(std::vector<Series>& series);
 

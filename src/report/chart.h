@@ -19,11 +19,13 @@ struct Series {
   std::vector<std::pair<double, double>> points;
   enum class Draw { kPoints, kLine, kBoth } draw = Draw::kBoth;
 };
-// Lines and points. What has no place on a log axis is counted in a line below the plot.
+// Lines and points. What has no place on a log axis is counted in a line below the plot; a series
+// without any place there has none in the legend either.
 struct LineChart {
   std::string title;
   Axis x, y;
   std::vector<Series> series;
+  std::vector<std::string> notes{};  // below the legend, a paragraph each
 };
 std::string svg_of(const LineChart& chart, Setting setting);
 
@@ -44,6 +46,8 @@ struct BarChart {
   struct Bars {
     std::string name;
     std::vector<std::optional<double>> values;  // [groups]
+    // [groups] or empty: a line from low to high across the end of the bar.
+    std::vector<std::optional<std::pair<double, double>>> intervals{};
   };
   std::vector<Bars> series;
 };

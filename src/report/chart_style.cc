@@ -54,6 +54,7 @@ std::string chart_style() {
       ".kv-s{fill:var(--kv-soft)}\n"
       ".kv-g{stroke:var(--kv-grid);stroke-width:1}\n"
       ".kv-a{stroke:var(--kv-soft);stroke-width:1}\n"
+      ".kv-w{stroke:var(--kv-ink);stroke-width:1.5}\n"
       ".kv-h{fill:var(--kv-heat)}\n"
       ".kv-e{fill:none;stroke:var(--kv-grid)}\n"
       ".kv-dash{stroke-dasharray:5 3}\n";

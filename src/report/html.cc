@@ -9,6 +9,11 @@
 #include "report/svg.h"
 
 namespace kvspan {
+namespace {
+
+constexpr std::size_t kMostCards = 12;
+
+}  // namespace
 
 std::string page_style() {
   return chart_style() +
@@ -32,13 +37,20 @@ std::string page_style() {
          "vertical-align:top}\n"
          "th{font-weight:600}\ntd.n,th.n{text-align:right;font-variant-numeric:tabular-nums;"
          "white-space:nowrap}\n"
-         "td.some{min-width:9em}\ntd.long{min-width:16em;max-width:40em}\n"
+         "td.some{min-width:9em}\ntd.long{min-width:12em;max-width:40em;overflow-wrap:anywhere}\n"
          "td.code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.95em;"
          "min-width:16em;overflow-wrap:anywhere}\n"
          ".warning{border-left:4px solid var(--kv-1);padding:.2em .8em}\n"
-         "@media print{figure,tr{break-inside:avoid}.wide{overflow:visible}"
-         "details::details-content{content-visibility:visible;height:auto}"
-         "table{font-size:7pt}}\n";
+         "@media screen and (max-width:760px){.cards thead{display:none}"
+         ".cards tr,.cards td{display:block}.cards tr{padding:.5em 0;"
+         "border-bottom:1px solid var(--kv-grid)}.cards td{border:0;padding:1px 0;min-width:0;"
+         "text-align:left;white-space:normal;overflow-wrap:anywhere}"
+         ".cards td:empty{display:none}"
+         ".cards td::before{content:attr(data-title) \": \";color:var(--kv-soft)}}\n"
+         "@media print{figure,tr{break-inside:avoid}h2,h3,p.soft,summary{break-after:avoid}"
+         ".wide{overflow:visible}details::details-content{content-visibility:visible;height:auto}"
+         "table{font-size:6pt;width:100%}th,td{padding:1px 2px}th,th.n{white-space:normal}"
+         "td.some,td.long,td.code{min-width:11em;overflow-wrap:anywhere}}\n";
 }
 
 std::string html_of(const DataTable& table, std::size_t most_rows) {
@@ -47,8 +59,12 @@ std::string html_of(const DataTable& table, std::size_t most_rows) {
       return std::holds_alternative<double>(row[column]);
     });
   };
-  std::string out =
-      fmt::format("<div class=\"wide\"><table id=\"{}\">\n<thead><tr>", escaped(table.id));
+  // Few rows of mostly text: a phone shows each row as a card, cells below each other.
+  std::size_t numbers = 0;
+  for (std::size_t j = 0; j < table.columns.size(); ++j) numbers += is_number(j);
+  const bool cards = table.rows.size() <= kMostCards && 3 * numbers <= table.columns.size();
+  std::string out = fmt::format("<div class=\"wide\"><table id=\"{}\"{}>\n<thead><tr>",
+                                escaped(table.id), cards ? " class=\"cards\"" : "");
   for (std::size_t j = 0; j < table.columns.size(); ++j) {
     const Column& column = table.columns[j];
     out += fmt::format("<th{}>{}{}</th>", is_number(j) ? " class=\"n\"" : "", escaped(column.title),
@@ -60,19 +76,19 @@ std::string html_of(const DataTable& table, std::size_t most_rows) {
     out += "<tr>";
     for (std::size_t j = 0; j < table.columns.size(); ++j) {
       const Cell& cell = table.rows[i][j];
+      const std::string title = cards ? attribute("data-title", table.columns[j].title) : "";
       if (const auto* number = std::get_if<double>(&cell)) {
         const std::string people = shown(*number), whole = exact(*number);
-        out += people == whole ? fmt::format("<td class=\"n\">{}</td>", people)
-                               : fmt::format("<td class=\"n\"{}>{}</td>",
-                                             attribute("data-value", whole), people);
+        out += fmt::format("<td class=\"n\"{}{}>{}</td>",
+                           people == whole ? "" : attribute("data-value", whole), title, people);
       } else if (const auto* text = std::get_if<std::string>(&cell)) {
         const char* css = table.columns[j].title == "command line" ? " class=\"code\""
                           : text->size() > 60                      ? " class=\"long\""
                           : text->size() > 20                      ? " class=\"some\""
                                                                    : "";
-        out += fmt::format("<td{}>{}</td>", css, escaped(*text));
+        out += fmt::format("<td{}{}>{}</td>", css, title, escaped(*text));
       } else {
-        out += "<td></td>";
+        out += fmt::format("<td{}></td>", title);
       }
     }
     out += "</tr>\n";

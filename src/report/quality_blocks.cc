@@ -99,34 +99,58 @@ void sort_points(std::vector<Series>& series) {
   for (Series& one : series) std::sort(one.points.begin(), one.points.end());
 }
 
+std::string machine_of(const Document& json) {
+  const auto machine = json.find("machine");
+  if (machine != json.end() && machine->is_object()) {
+    if (std::string cpu = text_of(*machine, "cpu"); !cpu.empty()) return cpu;
+  }
+  const std::string level = text_of(json, "cpu_level");
+  return level.empty() ? "a machine that is not named" : "a CPU with " + level;
+}
+
+DataTable quality_table(const Document& rows, std::vector<Member> first) {
+  first.insert(first.end(), kMembers.begin(), kMembers.end());
+  return table_of(rows, first);
+}
+
+std::vector<Figure> quality_figures(const Document& rows,
+                                    const std::function<std::string(const Document&)>& name,
+                                    const std::vector<std::string>& notes) {
+  const Document drawn = with_mebibytes(rows);
+  const auto chart = [&](const std::string& file, const std::string& title, const std::string& key,
+                         Axis y) {
+    std::vector<Series> series = series_of(drawn, "kv_mib", key, name);
+    sort_points(series);
+    return Figure{file, LineChart{title,
+                                  {"KV cache at the end of a window", "MiB", true},
+                                  std::move(y),
+                                  std::move(series),
+                                  notes}};
+  };
+  return {chart("kl_against_bytes", "Divergence from the full cache against bytes", "kl",
+                {"KL to full", "nats", true}),
+          chart("dppl_against_bytes", "Perplexity change against bytes", "dppl_pct",
+                {"perplexity against full", "%", false, {0.0}})};
+}
+
 std::vector<Block> quality_blocks(const NamedDocument& document) {
-  const Document rows = with_mebibytes(document.json.at("rows"));
+  const Document& rows = document.json.at("rows");
   Block block;
-  block.table = table_of(rows, kMembers);
+  block.table = quality_table(rows, {});
   block.table.id = "quality-" + id_of(document.name);
   block.table.title = fmt::format("Quality against bytes: {}", document.name);
   block.note = fmt::format(
-      "Model {}, windows of {} tokens, {} of them, weights {}. KL is the mean divergence of the "
+      "Model {}, windows of {} tokens, {} of them, weights {}, on {}. KL is the mean divergence of "
+      "the "
       "next-token distribution from that with the full cache; every byte of the cache counts, "
       "codes "
       "that all sequences share on a column of their own.{}",
       text_of(document.json, "model"), number_of(document.json, "ctx"),
       number_of(document.json, "windows"), text_of(document.json, "weights"),
+      machine_of(document.json),
       text_of(document.json, "cancelled") == "yes" ? " Ended early by Ctrl-C." : "");
-  const auto family = [](const Document& row) { return family_of(text_of(row, "recipe")); };
-  const auto chart = [&](const std::string& name, const std::string& title, const std::string& key,
-                         Axis y) {
-    std::vector<Series> series = series_of(rows, "kv_mib", key, family);
-    sort_points(series);
-    block.figures.push_back({name, LineChart{title,
-                                             {"KV cache at the end of a window", "MiB", true},
-                                             std::move(y),
-                                             std::move(series)}});
-  };
-  chart("kl_against_bytes", "Divergence from the full cache against bytes", "kl",
-        {"KL to full", "nats", true});
-  chart("dppl_against_bytes", "Perplexity change against bytes", "dppl_pct",
-        {"perplexity against full", "%", false, {0.0}});
+  block.figures = quality_figures(
+      rows, [](const Document& row) { return family_of(text_of(row, "recipe")); }, {});
   std::vector<Block> out{std::move(block)};
   if (Block parts = by_position(document); !parts.figures.empty()) out.push_back(std::move(parts));
   return out;

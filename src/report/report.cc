@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "base/fail.h"
 #include "report/blocks.h"
 
@@ -125,6 +127,17 @@ Section source_section() {
   return section;
 }
 
+// What several files say together, before what each says.
+void add_joined(std::span<const NamedDocument> qualities, Report& report) {
+  std::vector<Block> blocks = joined_quality_blocks(qualities);
+  for (Block& block : blocks) block.table.source = "several files";
+  for (Section& section : report.sections) {
+    if (section.id != "quality") continue;
+    section.blocks.insert(section.blocks.begin(), std::make_move_iterator(blocks.begin()),
+                          std::make_move_iterator(blocks.end()));
+  }
+}
+
 }  // namespace
 
 Result<Report> build_report(std::span<const NamedText> files) {
@@ -133,6 +146,7 @@ Result<Report> build_report(std::span<const NamedText> files) {
     report.sections.push_back({kind.id, kind.title, kind.intro, {}});
   }
   Section sources = source_section();
+  std::vector<NamedDocument> qualities;
   for (const NamedText& file : files) {
     auto document = read_document(file);
     if (!document) {
@@ -155,7 +169,9 @@ Result<Report> build_report(std::span<const NamedText> files) {
       continue;
     }
     sources.blocks[0].table.add(source_row(*document));
+    if (document->kind == DocumentKind::kPerplexity) qualities.push_back(std::move(*document));
   }
+  add_joined(qualities, report);
   std::erase_if(report.sections, [](const Section& section) { return section.blocks.empty(); });
   if (report.sections.empty()) {
     std::string found;

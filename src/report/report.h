@@ -12,4 +12,13 @@ namespace kvspan {
 // its command builds it, becomes a warning; fails where nothing is left.
 Result<Report> build_report(std::span<const NamedText> files);
 
+// Divergence against bytes as a file of its own, from documents of eval ppl on one model and text
+// (joined_quality.cc); where files are of several, from those of which there are most. Fails where
+// that leaves a choice.
+struct QualityPicture {
+  std::string svg;
+  std::vector<std::string> drawn, apart;  // names of files
+};
+Result<QualityPicture> quality_picture(std::span<const NamedText> files);
+
 }  // namespace kvspan

@@ -22,7 +22,10 @@ std::vector<Block> speed_blocks(const NamedDocument& document) {
                                 {"kv_bytes_full", "KV cache in f16", "bytes"},
                                 {"kv_ratio", "ratio", "x"},
                                 {"bytes_read_per_token", "read per token", "bytes"},
-                                {"peak_rss_bytes", "peak memory", "bytes"}});
+                                {"read_bytes_s", "read", "bytes/s"},
+                                {"roofline", "of the memory's bandwidth", "share"},
+                                {"peak_rss_bytes", "peak memory", "bytes"},
+                                {"failed", "failed", ""}});
   block.table.id = "speed-" + id_of(document.name);
   block.table.title = fmt::format("Speed against length: {}", document.name);
   block.note =
@@ -51,7 +54,22 @@ std::vector<Block> speed_blocks(const NamedDocument& document) {
         {"attention of one decode", "ms", true});
   chart("prefill_against_length", "Reading speed against length", "prefill_tok_s",
         {"prefill", "tokens/s", false, {0.0}});
-  return {std::move(block)};
+  chart("bytes_against_length", "Bytes of the cache against length", "kv_bytes",
+        {"KV cache", "bytes", true});
+  std::vector<Block> out{std::move(block)};
+  if (const auto lengths = document.json.find("break_even");
+      lengths != document.json.end() && lengths->is_array() && !lengths->empty()) {
+    Block even;
+    even.table = table_of(*lengths, {{"recipe", "recipe", ""},
+                                     {"against", "against", ""},
+                                     {"tokens", "faster from", "tokens"},
+                                     {"extrapolated", "extrapolated", ""}});
+    even.table.id = "break-even-" + id_of(document.name);
+    even.table.title = fmt::format("Depth from which a recipe decodes faster: {}", document.name);
+    even.note = "Without a depth: at none that was measured, and not by the trend either.";
+    out.push_back(std::move(even));
+  }
+  return out;
 }
 
 std::vector<Block> verify_blocks(const NamedDocument& document) {

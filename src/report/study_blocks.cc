@@ -72,7 +72,7 @@ BarChart bars_of(const Document& rows, const std::string& title) {
   BarChart chart{title, {"variant", "recipe or key"}, {"KL to full", "nats"}, {}, {{"KL", {}}}};
   for (const Document& row : rows) {
     const double kl = number_of(row, "kl");
-    if (text_of(row, "recipe") == "full" || kl != kl) continue;
+    if (text_of(row, "recipe") == "full" || kl != kl || !text_of(row, "failed").empty()) continue;
     const std::string label = text_of(row, "label");
     chart.group_names.push_back(label.empty() ? text_of(row, "recipe") : label);
     chart.series[0].values.push_back(kl);
@@ -108,6 +108,9 @@ Block group_block(const NamedDocument& document, const std::string& group, const
     for (const bool kl : {true, false}) {
       std::vector<Series> series = series_of(rows, "bits", kl ? "kl" : "dppl_pct", family);
       sort_points(series);
+      if (group == "rank") {  // variants of a rank, which no line joins
+        for (Series& one : series) one.draw = Series::Draw::kPoints;
+      }
       const Axis y = kl ? Axis{"KL to full", "nats", true}
                         : Axis{"perplexity against full", "%", false, {0.0}};
       block.figures.push_back({fmt::format("study_{}_{}", group, kl ? "kl" : "dppl"),

@@ -83,11 +83,40 @@ TEST(LineChart, EscapesText) {
 TEST(LineChart, CountsWhatALogAxisCannotShow) {
   LineChart chart = line_chart();
   chart.series[0].points.push_back({3.0, 0.0});
-  expect_texts(svg_of(chart, Setting::kPage), {"1 at 0 or without a value"});
+  expect_texts(svg_of(chart, Setting::kPage), {"At 0, not on these axes: full (1)"});
   chart.y.log = false;
   for (const TextBox& box : texts_of(svg_of(chart, Setting::kPage))) {
-    EXPECT_EQ(box.text.find("without a value"), std::string::npos);
+    EXPECT_EQ(box.text.find("not on these axes"), std::string::npos);
   }
+  // A series without any place has no key in the legend.
+  chart.y.log = true;
+  chart.series.push_back({"nothing", {{16.0, 0.0}}});
+  const std::string svg = svg_of(chart, Setting::kPage);
+  expect_readable(svg);
+  for (const TextBox& box : texts_of(svg)) EXPECT_NE(box.text, "nothing");
+  expect_texts(svg, {"At 0, not on these axes: full (1), nothing"});
+}
+
+TEST(LineChart, NotesStandBelowTheLegend) {
+  LineChart chart = line_chart();
+  chart.notes = {
+      "[1] ppl_methods_smollm2_x86_avx512.json: weights file, Intel(R) Xeon(R) Processor, 4 "
+      "windows",
+      "[2] b.json: weights f16"};
+  const std::string svg = svg_of(chart, Setting::kPage);
+  expect_readable(svg);
+  expect_texts(svg, {"Xeon(R) Processor, 4 windows", "[2] b.json: weights f16"});
+}
+
+TEST(BarChart, IntervalsAreLinesWithinTheAxis) {
+  BarChart chart{"Scores", {"task", "name"}, {"score", "share"}, {"a", "b"}, {}};
+  chart.series.push_back({"full", {0.5, 0.25}, {std::pair{0.4, 0.9}, std::nullopt}});
+  const std::string svg = svg_of(chart, Setting::kPage);
+  expect_readable(svg);
+  std::size_t lines = 0;
+  for (std::size_t at = 0; (at = svg.find("kv-w", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, 1u);
+  expect_texts(svg, {"0.8"});  // the axis reaches to the interval's end
 }
 
 TEST(LineChart, ExtremeAndEmptyRangesStayReadable) {

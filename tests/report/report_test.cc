@@ -28,6 +28,21 @@ const char* const kTrack =
     "{\"layer\":1,\"position\":5,\"output_error\":0.25,\"output_norm\":1,\"logit_error\":0.3,"
     "\"logit_bound\":0.2,\"output_bound\":0.5}\n";
 
+const char* const kTasks =
+    R"({"command": "eval ruler", "model": "m.gguf", "weights": "f16", "length": 512, "rows": [
+  {"task": "vt", "recipe": "full", "rows": 3, "score": 0.5333333333333333, "score_low": 0.2, "score_high": 0.8,
+   "kv_bytes": 640, "kv_ratio": 1},
+  {"task": "vt", "recipe": "quant", "rows": 3, "score": 0.4, "score_low": 0.2, "score_high": 0.6, "score_diff": -0.1333333333333333,
+   "score_diff_low": -0.4, "score_diff_high": 0, "score_p": 0.25, "kv_bytes": 200, "kv_ratio": 3.2},
+  {"task": "vt", "recipe": "fd", "rows": 0, "failed": "at row 1: <why>"}]})";
+const char* const kBench =
+    R"({"command": "bench", "model": "m.gguf", "threads": 2, "cpu_level": "neon", "repeats": 4, "rows": [
+  {"engine": "kvspan", "recipe": "full", "depth": 16, "decode_tok_s": 96.84210526, "prefill_tok_s": 118.5, "attn_ms": 0.25,
+   "kv_bytes": 4096, "roofline": 0.41},
+  {"engine": "kvspan", "recipe": "full", "depth": 128, "decode_tok_s": 67.4, "prefill_tok_s": 121.25, "attn_ms": 0.75,
+   "kv_bytes": 32768, "roofline": 0.52}],
+  "break_even": [{"recipe": "quant", "against": "full", "tokens": 4096.5, "extrapolated": true}]})";
+
 const char* const kStudy =
     R"({"format": "kvspan-study", "version": 1, "complete": true, "command": "study",
     "arguments": ["study"], "model": {"name": "tiny"}, "environment": {"kvspan": "0.1", "machine": "Arm", "threads": 2},
@@ -62,7 +77,8 @@ const DataTable* find_table(const Report& report, const std::string& start) {
 std::map<std::string, std::vector<std::string>> page_cells(const std::string& page) {
   std::map<std::string, std::vector<std::string>> out;
   static const std::regex cell(
-      "<td(?: class=\"[a-z]+\")?(?: data-value=\"([^\"]*)\")?>([^<]*)</td>");
+      "<td(?: class=\"[a-z]+\")?(?: data-value=\"([^\"]*)\")?(?: data-title=\"[^\"]*\")?>([^<]*)"
+      "</td>");
   for (std::size_t at = 0; (at = page.find("<table id=\"", at)) != std::string::npos;) {
     const std::size_t name = at + 11, end = page.find("</table>", at);
     auto& cells = out[page.substr(name, page.find('"', name) - name)];
@@ -76,7 +92,8 @@ std::map<std::string, std::vector<std::string>> page_cells(const std::string& pa
 }
 
 TEST(Report, PageCsvAndJsonAgreeOnEveryCell) {
-  const Report report = report_of({{"p.json", kPpl}, {"t.jsonl", kTrack}});
+  const Report report = report_of(
+      {{"p.json", kPpl}, {"t.jsonl", kTrack}, {"ruler.json", kTasks}, {"b.json", kBench}});
   const auto cells = page_cells(page_of(report));
   const auto json = nlohmann::json::parse(json_of(report));
   const std::string csv = csv_of(report);
@@ -110,6 +127,22 @@ TEST(Report, PageCsvAndJsonAgreeOnEveryCell) {
   }
   EXPECT_EQ(tables, cells.size());
   EXPECT_GT(numbers, 30u);
+}
+
+// Every kind of measurement has a table of its own, and a chart.
+TEST(Report, ShowsTasksAndSpeed) {
+  const Report report = report_of({{"ruler.json", kTasks}, {"b.json", kBench}});
+  EXPECT_TRUE(report.warnings.empty());
+  const DataTable* tasks = find_table(report, "task-ruler");
+  ASSERT_NE(tasks, nullptr);
+  ASSERT_EQ(tasks->rows.size(), 3u);  // one of a recipe that failed before its first row
+  EXPECT_EQ(std::get<std::string>(tasks->rows[2].back()), "at row 1: <why>");
+  EXPECT_NE(find_table(report, "break-even-"), nullptr);
+  const std::string page = page_of(report);
+  for (const char* text : {"Scores: score", "Decoding speed against length", "512 tokens at most",
+                           "Bytes of the cache against length", "at row 1: &lt;why&gt;"}) {
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+  }
 }
 
 TEST(Report, HoldsTheNumbersOfTheDocuments) {
