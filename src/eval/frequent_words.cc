@@ -20,7 +20,8 @@ constexpr std::size_t kLeastWords = 165;
 }  // namespace
 
 RetrievalTask frequent_words_task(std::string name, std::size_t length) {
-  const std::size_t vocabulary = std::max<std::size_t>(8, length / kTokensPerWord);
+  const std::size_t prompt = length - std::min<std::size_t>(length, kAnswerTokens);
+  const std::size_t vocabulary = std::max<std::size_t>(8, prompt / kTokensPerWord);
   RetrievalTask task;
   task.name = std::move(name);
   task.answer_tokens = kAnswerTokens;

@@ -83,7 +83,7 @@ std::string hide_at_depths(const std::vector<std::string>& sentences,
   for (const std::size_t i : draw(needles.size(), kDepths, random)) {
     const double percent = std::round(100.0 * static_cast<double>(i) / (kDepths - 1));
     places.push_back(
-        static_cast<std::size_t>(static_cast<double>(sentences.size()) * percent / 100.0));
+        static_cast<std::size_t>(static_cast<double>(sentences.size()) * (percent / 100.0)));
   }
   std::sort(places.begin(), places.end());
   std::vector<std::string> parts;

@@ -23,7 +23,8 @@ struct NiahOptions {
 };
 RetrievalTask niah_task(std::string name, const NiahOptions& options, const RetrievalData& data);
 
-// variable_tracking.cc: a chain of assignments hidden in noise; all its variables are asked for.
+// variable_tracking.cc: a chain of assignments hidden in noise, after a solved example; all its
+// variables are asked for.
 struct ChainOptions {
   std::size_t chains = 1;  // the first is asked for
   std::size_t hops = 4;

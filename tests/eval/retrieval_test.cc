@@ -9,6 +9,7 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "eval/haystack.h"
 #include "eval/random_text.h"
@@ -223,6 +224,7 @@ TEST(VariableTracking, IsOneChainInOrder) {
     std::smatch match;
     ASSERT_TRUE(
         std::regex_search(sample.prompt, match, std::regex("VAR ([A-Z]{5}) = ([0-9]{5})\n")));
+    EXPECT_EQ(occurrences(sample.prompt, "VAR " + sample.answers[0] + " = " + match[2].str()), 1u);
     EXPECT_EQ(match[1], sample.answers[0]);
     EXPECT_NE(sample.answer_prefix.find("5 variables are assigned the value " + match[2].str()),
               std::string::npos);
@@ -234,8 +236,40 @@ TEST(VariableTracking, IsOneChainInOrder) {
       EXPECT_GT(next, at);
       at = next;
     }
-    EXPECT_EQ(occurrences(sample.prompt, "VAR "), 9u);
+    EXPECT_EQ(occurrences(sample.prompt, "VAR "), 18u);  // nine of the chain, nine of the example
   }
+}
+
+TEST(VariableTracking, ComesAfterASolvedExample) {
+  std::set<std::string> values;
+  for (const auto& sample : samples_of(ruler_task("vt", 2000, data()).value(), 2000)) {
+    const std::size_t second = sample.prompt.find("Memorize and track", 1);
+    ASSERT_NE(second, std::string::npos);
+    const std::string example = sample.prompt.substr(0, second);
+    EXPECT_EQ(sample.prompt.find("Memorize and track", second + 1), std::string::npos);
+    // As NVIDIA's generator writes it: two spaces before the names, an empty line after them.
+    std::smatch match;
+    ASSERT_TRUE(std::regex_search(
+        example, match,
+        std::regex("Question: Find all variables that are assigned the value (\\d{5}) in the text "
+                   "above\\. Answer: According to the chain\\(s\\) of variable assignment in the "
+                   "text above, 5 variables are assigned the value (\\d{5}), they are:  "
+                   "((?:[A-Z]{3} ){4}[A-Z]{3})\n\n$")));
+    EXPECT_EQ(match[1], match[2]);
+    values.insert(match[1]);
+    // The solution is right.
+    const std::string solution = match[3];
+    std::string last;
+    for (std::size_t i = 0; i < 5; ++i) {
+      const std::string name = solution.substr(4 * i, 3);
+      EXPECT_EQ(occurrences(example, "VAR " + name + " = " +
+                                         (i == 0 ? match[1].str() + "\n" : "VAR " + last + " \n")),
+                1u);
+      last = name;
+    }
+    EXPECT_EQ(occurrences(example, kNoiseText), 14u);
+  }
+  EXPECT_GT(values.size(), 1u);
 }
 
 TEST(CommonWords, AreTheTenMostFrequent) {
@@ -259,6 +293,18 @@ TEST(CommonWords, AreTheTenMostFrequent) {
       EXPECT_GT(counts.size(), 50u);
     }
   }
+}
+
+TEST(FrequentWords, HasAWordForEveryFiftyTokensOfThePrompt) {
+  // 4,050 tokens less 50 of the answer: ranks 1 to 80, of which those that appear at all are shown.
+  const RetrievalTask task = ruler_task("fwe", 4050, data()).value();
+  Random random(3);
+  const RetrievalSample sample = task.make(200000, 0, random);  // the last appears 18 times
+  const std::size_t begin = sample.prompt.find("coded words. ") + 13;
+  std::istringstream text(sample.prompt.substr(begin, sample.prompt.find('\n') - begin));
+  std::set<std::string> words;
+  for (std::string word; text >> word;) words.insert(word);
+  EXPECT_EQ(words.size(), 80u);
 }
 
 TEST(FrequentWords, FollowTheZetaDistribution) {
