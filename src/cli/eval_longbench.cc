@@ -29,12 +29,11 @@ Result<std::vector<Dataset>> datasets_of(std::vector<LongBenchRow> rows, const s
                                          std::size_t limit) {
   std::vector<Dataset> out;
   for (LongBenchRow& row : rows) {
-    auto found = std::find_if(out.begin(), out.end(), [&](const Dataset& known) {
-      return known.task->name == row.dataset;
-    });
+    const auto task = longbench_task(row.dataset);
+    if (!task) return fail(task.error().code, "'{}': {}", file, task.error().message);
+    auto found = std::find_if(out.begin(), out.end(),
+                              [&](const Dataset& known) { return known.task == *task; });
     if (found == out.end()) {
-      const auto task = longbench_task(row.dataset);
-      if (!task) return fail(task.error().code, "'{}': {}", file, task.error().message);
       out.push_back({*task, {}});
       found = out.end() - 1;
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/fail.h"
+#include "base/spelling.h"
 #include "model/generate.h"
 
 namespace kvspan {
@@ -117,13 +118,14 @@ std::span<const LongBenchTask> all_longbench_tasks() noexcept {
 }
 
 Result<const LongBenchTask*> longbench_task(std::string_view name) {
-  std::string names;
+  const std::string_view wanted = name.ends_with("_e") ? name.substr(0, name.size() - 2) : name;
+  std::vector<std::string> names;
   for (const LongBenchTask& task : kTasks) {
-    if (task.name == name) return &task;
-    names += (names.empty() ? "" : ", ") + std::string(task.name);
+    if (task.name == wanted) return &task;
+    names.emplace_back(task.name);
   }
-  return fail(ErrorCode::kUnsupported, "no task of LongBench is called '{}' here; there are: {}",
-              name, names);
+  return fail(ErrorCode::kUnsupported, "no task of LongBench is called '{}' here{}; there are: {}",
+              name, did_you_mean(name, names), fmt::join(names, ", "));
 }
 
 std::string longbench_prompt(const LongBenchTask& task, const LongBenchRow& row) {

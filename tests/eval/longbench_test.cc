@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/atomic_file.h"
+#include "io/sha256.h"
 
 namespace kvspan::testing {
 namespace {
@@ -32,6 +33,37 @@ TEST(LongBench, ScoresAsThePythonPackagesDo) {
                 one["score"].get<double>(), 1e-12)
         << one.dump();
   }
+}
+
+// Prompts and answer lengths are those of the original's configuration, to the byte.
+TEST(LongBench, AsksAsTheOriginalsConfigurationSays) {
+  const auto bytes =
+      read_file(std::string(KVSPAN_SOURCE_DIR) + "/tests/eval/fixtures/longbench/config.json")
+          .value();
+  const auto config = nlohmann::json::parse(
+      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  EXPECT_EQ(config.size(), all_longbench_tasks().size());
+  for (const auto& [name, expected] : config.items()) {
+    const auto task = longbench_task(name);
+    ASSERT_TRUE(task) << name;
+    Sha256 hash;
+    hash.add(std::as_bytes(std::span((*task)->prompt)));
+    EXPECT_EQ(hash.finish(), expected["prompt_sha256"]) << name;
+    EXPECT_EQ((*task)->answer_tokens, expected["answer_tokens"]) << name;
+    // Few-shot and code tasks are asked without the chat template, the former for one line.
+    const bool few_shot = name == "trec" || name == "triviaqa" || name == "samsum";
+    EXPECT_EQ((*task)->first_line, few_shot) << name;
+    EXPECT_EQ((*task)->plain, few_shot || name == "lcc" || name == "repobench-p") << name;
+  }
+}
+
+TEST(LongBench, TasksOfTheEvenSubsetAreTheSame) {
+  EXPECT_EQ(*longbench_task("qasper_e"), *longbench_task("qasper"));
+  EXPECT_TRUE(longbench_task("multifieldqa_en"));
+  const auto unknown = longbench_task("hotpot_qa");
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("did you mean 'hotpotqa'"), std::string::npos)
+      << unknown.error().message;
 }
 
 TEST(LongBench, PromptsTakeContextAndInputAsTheyAre) {
