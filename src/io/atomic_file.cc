@@ -27,6 +27,11 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+bool is_device_or_pipe(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
 // Opens a file that was not there; the umask decides its mode. The name holds the process and a
 // count, so a file that a killed process left behind is stepped over.
 int open_new(const std::string& path, std::string& name) {
@@ -51,11 +56,16 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   close(descriptor_);
-  unlink(temporary_.c_str());
+  if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
 Result<AtomicFile> AtomicFile::create(std::string path) {
   std::string temporary;
+  if (is_device_or_pipe(path)) {
+    const int device = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (device < 0) return system_error("open", path);
+    return AtomicFile(std::move(path), std::move(temporary), device);
+  }
   const int descriptor = open_new(path, temporary);
   if (descriptor < 0) return system_error("create a file beside", path);
   return AtomicFile(std::move(path), std::move(temporary), descriptor);
@@ -72,6 +82,10 @@ Status AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 Status AtomicFile::commit() {
+  if (temporary_.empty()) {
+    if (close(std::exchange(descriptor_, -1)) != 0) return system_error("close", path_);
+    return {};
+  }
   if (fsync(descriptor_) != 0) return system_error("flush", path_);
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return system_error("put in place", path_);
   close(std::exchange(descriptor_, -1));

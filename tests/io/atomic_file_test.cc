@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/atomic_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "tests/io/temporary_folder.h"
 
@@ -67,6 +70,28 @@ TEST(AtomicFile, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_NE(written.error().message.find(folder / "a"), std::string::npos);
   EXPECT_EQ(text_of(folder / "a"), "old");
   EXPECT_EQ(folder.entries(), 1);
+}
+
+// A rename would put a plain file where the device was, for whoever may write to its folder.
+TEST(AtomicFile, DevicesAndPipesAreWrittenAndStayWhatTheyAre) {
+  ASSERT_TRUE(write_file("/dev/null", std::string_view("gone")));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  const Status full = write_file("/dev/full", std::string_view("no room"));
+  ASSERT_FALSE(full);
+  EXPECT_NE(full.error().message.find("'/dev/full': No space left on device"), std::string::npos)
+      << full.error().message;
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+
+  TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  ASSERT_TRUE(write_file(pipe, std::string_view("through")));
+  char text[16];
+  EXPECT_EQ(read(reader, text, sizeof text), 7);
+  close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
 TEST(AtomicFile, ErrorsNameThePath) {
