@@ -45,6 +45,12 @@ class Encoder:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
         # transformers begins every text with a token here, whether the file says so or not.
         fields = gguf.GGUFReader(model).fields
+        # It also loses that this tokenizer parts digits, and with them the spaces before one, from the rest.
+        pre = fields.get("tokenizer.ggml.pre")
+        if pre and pre.contents() == "smollm":
+            from tokenizers import pre_tokenizers
+            self.tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+                [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
         kind = fields["tokenizer.ggml.model"].contents()
         begins = fields.get("tokenizer.ggml.add_bos_token")
         self.begin = [self.tokenizer.bos_token_id] if (begins.contents() if begins else kind == "llama") else []

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LongBench's English and code tasks: prompts, lengths of answers and scores as its own scripts
 // have them. A prompt that is too long loses its middle. Source: Bai et al., LongBench: A
-// Bilingual, Multitask Benchmark for Long Context Understanding, 2024. Its Chinese tasks need a
-// segmentation into words, and are not here.
+// Bilingual, Multitask Benchmark for Long Context Understanding, 2024 (prompts: MIT). Its Chinese
+// tasks need a segmentation into words, and are not here.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thirteen tasks of RULER by name, with the settings of its benchmark.
+// The thirteen tasks of RULER by name, with the settings of its benchmark (templates: Apache-2.0).
 #pragma once
 
 #include <span>
