@@ -5,12 +5,14 @@ themselves is tested here too, because reports rest on it."""
 import csv
 import html.parser
 import json
+import re
 import shutil
 
 from program_support import STORIES, TREE, ProgramTest
 
 TEXT = TREE / "data/text/tinystories_head.txt"
 RESULTS = TREE / "docs/results"
+OWN_ROW = json.dumps({"prompt": "Once upon a", "target": " time"})
 
 
 class Tables(html.parser.HTMLParser):
@@ -153,6 +155,57 @@ class Report(ProgramTest):
         self.refused("report", "results", says=("nothing to report", "mine.json"))
         shutil.copy(RESULTS / "verify_smollm2_f32_weights.json", self.results)
         self.refused("report", "results", "-o", "nowhere/page.html", says="nowhere")
+
+
+class Kinds(ProgramTest):
+    """Every kind of `eval` has a table and a chart; runs on one model and text are drawn together."""
+
+    def test_every_task_is_on_the_page(self):
+        (self.folder / "results").mkdir()
+        row = {"dataset": "trec", "input": "Question: How far?\nType:", "context": "Question: When?\nType: Date\n", "answers": ["Date"],
+               "all_classes": ["Date", "Number"]}
+        data = {"longbench": [self.write("rows.jsonl", json.dumps(row))], "jsonl": ["--data", self.write("own.jsonl", OWN_ROW)],
+                "passkey": ["--length", "256"], "kvlookup": ["--length", "400"],
+                "ruler": ["--tasks", "niah_single_1,niah_multikey_2", "--length", "512"], "lambada": [], "winogrande": []}
+        for task, arguments in data.items():
+            self.output_of("eval", task, *arguments, "-m", STORIES, "-t", "1", "--limit", "1", "--cache", "quant:bits=2,sink=1,recent=1",
+                           "--json", f"results/{task}.json")
+        self.output_of("report", "results")
+        tables = json.loads((self.folder / "results/report.json").read_text())["sections"][0]["tables"]
+        self.assertEqual([table["source"] for table in tables], sorted(f"{task}.json" for task in data))
+        page = (self.folder / "results/report.html").read_text()
+        for table in tables:
+            measured = json.loads((self.folder / "results" / table["source"]).read_text())["rows"]
+            titles = [column["title"] for column in table["columns"]]
+            for line in table["rows"]:
+                cells = dict(zip(titles, line))
+                (own,) = [r for r in measured if (r["task"], r["recipe"]) == (cells["task"], cells["recipe"])]
+                self.assertEqual(cells["value"], own[cells["metric"]])
+                self.assertIn(f'data-group="{cells["task"]}" data-series="{cells["recipe"]}"', page)
+
+    def test_runs_with_other_weights_are_drawn_together(self):
+        (self.folder / "results").mkdir()
+        base = ("eval", "ppl", "-m", STORIES, "-t", "1", "--ctx", "128", "--windows", "1", "--block", "16", "-f")
+        other = self.write("other.txt", TEXT.read_text()[50:])
+        self.output_of(*base, TEXT, "--cache", "quant:bits=4,sink=1,recent=8", "--json", "results/a.json")
+        self.output_of(*base, TEXT, "--weights", "f16", "--cache", "quant:bits=2,sink=1,recent=8", "--json", "results/b.json")
+        self.output_of(*base, other, "--cache", "quant:bits=3,sink=1,recent=8", "--json", "results/c.json")
+        said = self.output_of("report", "results", "--svg", "q.svg")
+        self.assertIn("q.svg: a.json, b.json\n", said)
+        self.assertRegex(said, r"not drawn, [^\n]+: c\.json\n")
+        self.assertEqual(sorted(p.name for p in (self.folder / "results").iterdir()), ["a.json", "b.json", "c.json"])
+        svg = (self.folder / "q.svg").read_text()
+        for name, there in (("a", True), ("b", True), ("c", False)):
+            kl = json.loads((self.folder / f"results/{name}.json").read_text())["rows"][1]["kl"]
+            self.assertEqual(kl in [float(y) for y in re.findall(r'data-y="([^"]+)"', svg)], there, name)
+        self.assertIn("quant [1]", svg)
+        self.assertIn("[2] b.json: weights f16", svg)
+        self.output_of("report", "results")
+        tables = json.loads((self.folder / "results/report.json").read_text())["sections"][0]["tables"]
+        self.assertEqual([table["id"] for table in tables][:2], ["quality-joined-1", "quality-a-json"])
+        (self.folder / "results/a.json").unlink()
+        self.refused("report", "results", "--svg", "q.svg", says=("--svg", "b.json", "c.json"))
+        self.refused("report", "results", "--svg", "q.svg", "-o", "p.html", says="--svg")
 
 
 class DocumentHead(ProgramTest):
