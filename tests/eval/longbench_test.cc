@@ -7,18 +7,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include "eval/python_words.h"
 #include "io/atomic_file.h"
 #include "io/sha256.h"
 
 namespace kvspan::testing {
 namespace {
 
-TEST(LongBench, ScoresAsThePythonPackagesDo) {
+nlohmann::json fixture(const std::string& name) {
   const auto bytes =
-      read_file(std::string(KVSPAN_SOURCE_DIR) + "/tests/eval/fixtures/longbench/scores.json")
-          .value();
-  const auto cases = nlohmann::json::parse(
+      read_file(std::string(KVSPAN_SOURCE_DIR) + "/tests/eval/fixtures/longbench/" + name).value();
+  return nlohmann::json::parse(
       std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+TEST(LongBench, ScoresAsThePythonPackagesDo) {
+  const auto cases = fixture("scores.json");
   ASSERT_GE(cases.size(), 25u);
   for (const auto& one : cases) {
     const auto task = longbench_task(one["dataset"].get<std::string>());
@@ -35,13 +39,17 @@ TEST(LongBench, ScoresAsThePythonPackagesDo) {
   }
 }
 
+// An answer can end within a character. Its bytes are no spaces, whatever they would mean alone.
+TEST(LongBench, BytesThatAreNoUtf8StayInTheirWord) {
+  EXPECT_EQ(words_of("a\xc2\xa0"
+                     "b c\xa0 d\xe2\x80"),
+            (Words{"a", "b", "c\xa0", "d\xe2\x80"}));
+  EXPECT_EQ(normalised_words("The\xa0"), (Words{"\xa0"}));
+}
+
 // Prompts and answer lengths are those of the original's configuration, to the byte.
 TEST(LongBench, AsksAsTheOriginalsConfigurationSays) {
-  const auto bytes =
-      read_file(std::string(KVSPAN_SOURCE_DIR) + "/tests/eval/fixtures/longbench/config.json")
-          .value();
-  const auto config = nlohmann::json::parse(
-      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const auto config = fixture("config.json");
   EXPECT_EQ(config.size(), all_longbench_tasks().size());
   for (const auto& [name, expected] : config.items()) {
     const auto task = longbench_task(name);
