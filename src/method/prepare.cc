@@ -81,8 +81,8 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
   const RecipePart& method = stored.method();
   for (const auto& [name, family] : kFamilies) {
     if (name != method.name()) continue;
-    Calibration whole;  // for all but bands, which takes one layer at a time
-    if (calibration != nullptr && calibration->read_layer && name != "bands") {
+    Calibration whole;  // others take one layer at a time, or nothing of it
+    if (calibration != nullptr && calibration->read_layer && family == detail::prepare_subspace) {
       KVSPAN_TRY(whole, read_whole(shape, *calibration));
       calibration = &whole;
     }

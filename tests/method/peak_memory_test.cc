@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/large_blocks.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
 #include "tests/method/synthetic.h"
@@ -19,7 +20,7 @@ namespace kvspan::testing {
 namespace {
 
 constexpr std::int32_t kLayers = 24, kHeads = 2, kDim = 64;
-constexpr std::int32_t kTokens = 8192, kBlock = 256;
+constexpr std::int32_t kTokens = 4096, kBlock = 256;
 
 // A line of /proc/self/status in bytes.
 double status_bytes(const std::string& name) {
@@ -72,6 +73,7 @@ class PeakMemory : public ::testing::Test {
 
  private:
   Taken run(const std::string& recipe, bool hold_whole) const {
+    keep_large_blocks_apart();  // as the program does
     return_free_memory();
     const double before = status_bytes("VmRSS:");
     Calibration calibration = calibration_;
@@ -110,7 +112,7 @@ class PeakMemory : public ::testing::Test {
 TEST_F(PeakMemory, OfBandsIsLowerThanOfFullByWhatTheLedgerSays) {
   const Taken full = measure("full"), bands = measure("bands:bits=2");
   const double counted = full.counted - bands.counted, saved = full.peak - bands.peak;
-  EXPECT_GT(counted, 0.7 * full.counted);
+  EXPECT_GT(counted, 0.6 * full.counted);
   EXPECT_NEAR(saved, counted, 0.05 * counted)
       << "full " << full.peak << " for " << full.counted << ", bands " << bands.peak << " for "
       << bands.counted;
