@@ -19,8 +19,8 @@
 namespace kvspan::testing {
 namespace {
 
-constexpr std::int32_t kLayers = 24, kHeads = 2, kDim = 64;
-constexpr std::int32_t kTokens = 4096, kBlock = 256;
+constexpr std::int32_t kLayers = 12, kHeads = 2, kDim = 64;
+constexpr std::int32_t kTokens = 8192, kBlock = 256;
 
 // A line of /proc/self/status in bytes.
 double status_bytes(const std::string& name) {
@@ -112,7 +112,7 @@ class PeakMemory : public ::testing::Test {
 TEST_F(PeakMemory, OfBandsIsLowerThanOfFullByWhatTheLedgerSays) {
   const Taken full = measure("full"), bands = measure("bands:bits=2");
   const double counted = full.counted - bands.counted, saved = full.peak - bands.peak;
-  EXPECT_GT(counted, 0.6 * full.counted);
+  EXPECT_GT(counted, 0.7 * full.counted);
   EXPECT_NEAR(saved, counted, 0.05 * counted)
       << "full " << full.peak << " for " << full.counted << ", bands " << bands.peak << " for "
       << bands.counted;
