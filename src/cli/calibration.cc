@@ -24,8 +24,8 @@ namespace kvspan::cli {
 namespace {
 
 // Of weighing layers.
-constexpr std::int32_t kWeighedPassage = 576;
-constexpr std::size_t kWeighedPassages = 4;
+constexpr std::int32_t kWeighedWindow = 768;
+constexpr std::size_t kWeighedWindows = 4;
 constexpr double kWeighedBits = 1.0;
 
 void announce(const Choice& choice, const Engine& engine) {
@@ -94,12 +94,11 @@ Status measure_costs(const std::string& model_path, int threads, const std::stri
   engine->set_cancel_flag(&interrupted());
   KVSPAN_TRY(const auto tokenizer, Tokenizer::open(model_path));
   WindowOptions cut;
-  // Within the context, with the block that is read after a passage.
-  cut.length = static_cast<std::size_t>(std::min(kWeighedPassage, engine->info().context / 7 * 6));
+  cut.length = static_cast<std::size_t>(std::min(kWeighedWindow, engine->info().context)) / 4 * 3;
   KVSPAN_TRY(const auto passages, cut_windows(*tokenizer, text, cut));
   std::vector<std::vector<Token>> read;
-  for (std::size_t i = 0; i < kWeighedPassages; ++i) {
-    read.push_back(passages[passages.size() * (2 * i + 1) / (2 * kWeighedPassages)]);
+  for (std::size_t i = 0; i < kWeighedWindows; ++i) {
+    read.push_back(passages[passages.size() * (2 * i + 1) / (2 * kWeighedWindows)]);
   }
   std::optional<ProgressBar> bar;
   const auto under = [&](const char* what) {

@@ -2,21 +2,20 @@
 #include "eval/layer_weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 
 #include "base/expect.h"
 #include "base/fail.h"
-#include "base/thread_pool.h"
-#include "eval/divergence.h"
-#include "eval/layer_probe.h"
+#include "eval/one_layer_cache.h"
+#include "eval/perplexity.h"
 #include "method/bands_design.h"
 
 namespace kvspan {
 namespace {
 
-constexpr std::size_t kBlockShare = 6;  // a passage is so many times as long as its block
+constexpr std::size_t kLayersTogether = 5;  // share one exact pass; bounds the caches held at once
+constexpr std::int32_t kBlock = 64;         // so that little of the coded past is still exact
 // A side whose KL is less than this share of the largest is taken to cost that much: it is near the
 // engine's own rounding, and a weight of 0 would leave it no bits at all.
 constexpr double kLeastShare = 1e-3;
@@ -41,6 +40,7 @@ struct Side {
   std::size_t layer;
   bool keys;
   double distortion = 0.0, kl = 0.0;
+  std::unique_ptr<KvCache> cache;
 };
 
 BandsOptions coding_of(const Side& side, double bits) {
@@ -52,9 +52,8 @@ BandsOptions coding_of(const Side& side, double bits) {
   return options;
 }
 
-// A cache of the side's layer in which that side is coded, and what it should cost by the metrics.
-Result<std::unique_ptr<KvCache>> prepare(const CacheShape& shape, const Calibration& calibration,
-                                         double bits, Side& side) {
+// The cache in which one side of one layer is coded, and what it should cost by the metrics.
+Status prepare(const CacheShape& shape, const Calibration& calibration, double bits, Side& side) {
   const OneLayer one(shape, calibration, side.layer);
   const BandsOptions options = coding_of(side, bits);
   const HeadRange heads{0, one.shape.layers[0].kv_heads};
@@ -65,80 +64,68 @@ Result<std::unique_ptr<KvCache>> prepare(const CacheShape& shape, const Calibrat
       fmt::format("bands:share=layer,kbits={},vbits={},sink=32,recent=32,escape=0",
                   options.key_bits, options.value_bits);
   KVSPAN_TRY(const CacheFactory caches, CacheFactory::create(one.shape, recipe, &one.calibration));
-  return caches.make();
+  KVSPAN_TRY(auto exact, make_cache(shape, "full"));
+  side.cache = std::make_unique<OneLayerCache>(std::move(exact), caches.make(),
+                                               static_cast<int>(side.layer));
+  return {};
 }
 
-// What is read of a passage once, and what after it with every side: how it goes on, and then as
-// much of its first half once more.
-struct Reading {
-  std::span<const Token> prefix;
-  std::vector<Token> block;
+// Parts A B A C of a passage A B C; a begin-of-text token is not repeated.
+std::vector<Token> retrieval_window(std::span<const Token> passage) {
+  const auto third = static_cast<std::ptrdiff_t>(passage.size() / 3);
+  std::vector<Token> window(passage.begin(), passage.begin() + 2 * third);
+  window.insert(window.end(), passage.begin() + 1, passage.begin() + third + 1);
+  window.insert(window.end(), passage.begin() + 2 * third, passage.begin() + 3 * third);
+  return window;
+}
 
-  explicit Reading(std::span<const Token> passage) {
-    const std::size_t half = passage.size() / kBlockShare / 2;
-    prefix = passage.first(passage.size() - half);
-    const auto ahead = passage.last(half), again = passage.subspan(passage.size() / 4, half);
-    block.assign(ahead.begin(), ahead.end());
-    block.insert(block.end(), again.begin(), again.end());
+}  // namespace
+
+Status measure_layer_weights(Engine& engine, std::span<const std::vector<Token>> passages,
+                             double bits, Calibration& calibration, const TokenProgress& progress) {
+  const CacheShape& shape = engine.cache_shape();
+  KVSPAN_EXPECT(!passages.empty() && passages[0].size() >= 12, "a passage to read");
+  KVSPAN_CHECK_OK(check_calibration(shape, calibration));
+  std::vector<std::vector<Token>> windows;
+  for (const auto& passage : passages) windows.push_back(retrieval_window(passage));
+  std::vector<Side> sides;
+  for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+    sides.push_back({.layer = l, .keys = true, .cache = nullptr});
+    sides.push_back({.layer = l, .keys = false, .cache = nullptr});
   }
-  std::size_t tokens(std::size_t sides) const { return prefix.size() + (sides + 1) * block.size(); }
-};
-
-// The block's predictions with the exact cache, and how far others are from them.
-class BlockDivergence {
- public:
-  explicit BlockDivergence(const Engine& engine)
-      : engine_(engine),
-        threads_(engine.options().threads),
-        width_(static_cast<std::size_t>(engine.info().vocabulary)) {}
-
-  // The engine's logits are the exact ones.
-  void keep() {
-    const auto rows = static_cast<std::size_t>(engine_.logit_rows());
-    exact_.clear();
-    softmax_.resize(rows);
-    std::vector<float> scratch;
-    for (std::size_t i = 0; i < rows; ++i) {
-      const auto logits = engine_.logits(static_cast<std::int32_t>(i));
-      exact_.insert(exact_.end(), logits.begin(), logits.end());
-      softmax_[i] = log_softmax(logits, scratch);
+  const std::size_t together = 2 * kLayersTogether;
+  const std::size_t groups = (sides.size() + together - 1) / together;
+  const std::size_t total = (sides.size() + groups) * windows.size() * windows[0].size();
+  std::size_t done = 0;
+  for (std::size_t first = 0; first < sides.size(); first += together) {
+    const auto group = std::span(sides).subspan(first, std::min(together, sides.size() - first));
+    std::vector<std::string> names;
+    for (Side& side : group) {
+      KVSPAN_CHECK_OK(prepare(shape, calibration, bits, side));
+      names.push_back(std::to_string(names.size()));
     }
-  }
-  // Mean KL(exact || the engine's) over the block.
-  double mean() {
-    std::vector<double> kl(softmax_.size());
-    threads_.run([&](Team& team) {
-      std::vector<float> scratch;
-      for (std::size_t i; (i = static_cast<std::size_t>(team.take())) < kl.size();) {
-        const auto logits = engine_.logits(static_cast<std::int32_t>(i));
-        const LogSoftmax found = log_softmax(logits, scratch);
-        kl[i] = kl_divergence(std::span(exact_).subspan(i * width_, width_), softmax_[i], logits,
-                              found, scratch);
+    const auto source = [&](const std::string& name) -> Result<std::unique_ptr<KvCache>> {
+      if (name == "full") return make_cache(shape, name);
+      return std::move(group[std::stoul(name)].cache);
+    };
+    PerplexityOptions reading;
+    reading.block = std::min(kBlock, engine.options().block);
+    KVSPAN_TRY(const PerplexityReport report,
+               measure_perplexity(engine, windows, names, source, reading,
+                                  [&](std::size_t part, std::size_t) {
+                                    if (progress) progress(done + part, total);
+                                  }));
+    if (report.cancelled) return fail(ErrorCode::kCancelled, "stopped");
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const PerplexityRow& row = report.rows[i + 1];
+      if (row.failed) {
+        return fail(ErrorCode::kInvalidArgument, "layer {}: {}", group[i].layer, *row.failed);
       }
-    });
-    double sum = 0.0;
-    for (const double one : kl) sum += one;
-    return sum / static_cast<double>(kl.size());
+      group[i].kl = row.figures.kl;
+    }
+    done += report.rows.size() * windows.size() * windows[0].size();
   }
 
- private:
-  const Engine& engine_;
-  ThreadPool threads_;
-  std::size_t width_;
-  std::vector<float> exact_;  // [rows of the block, vocabulary]
-  std::vector<LogSoftmax> softmax_;
-};
-
-// The block after what the cache holds, which then holds no more than before.
-Status read_block(Engine& engine, LayerProbe& probe, std::span<const Token> block) {
-  const std::int32_t before = probe.tokens();
-  const BatchPart part{&probe, block, BatchPart::Logits::kAll};
-  KVSPAN_CHECK_OK(engine.decode({&part, 1}));
-  return probe.truncate(before);
-}
-
-// Weights from what was measured.
-void weigh(std::span<const Side> sides, Calibration& calibration) {
   double largest = 0.0;
   for (const Side& side : sides) largest = std::max(largest, side.kl);
   for (const Side& side : sides) {
@@ -147,55 +134,6 @@ void weigh(std::span<const Side> sides, Calibration& calibration) {
     const double weight = kl / std::max(side.distortion, 1e-12);
     (side.keys ? layer.key_weight : layer.value_weight) = static_cast<float>(weight);
   }
-}
-
-}  // namespace
-
-Status measure_layer_weights(Engine& engine, std::span<const std::vector<Token>> passages,
-                             double bits, Calibration& calibration, const TokenProgress& progress) {
-  const CacheShape& shape = engine.cache_shape();
-  KVSPAN_EXPECT(!passages.empty() && passages[0].size() >= 96, "passages of at least 96 tokens");
-  KVSPAN_CHECK_OK(check_calibration(shape, calibration));
-  std::vector<Side> sides;
-  std::vector<LayerProbe::Coded> coded;
-  for (std::size_t l = 0; l < shape.layers.size(); ++l) {
-    for (const bool keys : {true, false}) {
-      sides.push_back({.layer = l, .keys = keys});
-      KVSPAN_TRY(auto cache, prepare(shape, calibration, bits, sides.back()));
-      coded.push_back({static_cast<int>(l), std::move(cache)});
-    }
-  }
-  KVSPAN_TRY(auto exact, make_cache(shape, "full"));
-  LayerProbe probe(std::move(exact), std::move(coded));
-  BlockDivergence divergence(engine);
-  std::size_t total = 0, done = 0;
-  for (const auto& passage : passages) total += Reading(passage).tokens(sides.size());
-  const auto advance = [&](std::size_t tokens) {
-    done += tokens;
-    if (progress) progress(done, total);
-  };
-  for (const auto& passage : passages) {
-    const Reading reading(passage);
-    probe.clear();
-    KVSPAN_CHECK_OK(engine.prefill(probe, reading.prefix));
-    advance(reading.prefix.size());
-    probe.read(std::nullopt);
-    KVSPAN_CHECK_OK(read_block(engine, probe, reading.block));
-    divergence.keep();
-    advance(reading.block.size());
-    for (std::size_t i = 0; i < sides.size(); ++i) {
-      probe.read(i);
-      KVSPAN_CHECK_OK(read_block(engine, probe, reading.block));
-      const double kl = divergence.mean();
-      if (!std::isfinite(kl)) {
-        return fail(ErrorCode::kInvalidArgument, "layer {}: its logits are not finite",
-                    sides[i].layer);
-      }
-      sides[i].kl += kl / static_cast<double>(passages.size());
-      advance(reading.block.size());
-    }
-  }
-  weigh(sides, calibration);
   return check_calibration(shape, calibration);
 }
 

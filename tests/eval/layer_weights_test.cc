@@ -6,7 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "eval/layer_probe.h"
+#include "eval/one_layer_cache.h"
+#include "eval/perplexity.h"
 
 namespace kvspan {
 namespace {
@@ -37,46 +38,25 @@ Calibration gathered(Engine& engine) {
   return std::move(*calibration);
 }
 
-// Logits of the tokens after `prefix`, read with layer 2 in a cache of `recipe`, or exactly; the
-// prefix is read exactly in either case.
-std::vector<float> after_prefix(Engine& engine, const std::vector<Token>& prefix,
-                                const std::vector<Token>& block, const std::string& recipe) {
-  const CacheShape& shape = engine.cache_shape();
-  std::vector<LayerProbe::Coded> coded;
-  for (const std::string& name : {std::string("window:size=4"), recipe}) {
-    coded.push_back({2, make_cache({{shape.layers[2]}}, name).value()});
-  }
-  LayerProbe probe(make_cache(shape, "full").value(), std::move(coded));
-  EXPECT_TRUE(engine.prefill(probe, prefix));
-  // What is read in between leaves no trace.
-  for (const std::size_t index : {std::size_t{0}, std::size_t{1}}) {
-    probe.read(index);
-    const BatchPart part{&probe, block, BatchPart::Logits::kAll};
-    EXPECT_TRUE(engine.decode({&part, 1}));
-    EXPECT_TRUE(probe.truncate(static_cast<std::int32_t>(prefix.size())));
-  }
-  std::vector<float> all;
-  for (std::int32_t i = 0; i < engine.logit_rows(); ++i) {
-    const auto row = engine.logits(i);
-    all.insert(all.end(), row.begin(), row.end());
-  }
-  return all;
-}
-
-TEST(LayerProbe, IsExactWhereThatLayerIs) {
+TEST(OneLayerCache, IsExactWhereThatLayerIs) {
   const auto engine = stories();
-  const std::vector<Token> prefix = passage(64, 3), block = passage(16, 90);
-  auto whole = make_cache(engine->cache_shape(), "full").value();
-  ASSERT_TRUE(engine->prefill(*whole, prefix));
-  const BatchPart part{whole.get(), block, BatchPart::Logits::kAll};
-  ASSERT_TRUE(engine->decode({&part, 1}));
-  std::vector<float> exact;
-  for (std::int32_t i = 0; i < engine->logit_rows(); ++i) {
-    const auto row = engine->logits(i);
-    exact.insert(exact.end(), row.begin(), row.end());
-  }
-  EXPECT_EQ(after_prefix(*engine, prefix, block, "full"), exact);
-  EXPECT_NE(after_prefix(*engine, prefix, block, "window:size=8"), exact);
+  const CacheShape& shape = engine->cache_shape();
+  const std::vector<std::vector<Token>> windows{passage(96, 3)};
+  const std::vector<std::string> recipes{"same", "other"};
+  const auto source = [&](const std::string& name) -> Result<std::unique_ptr<KvCache>> {
+    auto exact = make_cache(shape, "full");
+    if (name == "full" || !exact) return exact;
+    auto one = make_cache({{shape.layers[2]}}, name == "same" ? "full" : "window:size=8");
+    if (!one) return one;
+    return std::unique_ptr<KvCache>(
+        std::make_unique<OneLayerCache>(std::move(*exact), std::move(*one), 2));
+  };
+  PerplexityOptions options;
+  options.block = 16;
+  const auto report = measure_perplexity(*engine, windows, recipes, source, options);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->rows[1].figures.kl, 0.0);
+  EXPECT_GT(report->rows[2].figures.kl, 1e-6);
 }
 
 TEST(LayerWeights, AreKlOverPredictedDistortion) {
