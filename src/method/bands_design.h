@@ -26,8 +26,8 @@ struct BandsOptions {
   // Where both are coded together, keys are weighed against values so that a bit buys as much in
   // either; else not at all.
   bool balanced = true;
-  // Codes learnt from one sequence: its own (MemoryKind::kBases), in half the room
-  // (BandsParts::weights; not with query_metric), designed by the calling thread alone.
+  // Codes learnt from one sequence: its own (MemoryKind::kBases), with a
+  // diagonal metric (BandsParts::weights; not with query_metric), designed by the calling thread alone.
   bool own = false;
 };
 
