@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What methods learn about a model from calibration text: means, second moments, error metrics and
-// sample rows of every layer, as plain numbers in memory. `kvspan calibrate` gathers them;
-// docs/formats/calibration.md is the file they are kept in.
+// sample rows of every layer, as plain numbers in memory, or in a file from which layers are read
+// one at a time. `kvspan calibrate` gathers them; docs/formats/calibration.md is that file.
 //
 // All averages are over the counted tokens: the text is cut into windows, each read as a sequence
 // of its own, and the first `skip` tokens of a window, whose norms are huge, are in none of them.
@@ -16,7 +16,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -80,15 +83,28 @@ struct Calibration {
   std::vector<std::int32_t> sample_positions;
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
   std::vector<RatePoint> rates;          // by rising bits; empty until measured
+
+  std::string source;  // the file it is in, for messages; "" when it is not from one
+  // Where it is set, `layers` has no arrays and this gives a layer with them: some 3 D^2 numbers
+  // and the samples at a time instead of all layers'. May be called from several threads at once.
+  std::function<Result<LayerCalibration>(std::size_t layer)> read_layer;
 };
+
+// One layer with its arrays: as held, for as long as `calibration` lives, or read and checked
+// against `shape`.
+Result<std::shared_ptr<const LayerCalibration>> layer_of(const CacheShape& shape,
+                                                         const Calibration& calibration,
+                                                         std::size_t layer);
+// The same calibration with the arrays of all layers in memory, checked.
+Result<Calibration> read_whole(const CacheShape& shape, const Calibration& calibration);
 
 // Whether layers have measured weights.
 bool has_layer_weights(const Calibration& calibration) noexcept;
 
 // Ok when every array has the size that `shape` asks for, every number is finite, no diagonal entry
 // of a moment or metric is negative, weights are above 0 in all layers or in none, and the bits of
-// rates rise. The error
-// names layer and array, both sizes or the place of the number. Cost: one pass over the numbers.
+// rates rise. Arrays that are not held are checked when they are read. The error names layer and
+// array, both sizes or the place of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
 
 }  // namespace kvspan

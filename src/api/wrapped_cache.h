@@ -31,6 +31,7 @@ class WrappedCache : public KvCache {
   // The inner cache alone.
   Result<std::unique_ptr<KvCache>> fork() const override { return inner_->fork(); }
   CacheBytes bytes() const override { return inner_->bytes(); }
+  const KvCache& wrapped() const noexcept { return *inner_; }
 
  protected:
   KvCache& inner() noexcept { return *inner_; }

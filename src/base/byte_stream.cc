@@ -21,8 +21,8 @@ constexpr std::array<std::uint64_t, 256> kTable = make_table();
 
 }  // namespace
 
-std::uint64_t crc64(std::span<const std::byte> bytes) noexcept {
-  std::uint64_t crc = ~std::uint64_t{0};
+std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t before) noexcept {
+  std::uint64_t crc = ~before;
   for (const std::byte b : bytes) {
     crc = kTable[(crc ^ static_cast<std::uint64_t>(b)) & 0xff] ^ (crc >> 8);
   }

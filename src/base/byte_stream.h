@@ -20,8 +20,9 @@ namespace kvspan {
 
 static_assert(std::endian::native == std::endian::little, "the byte formats are little-endian");
 
-// CRC-64 (ECMA-182, reflected, as in xz): finds every change of up to 64 neighbouring bits.
-std::uint64_t crc64(std::span<const std::byte> bytes) noexcept;
+// CRC-64 (ECMA-182, reflected, as in xz): finds every change of up to 64 neighbouring bits. Bytes
+// may come in pieces: `before` is what the call for those before gave.
+std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t before = 0) noexcept;
 
 class ByteWriter {
  public:

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/memory.h"
 
+#include <cstdlib>  // defines __GLIBC__ where that is the library
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <cstring>
 #include <new>
 #include <utility>
@@ -76,6 +81,12 @@ void Buffer::release() noexcept {
   if (ledger_) ledger_->remove(kind_, bytes_);
   data_ = nullptr;
   bytes_ = 0;
+}
+
+void return_free_memory() noexcept {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace kvspan

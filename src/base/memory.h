@@ -80,4 +80,9 @@ class Buffer {
   std::shared_ptr<Ledger> ledger_;
 };
 
+// Gives what has been freed back to the system, where the C library would keep it for later: after
+// work whose memory is not needed again. Some milliseconds; nothing where the library has no such
+// call.
+void return_free_memory() noexcept;
+
 }  // namespace kvspan

@@ -10,7 +10,7 @@
 //                                    kept components, in 8 bits (codec/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
-// Where errors count by a diagonal metric M, A = B'M, and only B is held.
+// Where the metric M is known by which errors count, A = B'M, and only B and M are held.
 // Immutable; shared by all sequences of a model, or learnt from one and that one's own.
 #pragma once
 
@@ -41,18 +41,21 @@ struct BandsParts {
   // Positions that share an anchor, a multiple of 16; 0: keys after RoPE, or before it.
   std::int32_t anchor_block = 0;
   bool before_rope = false;
-  Rope rope;                             // of keys that are not coded after RoPE
-  std::span<const float> key_mean;       // [heads * key_dim]
-  std::span<const float> value_mean;     // [heads * value_dim]
-  TensorView<const float, 2> analysis;   // [D, D], a row for each component; unused with weights
+  Rope rope;                          // of keys that are not coded after RoPE
+  std::span<const float> key_mean;    // [heads * key_dim]
+  std::span<const float> value_mean;  // [heads * value_dim]
+  // [D, D], a row for each component; unused where the metric is given.
+  TensorView<const float, 2> analysis;
   TensorView<const float, 2> synthesis;  // [D, D], a column for each component
   std::span<const std::uint8_t> bits;    // [D], 0 to 6 or 8
   std::span<const float> steps;          // [D], for c / g, of the widths that the layout gives
   std::span<const float> sigma;          // [D], root mean square of c
   bool gain = true;
-  // [D], above 0: the diagonal of the metric, from which and B the analysis follows; empty: it is
+  // [D], above 0: the diagonal of the metric, from which and B the analysis follows; empty: that is
   // given.
   std::span<const float> weights = {};
+  // [heads][dim^2], symmetric, with weights: the metric of a side that is not diagonal.
+  std::span<const float> key_blocks = {}, value_blocks = {};
 };
 
 class BandsCode {
@@ -159,6 +162,8 @@ class BandsCode {
                                                   const std::shared_ptr<Ledger>& ledger,
                                                   MemoryKind kind);
   void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  void store_metric(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  void transform(const float* z, float* c) const noexcept;
   void make_scale_runs();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
@@ -172,9 +177,10 @@ class BandsCode {
   BandsLayout layout_;
   std::vector<ScaleRun> runs_;
   MemoryKind kind_ = MemoryKind::kShared;
-  Buffer analysis_;                                                  // A' [D, places], or none
-  Buffer weights_;                                                   // [D], where A' = M B
-  Buffer synthesis_;                                                 // B [D, places]
+  Buffer analysis_;                   // A' [D, places], or none
+  Buffer weights_;                    // [D], where A' = M B
+  Buffer key_blocks_, value_blocks_;  // [heads][dim^2], where M is not diagonal
+  Buffer synthesis_;                  // B [D, places]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
   Buffer key_tiles_, key_scales_, key_weights_;
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]

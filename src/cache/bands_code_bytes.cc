@@ -20,7 +20,8 @@ constexpr float kMost = 1e12f, kMostInverse = 1e13f, kLeastStep = 1e-30f;
 void BandsCode::save(ByteWriter& out) const {
   const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
   const std::size_t stored = layout_.stored();
-  KVSPAN_EXPECT(weights_.bytes() > 0, "a learnt code");
+  KVSPAN_EXPECT(weights_.bytes() > 0 && key_blocks_.bytes() + value_blocks_.bytes() == 0,
+                "a learnt code");
   for (std::size_t i = 0; i < d; ++i) {
     out.put(static_cast<std::uint8_t>(i < stored ? layout_.width(i) : 0));
   }

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <span>
 #include <string_view>
+#include <utility>
 
+#include "base/expect.h"
 #include "base/fail.h"
 
 namespace kvspan {
@@ -46,8 +48,8 @@ Status check_array(int layer, const Expected& array) {
   return {};
 }
 
-Status check_layer(int index, const LayerShape& shape, const LayerCalibration& layer,
-                   std::size_t samples) {
+Status check_arrays(int index, const LayerShape& shape, const LayerCalibration& layer,
+                    std::size_t samples) {
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
   const auto dk = static_cast<std::size_t>(shape.key_dim);
   const auto dv = static_cast<std::size_t>(shape.value_dim);
@@ -69,6 +71,10 @@ Status check_layer(int index, const LayerShape& shape, const LayerCalibration& l
   for (const Expected& array : arrays) {
     if (Status status = check_array(index, array); !status) return status;
   }
+  return {};
+}
+
+Status check_energy(int index, const LayerCalibration& layer) {
   if (!std::isfinite(layer.residual_energy) || layer.residual_energy < 0.0) {
     return fail(ErrorCode::kInvalidArgument,
                 "calibration: layer {}: residual_energy is {}; allowed are finite numbers from 0",
@@ -124,17 +130,43 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
     }
   }
   for (std::size_t i = 0; i < shape.layers.size(); ++i) {
-    if (Status status = check_layer(static_cast<int>(i), shape.layers[i], calibration.layers[i],
-                                    calibration.sample_positions.size());
-        !status) {
-      return status;
-    }
     const LayerCalibration& layer = calibration.layers[i];
+    if (!calibration.read_layer) {
+      KVSPAN_CHECK_OK(check_arrays(static_cast<int>(i), shape.layers[i], layer,
+                                   calibration.sample_positions.size()));
+    }
+    KVSPAN_CHECK_OK(check_energy(static_cast<int>(i), layer));
     const bool measured = has_layer_weights(calibration);
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "key", layer.key_weight, measured));
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "value", layer.value_weight, measured));
   }
   return check_rates(calibration.rates);
+}
+
+Result<std::shared_ptr<const LayerCalibration>> layer_of(const CacheShape& shape,
+                                                         const Calibration& calibration,
+                                                         std::size_t layer) {
+  KVSPAN_EXPECT(layer < shape.layers.size() && layer < calibration.layers.size(), "a layer");
+  if (!calibration.read_layer) {
+    return std::shared_ptr<const LayerCalibration>(std::shared_ptr<void>(),
+                                                   &calibration.layers[layer]);
+  }
+  KVSPAN_TRY(LayerCalibration read, calibration.read_layer(layer));
+  KVSPAN_CHECK_OK(check_arrays(static_cast<int>(layer), shape.layers[layer], read,
+                               calibration.sample_positions.size()));
+  return std::make_shared<const LayerCalibration>(std::move(read));
+}
+
+Result<Calibration> read_whole(const CacheShape& shape, const Calibration& calibration) {
+  KVSPAN_CHECK_OK(check_calibration(shape, calibration));
+  Calibration whole = calibration;
+  if (!calibration.read_layer) return whole;
+  whole.read_layer = nullptr;
+  for (std::size_t i = 0; i < whole.layers.size(); ++i) {
+    KVSPAN_TRY(const auto layer, layer_of(shape, calibration, i));
+    whole.layers[i] = *layer;
+  }
+  return whole;
 }
 
 }  // namespace kvspan

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "api/code_source.h"
 #include "base/expect.h"
 #include "base/fail.h"
 #include "cli/format.h"
@@ -28,6 +29,7 @@ void measure_cache(const Session& session, Answer& answer) {
   const KvCache& cache = *session.cache;
   const CacheBytes bytes = cache.bytes();
   answer.recipe = cache.recipe();
+  answer.code = code_source(cache);
   answer.kv_bytes = bytes.total;
   answer.kv_bytes_shared = bytes.shared;
   answer.cache_tokens = cache.tokens();
@@ -71,6 +73,7 @@ Result<Answer> answer_prompt(Session& session, std::span<const Token> prompt, Sa
 Json to_json(const Answer& a) {
   Json json;
   json["recipe"] = a.recipe;
+  if (!a.code.empty()) json["code"] = a.code;
   json["kv_bytes"] = a.kv_bytes;
   json["kv_bytes_full"] = a.kv_bytes_full;
   json["kv_ratio"] =

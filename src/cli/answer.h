@@ -16,6 +16,7 @@ namespace kvspan::cli {
 struct Answer {
   Generation generation;
   std::string recipe;             // canonical
+  std::string code;               // which code is in use; "" where there is none
   std::size_t kv_bytes = 0;       // held by the cache, without what a model's sequences share
   std::size_t kv_bytes_full = 0;  // the same tokens in f16
   std::size_t kv_bytes_shared = 0;

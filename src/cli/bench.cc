@@ -114,6 +114,27 @@ Ratios against_peer(const std::vector<BenchRow>& rows, const BenchRow& row) {
   return {};
 }
 
+// The row of the full cache at the same depth; null without one, and for itself.
+const BenchRow* full_row(const std::vector<BenchRow>& rows, const BenchRow& row) {
+  for (const BenchRow& other : rows) {
+    if (other.depth == row.depth && other.subject.engine == "kvspan" &&
+        other.subject.recipe == "full" && row.subject.engine == "kvspan" &&
+        row.subject.recipe != "full") {
+      return &other;
+    }
+  }
+  return nullptr;
+}
+
+// "124 of 131 MiB": what the process saves of what the ledger says.
+std::string saved_text(const std::vector<BenchRow>& rows, const BenchRow& row) {
+  const BenchRow* full = full_row(rows, row);
+  if (full == nullptr) return "-";
+  const MemoryLess less = memory_less(*full, row);
+  return fmt::format("{:.1f} of {:.1f} MiB", less.measured_bytes / 1048576.0,
+                     less.counted_bytes / 1048576.0);
+}
+
 Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row, const Roof& roof) {
   Json json{{"engine", row.subject.engine},
             {"recipe", row.subject.recipe},
@@ -128,7 +149,14 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchRow& row, const Roof&
             {"bytes_read_per_token", roof.bytes_per_token(row)},
             {"read_bytes_s", roof.bytes_per_token(row) * row.decode_tok_s},
             {"roofline", roof.share(row)},
+            {"shared_bytes", row.shared_bytes},
             {"peak_rss_bytes", row.peak_rss_bytes}};
+  if (!row.code.empty()) json["code"] = row.code;
+  if (const BenchRow* full = full_row(rows, row)) {
+    const MemoryLess less = memory_less(*full, row);
+    json["peak_less_than_full_bytes"] = less.measured_bytes;
+    json["counted_less_than_full_bytes"] = less.counted_bytes;
+  }
   if (row.attn_ms > 0.0) json["attn_ms"] = row.attn_ms;
   const Ratios ratios = against_peer(rows, row);
   if (ratios.decode > 0.0) {
@@ -151,7 +179,9 @@ std::string table_of(const std::vector<BenchRow>& rows, const Roof& roof) {
                {"prefill tok/s", kRight},
                {"vs f16", kRight},
                {"KV", kRight},
-               {"peak memory", kRight}});
+               {"codes", kRight},
+               {"peak memory", kRight},
+               {"saved of counted", kRight}});
   const auto ratio = [](double x) {
     return x > 0.0 ? fmt::format("{:.2f}x", x) : std::string("-");
   };
@@ -163,7 +193,9 @@ std::string table_of(const std::vector<BenchRow>& rows, const Roof& roof) {
                    fmt::format("{:.0f} %", 100.0 * roof.share(row)), ratio(ratios.decode),
                    row.attn_ms > 0.0 ? fmt::format("{:.2f}", row.attn_ms) : "-",
                    fmt::format("{:.1f}", row.prefill_tok_s), ratio(ratios.prefill),
-                   format_bytes(row.kv_bytes), format_bytes(row.peak_rss_bytes)});
+                   format_bytes(row.kv_bytes),
+                   row.shared_bytes > 0 ? format_bytes(row.shared_bytes) : "-",
+                   format_bytes(row.peak_rss_bytes), saved_text(rows, row)});
   }
   return table.text();
 }
@@ -186,6 +218,7 @@ Result<int> bench(const BenchFlags& flags) {
     for (const std::string& recipe : flags.recipes) {
       KVSPAN_TRY(const auto cache, new_cache(*engine, recipe));
       options.subjects.push_back({"kvspan", cache->recipe()});
+      fmt::print(stderr, "{}", CodeNote().line(*cache));
     }
   }
   if (!flags.peer.empty()) {
@@ -270,7 +303,10 @@ Action setup_bench(CLI::App& app) {
       "  kvspan bench -m smollm2 --depth 512 --cache full --cache full:store=f32 --json -\n"
       "  kvspan bench -m smollm2 --depth 4096 --peer llama.cpp --peer-kv f16,q8_0,q4_0\n"
       "  kvspan bench -m smollm2 --depth 2048 --cache full --cache bands --batch 8\n"
-      "Engines run in processes of their own and take turns; a decode's time is the median.");
+      "Engines run in processes of their own and take turns; a decode's time is the median.\n"
+      "Peak memory is the process's (VmHWM); 'saved of counted': how much lower it is than that "
+      "of\n"
+      "full at this depth, and how much less cache and codes the ledger counts.");
   return [flags] { return bench(*flags); };
 }
 

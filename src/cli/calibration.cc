@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "api/code_source.h"
 #include "base/fail.h"
 #include "cli/data_folder.h"
 #include "cli/format.h"
@@ -110,6 +111,14 @@ Status measure_costs(const std::string& model_path, int threads, const std::stri
   KVSPAN_CHECK_OK(
       measure_layer_weights(*engine, read, kWeighedBits, calibration, under("weighing layers")));
   return measure_rates(*engine, read, calibration, under("measuring rates"));
+}
+
+std::string CodeNote::line(const KvCache& cache) {
+  const std::string code = code_source(cache);
+  std::string text = code.empty() ? "" : fmt::format("kvspan: {}: code {}\n", cache.recipe(), code);
+  if (text == last_) return "";
+  last_ = text;
+  return text;
 }
 
 Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe) {

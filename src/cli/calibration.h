@@ -21,6 +21,17 @@ Result<Calibration> calibration_for(Engine& engine);
 Status measure_costs(const std::string& model_path, int threads, const std::string& text,
                      Calibration& calibration);
 
+// "kvspan: RECIPE: code ..." on standard error: which code the cache uses and where that comes
+// from; nothing where that is what was said last of it, or it has none.
+class CodeNote {
+ public:
+  // The line, or "".
+  std::string line(const KvCache& cache);
+
+ private:
+  std::string last_;
+};
+
 // An empty cache of a recipe; the calibration that it may need is made first, if it has to be. What
 // auto chose is said on standard error.
 Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe);

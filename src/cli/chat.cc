@@ -81,6 +81,7 @@ Result<int> chat(const ChatFlags& flags) {
   KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
   KVSPAN_TRY(Session session, open_session(flags.model));
   fmt::print(stderr, "{}", session.note);
+  session.say_code();
   KVSPAN_TRY(auto sampler, Sampler::make(flags.sampling.sampler(), session.tokenizer->size()));
   GenerateOptions options;
   options.max_tokens = flags.sampling.token_limit();

@@ -42,6 +42,7 @@ Status stats(Chat& chat, const std::string&) {
 Status cache(Chat& chat, const std::string& recipe) {
   if (!recipe.empty()) KVSPAN_CHECK_OK(chat.conversation.use_recipe(recipe));
   fmt::print(stderr, "{}\n", cache_text(chat));
+  chat.session.say_code();
   return {};
 }
 
@@ -121,6 +122,7 @@ Status show_answer(const Chat& chat, Result<Answer> answer) {
     return {};
   }
   print_stats(*answer);
+  chat.session.say_code();
   if (generation.reason == StopReason::kContext) {
     fmt::print(stderr, "the context of {} tokens is full; /clear starts anew\n",
                chat.session.context);

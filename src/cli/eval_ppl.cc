@@ -224,6 +224,10 @@ Result<int> eval_ppl(const PplFlags& flags) {
             {"rows", Json::array()}};
   bool failed = false;
   for (const PerplexityRow& row : report->rows) {
+    // What calibrated ones use was said when they were made.
+    if (row.recipe.find("calib=online") != std::string::npos) {
+      fmt::print(stderr, "kvspan: {}: code {}\n", row.recipe, row.code);
+    }
     json["rows"].push_back(to_json(row, length));
     failed |= row.failed.has_value();
   }

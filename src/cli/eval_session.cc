@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <memory>
 
 #include "base/fail.h"
 #include "cli/calibration.h"
@@ -93,10 +95,14 @@ Result<bool> any_needs_calibration(const std::vector<std::string>& recipes) {
 }
 
 CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
-  return [&engine, calibration](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
-    KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, calibration));
-    return caches.make();
-  };
+  auto said = std::make_shared<std::map<std::string, CodeNote>>();
+  return
+      [&engine, calibration, said](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
+        KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, calibration));
+        auto cache = caches.make();
+        fmt::print(stderr, "{}", (*said)[recipe].line(*cache));
+        return cache;
+      };
 }
 
 Result<EvalSession> EvalSession::open(const TaskFlags& flags) {

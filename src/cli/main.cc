@@ -3,9 +3,11 @@
 #include <exception>
 #include <new>
 
+#include "base/large_blocks.h"
 #include "cli/program.h"
 
 int main(int argc, char** argv) {
+  kvspan::keep_large_blocks_apart();
   try {
     return kvspan::cli::run_program(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -72,6 +72,7 @@ Json to_json(const PerplexityRow& row, std::size_t length) {
       ratio_or_null(static_cast<double>(row.kv_bytes_full), static_cast<double>(row.kv_bytes));
   json["bits"] = row.kv_bytes > 0 ? Json(row.bits()) : Json();
   json["shared_bytes"] = row.shared_bytes;
+  if (!row.code.empty()) json["code"] = row.code;
   if (row.failed) json["failed"] = *row.failed;
   for (std::size_t b = 0; b < row.by_position.size(); ++b) {
     Json part{{"from", length * b / row.by_position.size()},
@@ -96,6 +97,7 @@ PerplexityRow perplexity_row_from(const Json& json) {
   row.kv_bytes = json.at("kv_bytes").get<std::uint64_t>();
   row.kv_bytes_full = json.at("kv_bytes_full").get<std::uint64_t>();
   row.shared_bytes = json.at("shared_bytes").get<std::uint64_t>();
+  row.code = json.value("code", "");
   if (json.contains("failed")) row.failed = json["failed"].get<std::string>();
   if (json.contains("by_position")) {
     for (const Json& part : json["by_position"]) row.by_position.push_back(figures_from(part));

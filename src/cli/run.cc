@@ -37,6 +37,7 @@ Result<int> run(const RunFlags& flags) {
              encode_question(*session.tokenizer, text, flags.system, flags.raw));
   KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
   fmt::print(stderr, "{}", session.note);
+  session.say_code();
   KVSPAN_TRY(const auto sampler,
              Sampler::make(flags.sampling.sampler(), session.tokenizer->size()));
 
@@ -58,6 +59,7 @@ Result<int> run(const RunFlags& flags) {
   KVSPAN_CHECK_OK(track.write());
   KVSPAN_CHECK_OK(write_json(to_json(answer), flags.json));
   print_stats(answer);
+  session.say_code();
   return generation.reason == StopReason::kCancelled ? kInterruptedExit : 0;
 }
 

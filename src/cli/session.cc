@@ -25,6 +25,10 @@ Result<std::string> default_recipe(const Engine& engine, std::string& note) {
 
 }  // namespace
 
+void Session::say_code() {
+  fmt::print(stderr, "{}", code.line(*cache));
+}
+
 Result<Session> open_session(const ModelFlags& flags) {
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/calibration.h"
 #include "cli/flags.h"
 #include "kvspan/cache.h"
 #include "model/engine.h"
@@ -20,6 +21,10 @@ struct Session {
   std::unique_ptr<KvCache> cache;
   std::int32_t context = 0;  // most tokens in the cache
   std::string note;          // why the cache is what it is, where that should be said; else empty
+  CodeNote code;             // what was said of the cache's code
+
+  // Says on standard error which code the cache uses, where that is news.
+  void say_code();
 };
 
 // Resolves the model, forces the CPU level, loads. Fails when -c exceeds the model's context.

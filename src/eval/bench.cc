@@ -30,6 +30,14 @@ double quantile(std::vector<double> values, double q) {
   return std::lerp(values[low], values[high], at - static_cast<double>(low));
 }
 
+MemoryLess memory_less(const BenchRow& full, const BenchRow& row) {
+  const auto less = [](std::uint64_t a, std::uint64_t b) {
+    return static_cast<double>(a) - static_cast<double>(b);
+  };
+  return {less(full.peak_rss_bytes, row.peak_rss_bytes),
+          less(full.kv_bytes + full.shared_bytes, row.kv_bytes + row.shared_bytes)};
+}
+
 double median(std::vector<double> values) {
   return quantile(std::move(values), 0.5);
 }
@@ -92,7 +100,9 @@ Result<std::vector<BenchRow>> run_bench(
       row.attn_ms = 1e3 * median(times[w].attention);
       row.kv_bytes = last[w].kv_bytes;
       row.kv_bytes_full = last[w].kv_bytes_full;
+      row.shared_bytes = last[w].shared_bytes;
       row.peak_rss_bytes = last[w].peak_rss_bytes;
+      row.code = last[w].code;
       rows.push_back(std::move(row));
     }
     reached = depth;

@@ -33,8 +33,17 @@ struct BenchRow {
   double attn_ms = 0.0;        // median time in attention of one decoded token; 0: unknown
   std::uint64_t kv_bytes = 0;  // of all sequences, as the next two
   std::uint64_t kv_bytes_full = 0;
-  std::uint64_t peak_rss_bytes = 0;
+  std::uint64_t shared_bytes = 0;    // of codes that the sequences share
+  std::uint64_t peak_rss_bytes = 0;  // of the subject's process, from its start
+  std::string code;                  // which code is in use; "" where there is none
 };
+
+// How much less memory a row's process took at its peak than that of `full` at the same depth, and
+// how much less the ledger counts, codes included. Negative: more.
+struct MemoryLess {
+  double measured_bytes = 0.0, counted_bytes = 0.0;
+};
+MemoryLess memory_less(const BenchRow& full, const BenchRow& row);
 
 // Rows by depth, then by subject. `progress` gets what is done so far, of `total` steps.
 Result<std::vector<BenchRow>> run_bench(

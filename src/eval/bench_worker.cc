@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "api/code_source.h"
 #include "base/fail.h"
 #include "eval/engine_caches.h"
 #include "model/peer_llama.h"
@@ -107,7 +108,9 @@ class KvspanSubject final : public Subject {
     for (const auto& cache : caches_) {
       reply.kv_bytes += cache->bytes().total;
       reply.kv_bytes_full += full_rank_f16_bytes(cache->shape(), cache->tokens());
+      reply.shared_bytes = cache->bytes().shared;
     }
+    std::strncpy(reply.code, code_source(*caches_.front()).c_str(), sizeof(reply.code) - 1);
   }
 
  private:

@@ -156,10 +156,12 @@ Result<Calibration> ensure_calibration(Engine& engine,
   // Before the work: a folder that cannot be made would lose it.
   KVSPAN_CHECK_OK(make_folders(path.substr(0, path.rfind('/'))));
   KVSPAN_TRY(const std::string what, text());
-  KVSPAN_TRY(auto calibration, calibrate_on_text(engine, what, options, progress));
-  if (complete) KVSPAN_CHECK_OK(complete(calibration));
-  KVSPAN_CHECK_OK(save_calibration(path, calibration));
-  return calibration;
+  {
+    KVSPAN_TRY(auto calibration, calibrate_on_text(engine, what, options, progress));
+    if (complete) KVSPAN_CHECK_OK(complete(calibration));
+    KVSPAN_CHECK_OK(save_calibration(path, calibration));
+  }
+  return open_calibration(engine, path);
 }
 
 }  // namespace kvspan

@@ -39,7 +39,8 @@ Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
 
 // The model's calibration from the user's cache folder, made and saved there when there is none:
 // `text` is called for what to read, `progress` while that is read, `complete` to add what is known
-// otherwise before it is saved. Nothing half-written stays when it fails or is cancelled.
+// otherwise before it is saved. Nothing half-written stays when it fails or is cancelled. The
+// arrays of its layers are in the file (Calibration::read_layer).
 Result<Calibration> ensure_calibration(
     Engine& engine, const std::function<Result<std::string>()>& text,
     const CalibrateOptions& options = {}, const TokenProgress& progress = nullptr,

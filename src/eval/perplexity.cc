@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "api/code_source.h"
 #include "base/expect.h"
 #include "base/fail.h"
 #include "base/thread_pool.h"
@@ -116,6 +117,7 @@ void Measurement::note_bytes(Subject& subject) const {
   const CacheBytes bytes = subject.cache->bytes();
   row.kv_bytes = bytes.total;
   row.shared_bytes = bytes.shared;
+  row.code = code_source(*subject.cache);
 }
 
 // The engine's logits of positions begin.. against the reference's. The reference itself comes

@@ -66,6 +66,7 @@ struct PerplexityRow {
   std::uint64_t kv_bytes = 0;
   std::uint64_t kv_bytes_full = 0;
   std::uint64_t shared_bytes = 0;     // of codes that all sequences share
+  std::string code;                   // which code was in use (api/code_source.h)
   std::optional<std::string> failed;  // why; the figures are of what was read before
 
   // Of all bytes held, per number of a full cache; 0 where nothing was read.

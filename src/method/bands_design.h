@@ -26,8 +26,8 @@ struct BandsOptions {
   // Where both are coded together, keys are weighed against values so that a bit buys as much in
   // either; else not at all.
   bool balanced = true;
-  // Codes learnt from one sequence: its own (MemoryKind::kBases), in half the room
-  // (BandsParts::weights; not with query_metric), designed by the calling thread alone.
+  // Codes learnt from one sequence: its own (MemoryKind::kBases), with a
+  // diagonal metric (BandsParts::weights; not with query_metric), designed by the calling thread alone.
   bool own = false;
 };
 
@@ -45,7 +45,9 @@ struct GroupBands {
 // layers count alike, and keys against values so that a bit buys as much in either.
 // groups[l]: the heads of layer l that are coded together. Codes go to the ledger as shared. Fails
 // where the calibration does not allow a code, naming the layer. Cost: an eigenproblem of the width
-// of z for each group, shared out among the processor's threads.
+// of z for each group, shared out among the processor's threads. Memory beside the codes: some 10
+// D^2 numbers and one layer of the calibration for each thread, and D^2 for each layer until its
+// code is made.
 Result<std::vector<std::vector<GroupBands>>> design_bands(
     const CacheShape& shape, const Calibration& calibration,
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,

@@ -180,14 +180,15 @@ Status BandsPolicy::settle_wide(Group& group) {
 }
 
 std::string BandsPolicy::code_source(const Group& group) const {
-  if (options_.learn == 0) return "designed from a calibration before the text began";
+  if (options_.learn == 0) return options_.source;
   const std::int32_t waits = std::max(0, group.settled() - oldest(group));
   if (group.bands().empty()) {
     return fmt::format("none yet: {} of {} tokens that it is learnt from wait at 8 bits", waits,
                        options_.learn);
   }
-  return fmt::format("learnt from this text, {} times; the last from tokens at {} on",
-                     group.bands().size(), group.bands().back().keys.first_position());
+  const std::int32_t last = group.bands().size() > 1 ? options_.refresh : options_.learn;
+  return fmt::format("learnt from this text, {} times; the last from {} tokens at {} on",
+                     group.bands().size(), last, group.bands().back().keys.first_position());
 }
 
 Status BandsPolicy::save(const StateWriter& to) const {

@@ -34,6 +34,7 @@ struct BandsPolicyOptions {
   // Rows that codes are learnt from, first and later, multiples of 16; 0: given codes, one code.
   std::int32_t learn = 0, refresh = 0;
   std::shared_ptr<const BandsOptions> design;  // of learnt codes
+  std::string source;                          // of given codes, for people
 };
 
 class BandsPolicy final : public Policy {

@@ -465,6 +465,18 @@ const SegmentList& MethodCache::last_read(int layer, std::size_t index) const {
   return member.chosen ? *member.chosen : member.group.list();
 }
 
+std::string MethodCache::code_source() const {
+  for (const Layer& layer : layers_) {
+    for (const Member& member : layer.members) {
+      if (!member.policy) continue;
+      if (std::string source = member.policy->code_source(member.group); !source.empty()) {
+        return source;
+      }
+    }
+  }
+  return {};
+}
+
 const Policy* MethodCache::policy(int layer, std::size_t index) const {
   return layers_[static_cast<std::size_t>(layer)].members[index].policy.get();
 }

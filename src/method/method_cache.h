@@ -50,6 +50,8 @@ class MethodCache final : public KvCache {
   // Null where rows stay as they came.
   const Policy* policy(int layer, std::size_t index) const;
   const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }
+  // api/code_source.h
+  std::string code_source() const;
 
  private:
   struct Member {

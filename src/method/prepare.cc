@@ -81,6 +81,11 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
   const RecipePart& method = stored.method();
   for (const auto& [name, family] : kFamilies) {
     if (name != method.name()) continue;
+    Calibration whole;  // others take one layer at a time, or nothing of it
+    if (calibration != nullptr && calibration->read_layer && family == detail::prepare_subspace) {
+      KVSPAN_TRY(whole, read_whole(shape, *calibration));
+      calibration = &whole;
+    }
     KVSPAN_TRY(prepared->layers, family({shape, method, calibration, prepared->shared}));
     if (const RecipePart* selector = recipe.selector()) {
       KVSPAN_CHECK_OK(detail::add_selector(shape, *selector, prepared->layers));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bands: codes of all layers designed together, or learnt by each group alone; tokens in tiles.
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/fail.h"
@@ -86,9 +87,21 @@ std::int32_t in_tiles(std::int64_t tokens) {
   return static_cast<std::int32_t>((tokens + tile - 1) / tile * tile);
 }
 
+// Where calibrated codes come from, for people.
+std::string source_of(const Calibration& calibration) {
+  return fmt::format(
+      "from {}, {} tokens of {}, fingerprint {}, {}",
+      calibration.source.empty() ? std::string("a calibration in memory")
+                                 : "the calibration " + calibration.source,
+      calibration.tokens, calibration.model.empty() ? "an unnamed model" : calibration.model,
+      calibration.fingerprint.empty() ? "unknown" : calibration.fingerprint,
+      has_layer_weights(calibration) ? "layers weighed as measured" : "all layers weighed alike");
+}
+
 // Ends, how rows wait, and the policy; codes come from elsewhere.
 Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer, HeadRange heads,
-                                    const BandsOptions& options, Int8Rows& int8) {
+                                    const BandsOptions& options, const std::string& source,
+                                    Int8Rows& int8) {
   PreparedGroup group;
   group.options.first_head = heads.first;
   group.options.heads = heads.count;
@@ -98,6 +111,7 @@ Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer
   policy.recent = static_cast<std::int32_t>(m.count("recent"));
   policy.escape = m.number("escape");
   policy.narrow_ends = m.word("ends") == "int8";
+  policy.source = source;
   // Tiles begin at multiples of 16.
   (policy.narrow_ends ? policy.sink : group.options.sink) = in_tiles(m.count("sink"));
   if (policy.narrow_ends || options.own) {
@@ -139,11 +153,12 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
     KVSPAN_TRY(designed, design_bands(in.shape, *in.calibration, groups, options, in.shared));
   }
   Int8Rows int8(in.shared);
+  const std::string source = online ? "" : source_of(*in.calibration);
   std::vector<PreparedLayer> layers(groups.size());
   for (std::size_t l = 0; l < groups.size(); ++l) {
     for (std::size_t g = 0; g < groups[l].size(); ++g) {
       KVSPAN_TRY(PreparedGroup group,
-                 prepare_group(m, in.shape.layers[l], groups[l][g], options, int8));
+                 prepare_group(m, in.shape.layers[l], groups[l][g], options, source, int8));
       if (!online) {
         group.bands = [code = designed[l][g],
                        residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {

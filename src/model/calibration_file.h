@@ -23,13 +23,16 @@ Result<Calibration> decode_calibration(std::span<const std::byte> bytes, const s
 Status save_calibration(const std::string& path, const Calibration& calibration);
 
 // The calibration of the engine's model from `path`. kNotFound when there is no such file,
-// kInvalidArgument when it was made for another model, kCorruptData when it is damaged.
+// kInvalidArgument when it was made for another model, kCorruptData when it is damaged. `open`
+// leaves the arrays of layers in the file, which stays open (Calibration::read_layer); `load` reads
+// them.
+Result<Calibration> open_calibration(const Engine& engine, const std::string& path);
 Result<Calibration> load_calibration(const Engine& engine, const std::string& path);
 
 // Where the calibration of the engine's model is kept: calibration/<fingerprint>.gguf in the user's
 // cache folder.
 Result<std::string> calibration_path(const Engine& engine);
-// From there; empty when none has been made yet.
+// From there, opened; empty when none has been made yet.
 Result<std::optional<Calibration>> find_calibration(const Engine& engine);
 
 }  // namespace kvspan

@@ -49,10 +49,10 @@ std::optional<std::int64_t> as_int(gguf_type type, const void* at, std::size_t i
 
 }  // namespace
 
-Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
+Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path, Pages pages) {
   auto file = std::unique_ptr<GgufFile>(new GgufFile);
   file->path_ = path;
-  KVSPAN_CHECK_OK(file->map(path));
+  KVSPAN_CHECK_OK(file->map(path, pages));
   KVSPAN_CHECK_OK(file->place_tensors());
   return file;
 }
@@ -64,7 +64,7 @@ GgufFile::~GgufFile() {
   if (mapping_ != nullptr) munmap(mapping_, bytes_);
 }
 
-Status GgufFile::map(const std::string& path) {
+Status GgufFile::map(const std::string& path, Pages pages) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
@@ -82,7 +82,8 @@ Status GgufFile::map(const std::string& path) {
     return fail(ErrorCode::kCorruptData, "'{}' is not a GGUF file (it does not start with 'GGUF')",
                 path);
   }
-  mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+  const int ahead = pages == Pages::kAhead ? MAP_POPULATE : 0;
+  mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED | ahead, fd, 0);
   const int map_errno = errno;
   ::close(fd);
   if (mapping_ == MAP_FAILED) {

@@ -23,7 +23,10 @@ namespace kvspan {
 
 class GgufFile {
  public:
-  static Result<std::unique_ptr<GgufFile>> open(const std::string& path);
+  // When pages of weights are brought into memory, where they count as the process's.
+  enum class Pages { kAhead, kWhenRead };
+  static Result<std::unique_ptr<GgufFile>> open(const std::string& path,
+                                                Pages pages = Pages::kAhead);
   ~GgufFile();
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
@@ -60,7 +63,7 @@ class GgufFile {
 
  private:
   GgufFile() = default;
-  Status map(const std::string& path);
+  Status map(const std::string& path, Pages pages);
   Status place_tensors();
 
   std::string path_;

@@ -160,8 +160,8 @@ TEST(BandsOnline, CloseToACalibrationOfTheSameText) {
   EXPECT_LT(std::exp(sum / 9.0), 1.33);
 }
 
-// SmolLM2's shape. B alone is held, where a calibrated code has A too.
-TEST(BandsOnline, LearntCodesTakeAboutHalfTheRoom) {
+// SmolLM2's shape. Of both B and the metric are held, and no analysis.
+TEST(BandsOnline, LearntCodesTakeNoMoreRoomThanCalibratedOnes) {
   const SyntheticText text(testing::synthetic_shape(1, 3, 64), 2208, 4);
   const std::string tail = ",bits=2,levels=0/2/4";
   const auto cache = make(text, "bands:calib=online" + tail);
@@ -184,7 +184,10 @@ TEST(BandsOnline, LearntCodesTakeAboutHalfTheRoom) {
       seconds.count(), before, after.total, after.bases, places(*cache), places(*calibrated),
       calibrated->bytes().shared);
   EXPECT_LT(double(after.bases) / places(*cache),
-            0.65 * double(calibrated->bytes().shared) / places(*calibrated));
+            1.02 * double(calibrated->bytes().shared) / places(*calibrated));
+  // B in f32, its key rows in int8 and what a place needs; with A it would be more than 2 B.
+  const double synthesis = 384.0 * sizeof(float);
+  EXPECT_LT(double(calibrated->bytes().shared) / places(*calibrated), 1.4 * synthesis);
 }
 
 // A side, or all, without any variance, and tokens of huge norm.

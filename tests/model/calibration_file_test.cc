@@ -115,6 +115,43 @@ TEST(CalibrationFile, ReadsBackWhatWasWritten) {
   expect_equal(*read, written);
 }
 
+// One layer at a time, from the file as it was when it was opened.
+TEST(CalibrationFile, OpenedGivesTheSameLayersOneByOne) {
+  const TemporaryFolder folder;
+  const auto engine = load(kStories);
+  const Calibration written = random_calibration(*engine);
+  const std::string path = folder / "c.gguf";
+  ASSERT_TRUE(save_calibration(path, written));
+  const auto opened = open_calibration(*engine, path);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->source, path);
+  EXPECT_TRUE(has_layer_weights(*opened));
+  for (const LayerCalibration& layer : opened->layers) EXPECT_TRUE(layer.joint_moment.empty());
+  Calibration changed = written;
+  for (LayerCalibration& layer : changed.layers) layer.key_mean[0] += 1.0f;
+  ASSERT_TRUE(save_calibration(path, changed));
+  const auto whole = read_whole(engine->cache_shape(), *opened);
+  ASSERT_TRUE(whole) << whole.error().message;
+  expect_equal(*whole, written);
+}
+
+// Numbers are checked when they are read.
+TEST(CalibrationFile, OpenedRefusesALayerThatDoesNotFit) {
+  const TemporaryFolder folder;
+  const auto engine = load(kStories);
+  Calibration calibration = random_calibration(*engine);
+  calibration.layers[2].key_mean[3] = INFINITY;
+  const std::string path = folder / "c.gguf";
+  ASSERT_TRUE(save_calibration(path, calibration));
+  const auto opened = open_calibration(*engine, path);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_TRUE(layer_of(engine->cache_shape(), *opened, 1));
+  const auto damaged = layer_of(engine->cache_shape(), *opened, 2);
+  ASSERT_FALSE(damaged);
+  EXPECT_NE(damaged.error().message.find("key_mean[3]"), std::string::npos);
+  EXPECT_FALSE(CacheFactory::create(engine->cache_shape(), "bands", &*opened));
+}
+
 TEST(CalibrationFile, RefusesAnotherModelsFile) {
   const TemporaryFolder folder;
   const auto engine = load(kStories), other = load(kFixture);
