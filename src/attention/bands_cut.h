@@ -19,10 +19,12 @@ struct BandsCut {
   static constexpr std::int32_t kRebuiltRows = 144;  // the same where keys are rebuilt for them
   static constexpr std::int32_t kChunkTiles = 32, kMostChunks = 32;
 
-  std::int32_t query_heads, positions, row_positions, row_blocks, chunk_tiles, chunks;
+  std::int32_t query_heads, per_head, positions, row_positions, row_blocks, chunk_tiles, chunks;
 
-  BandsCut(const Queries& queries, std::int32_t tiles, bool rebuilt)
+  // heads: of keys and values.
+  BandsCut(const Queries& queries, std::int32_t heads, std::int32_t tiles, bool rebuilt)
       : query_heads(static_cast<std::int32_t>(queries.rows.shape[1])),
+        per_head(query_heads / heads),
         positions(static_cast<std::int32_t>(queries.positions.size())),
         row_positions(std::clamp((rebuilt ? kRebuiltRows : kRowBlock) / query_heads, 1,
                                  std::max(positions, 1))),
@@ -34,9 +36,19 @@ struct BandsCut {
     while (tiles > kMostChunks * chunk_tiles) chunk_tiles *= 2;
     chunks = std::max(1, (tiles + chunk_tiles - 1) / chunk_tiles);
   }
-  std::int32_t rows_of(std::int32_t block) const {
-    return std::min(row_positions, positions - block * row_positions) * query_heads;
+  // Rows of a block are ordered by the head of keys that they meet, then by position, then by query
+  // head, so that those that meet one head lie together.
+  struct Row {
+    std::int32_t head, position, query_head;  // position: an index of the call's
+  };
+  Row row(std::int32_t block, std::int32_t r) const {
+    const std::int32_t n = positions_of(block), head = r / (n * per_head);
+    return {head, block * row_positions + r / per_head % n, head * per_head + r % per_head};
   }
+  std::int32_t positions_of(std::int32_t block) const {
+    return std::min(row_positions, positions - block * row_positions);
+  }
+  std::int32_t rows_of(std::int32_t block) const { return positions_of(block) * query_heads; }
   std::int32_t items() const { return row_blocks * chunks; }
 };
 

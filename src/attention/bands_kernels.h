@@ -37,20 +37,17 @@ struct BandsAttentionKernels {
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const std::int8_t* weights, std::int32_t rows, const float* kept,
                 const float* scales, float* out) noexcept;
-  // to[r * to_stride + 16 i + p] = row_scales[r] * factors[16 i + p] * sum over q, k of
-  // matrix[i][q][p][k] * vectors[r * stride + 4 q + k], i < tiles.
+  // to[r * to_stride + 16 i + p] = factors[16 i + p] * sum over q, k of matrix[i][q][p][k] *
+  // vectors[r * stride + 4 q + k], i < tiles.
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
                   const float* factors, const std::int8_t* vectors, std::int32_t stride,
-                  const float* row_scales, std::int32_t rows, float* to,
-                  std::int32_t to_stride) noexcept;
+                  std::int32_t rows, float* to, std::int32_t to_stride) noexcept;
   // x[i] *= factors[i], i < count (a multiple of 4); returns their sum in four lanes' order and
   // sets *largest to the largest |x[i]|.
   float (*scale)(float* x, const float* factors, std::int32_t count, float* largest) noexcept;
-  // The largest |x[i]|, i < count, a multiple of 4; adds the sum of x in four lanes' order to *sum.
-  float (*largest)(const float* x, std::int32_t count, float* sum) noexcept;
-  // to[i] = x[i] * factor to the nearest whole number, ties to even; within -127 .. 127. count is a
-  // multiple of 4.
-  void (*round)(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept;
+  // to[i] = 127 x[i] / m to the nearest whole number, m the largest |x[i]|, which it returns; 0
+  // where m is. Adds the sum of x in four lanes' order to *sum. count is a multiple of 4.
+  float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
 };
 
 // The table of a level this processor has.

@@ -87,8 +87,7 @@ void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
 
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
              const float* factors, const std::int8_t* vectors, std::int32_t stride,
-             const float* row_scales, std::int32_t rows, float* to,
-             std::int32_t to_stride) noexcept {
+             std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   std::int32_t first = 0;
   const auto some = [&]<int R>() {
     for (; first + R <= rows; first += R) {
@@ -99,8 +98,7 @@ void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
         for (int r = 0; r < R; ++r) {
           float* row = to + static_cast<std::ptrdiff_t>(first + r) * to_stride + 16 * i;
           for (int k = 0; k < 2; ++k) {
-            const __m256 factor = _mm256_mul_ps(_mm256_loadu_ps(factors + 16 * i + 8 * k),
-                                                _mm256_set1_ps(row_scales[first + r]));
+            const __m256 factor = _mm256_loadu_ps(factors + 16 * i + 8 * k);
             _mm256_storeu_ps(row + 8 * k, _mm256_mul_ps(factor, _mm256_cvtepi32_ps(sum[r][k])));
           }
         }
@@ -163,7 +161,7 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 }  // namespace
 
 // The others are plain loops, compiled for AVX2.
-const BandsAttentionKernels detail::kBandsAttentionAvx2{
-    score, weigh, project, detail::scale_plain, detail::largest_plain, detail::round_plain};
+const BandsAttentionKernels detail::kBandsAttentionAvx2{score, weigh, project, detail::scale_plain,
+                                                        detail::round_plain};
 
 }  // namespace kvspan

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -78,15 +79,14 @@ template <int... kSizes, class Use>
 [[maybe_unused]] void project_plain(const std::int8_t* matrix, std::int32_t tiles,
                                     std::int32_t quads, const float* factors,
                                     const std::int8_t* vectors, std::int32_t stride,
-                                    const float* row_scales, std::int32_t rows, float* to,
-                                    std::int32_t to_stride) noexcept {
+                                    std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   for (std::int32_t i = 0; i < tiles; ++i, matrix += static_cast<std::ptrdiff_t>(quads) * 64) {
     for (std::int32_t r = 0; r < rows; ++r) {
       std::int32_t sums[16];
       dots_plain(matrix, quads, vectors + static_cast<std::ptrdiff_t>(r) * stride, sums);
       float* row = to + static_cast<std::ptrdiff_t>(r) * to_stride + 16 * i;
       for (int p = 0; p < 16; ++p) {
-        row[p] = row_scales[r] * factors[16 * i + p] * static_cast<float>(sums[p]);
+        row[p] = factors[16 * i + p] * static_cast<float>(sums[p]);
       }
     }
   }
@@ -104,21 +104,27 @@ template <int... kSizes, class Use>
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-[[maybe_unused]] float largest_plain(const float* x, std::int32_t count, float* sum) noexcept {
+// The factor that makes whole numbers up to 127 of numbers up to `largest`.
+[[gnu::always_inline]] inline float to_bytes(float largest) noexcept {
+  return largest > 0.0f ? 127.0f / largest : 0.0f;
+}
+
+// Added to a number below 2^22, leaves the nearest whole one in the low bits.
+constexpr float kNearest = 12582912.0f;
+
+[[maybe_unused]] float round_plain(const float* x, std::int32_t count, std::int8_t* to,
+                                   float* sum) noexcept {
   float sums[4] = {}, most = 0.0f;
   for (std::int32_t i = 0; i < count; ++i) {
     sums[i % 4] += x[i];
     most = std::max(most, std::abs(x[i]));
   }
   *sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  return most;
-}
-
-[[maybe_unused]] void round_plain(const float* x, float factor, std::int32_t count,
-                                  std::int8_t* to) noexcept {
+  const float factor = to_bytes(most);
   for (std::int32_t i = 0; i < count; ++i) {
-    to[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * factor));
+    to[i] = static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(x[i] * factor + kNearest) & 255u);
   }
+  return most;
 }
 
 }  // namespace

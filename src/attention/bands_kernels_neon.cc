@@ -99,25 +99,43 @@ void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
   }
 }
 
+// Sums that start as the bits of 1.5 * 2^23 are such floats plus the sum, while that is below 2^22:
+// conversions would take a pipe for two cycles each.
+constexpr std::int32_t kSumBits = 0x4b400000;
+constexpr std::int32_t kSumQuads = 64;  // 256 products of bytes below 2^14
+
+template <int R>
+[[gnu::always_inline]] inline void project_rows(const std::int8_t* matrix, std::int32_t quads,
+                                                const float* factors, const std::int8_t* vectors,
+                                                std::ptrdiff_t stride, float* to,
+                                                std::ptrdiff_t to_stride) noexcept {
+  const bool biased = quads <= kSumQuads;
+  int32x4_t sum[R][4];
+  for (auto& row : sum) {
+    for (int32x4_t& four : row) four = vdupq_n_s32(biased ? kSumBits : 0);
+  }
+  add_dots<R>(matrix, quads, vectors, stride, sum);
+  for (int k = 0; k < 4; ++k) {
+    const float32x4_t factor = vld1q_f32(factors + 4 * k);
+    for (int r = 0; r < R; ++r) {
+      const float32x4_t x =
+          biased ? vsubq_f32(vreinterpretq_f32_s32(sum[r][k]), vdupq_n_f32(detail::kNearest))
+                 : vcvtq_f32_s32(sum[r][k]);
+      vst1q_f32(to + r * to_stride + 4 * k, vmulq_f32(factor, x));
+    }
+  }
+}
+
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
              const float* factors, const std::int8_t* vectors, std::int32_t stride,
-             const float* row_scales, std::int32_t rows, float* to,
-             std::int32_t to_stride) noexcept {
+             std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   for (std::int32_t first = 0; first < rows; first += 4) {
     detail::with_rows(std::min(4, rows - first), [&]<int R>() {
       for (std::int32_t i = 0; i < tiles; ++i) {
-        int32x4_t sum[R][4];
-        clear(sum);
-        add_dots<R>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
-                    vectors + static_cast<std::ptrdiff_t>(first) * stride, stride, sum);
-        for (int r = 0; r < R; ++r) {
-          float* row = to + static_cast<std::ptrdiff_t>(first + r) * to_stride + 16 * i;
-          for (int k = 0; k < 4; ++k) {
-            const float32x4_t factor =
-                vmulq_n_f32(vld1q_f32(factors + 16 * i + 4 * k), row_scales[first + r]);
-            vst1q_f32(row + 4 * k, vmulq_f32(factor, vcvtq_f32_s32(sum[r][k])));
-          }
-        }
+        project_rows<R>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
+                        factors + 16 * i, vectors + static_cast<std::ptrdiff_t>(first) * stride,
+                        stride, to + static_cast<std::ptrdiff_t>(first) * to_stride + 16 * i,
+                        to_stride);
       }
     });
   }
@@ -178,33 +196,49 @@ float scale(float* x, const float* factors, std::int32_t count, float* largest) 
   return vaddvq_f32(sum);
 }
 
-float largest(const float* x, std::int32_t count, float* sum) noexcept {
-  float32x4_t most = vdupq_n_f32(0.0f), total = most;
-  for (std::int32_t i = 0; i < count; i += 4) {
-    const float32x4_t four = vld1q_f32(x + i);
-    total = vaddq_f32(total, four);
-    most = vmaxq_f32(most, vabsq_f32(four));
-  }
-  *sum += vaddvq_f32(total);
-  return vmaxvq_f32(most);
+// The low bytes of 16 numbers.
+[[gnu::always_inline]] inline int8x16_t low_bytes(float32x4_t a, float32x4_t b, float32x4_t c,
+                                                  float32x4_t d) noexcept {
+  const int16x8_t low = vuzp1q_s16(vreinterpretq_s16_f32(a), vreinterpretq_s16_f32(b));
+  const int16x8_t high = vuzp1q_s16(vreinterpretq_s16_f32(c), vreinterpretq_s16_f32(d));
+  return vuzp1q_s8(vreinterpretq_s8_s16(low), vreinterpretq_s8_s16(high));
 }
 
-void round(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept {
+float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
+  float32x4_t most[4], total[4];
+  for (int k = 0; k < 4; ++k) most[k] = total[k] = vdupq_n_f32(0.0f);
   std::int32_t i = 0;
   for (; i + 16 <= count; i += 16) {
-    const auto four = [&](int k) {
-      return vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * k), factor));
-    };
-    const int16x8_t low = vcombine_s16(vmovn_s32(four(0)), vmovn_s32(four(1)));
-    const int16x8_t high = vcombine_s16(vmovn_s32(four(2)), vmovn_s32(four(3)));
-    vst1q_s8(to + i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    for (int k = 0; k < 4; ++k) {
+      const float32x4_t four = vld1q_f32(x + i + 4 * k);
+      total[k] = vaddq_f32(total[k], four);
+      most[k] = vmaxq_f32(most[k], vabsq_f32(four));
+    }
   }
-  for (; i < count; ++i) to[i] = static_cast<std::int8_t>(vcvtns_s32_f32(x[i] * factor));
+  for (; i < count; i += 4) {
+    const float32x4_t four = vld1q_f32(x + i);
+    total[0] = vaddq_f32(total[0], four);
+    most[0] = vmaxq_f32(most[0], vabsq_f32(four));
+  }
+  *sum += vaddvq_f32(vaddq_f32(vaddq_f32(total[0], total[1]), vaddq_f32(total[2], total[3])));
+  const float largest =
+      vmaxvq_f32(vmaxq_f32(vmaxq_f32(most[0], most[1]), vmaxq_f32(most[2], most[3])));
+  const float factor = detail::to_bytes(largest);
+  const float32x4_t nearest = vdupq_n_f32(detail::kNearest);
+  for (i = 0; i + 16 <= count; i += 16) {
+    const auto four = [&](int k) { return vfmaq_n_f32(nearest, vld1q_f32(x + i + 4 * k), factor); };
+    vst1q_s8(to + i, low_bytes(four(0), four(1), four(2), four(3)));
+  }
+  for (; i < count; i += 4) {
+    const float32x4_t four = vfmaq_n_f32(nearest, vld1q_f32(x + i), factor);
+    const int8x16_t bytes = low_bytes(four, four, four, four);
+    vst1q_lane_s32(reinterpret_cast<std::int32_t*>(to + i), vreinterpretq_s32_s8(bytes), 0);
+  }
+  return largest;
 }
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score, weigh,   project,
-                                                        scale, largest, round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{score, weigh, project, scale, round};
 
 }  // namespace kvspan

@@ -30,10 +30,6 @@ void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
   }
 }
 
-float inverse_step(float largest) {
-  return largest > 0.0f ? 127.0f / largest : 0.0f;
-}
-
 }  // namespace
 
 struct BandsRunner::Places {
@@ -61,10 +57,10 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       value_code_(values.code()),
       kernels_(attention_kernels(cpu_level())),
       bands_(bands_attention_kernels(cpu_level())),
-      per_head_(cut.query_heads / key_code_.heads()),
       dim_(padded_dim(key_code_.key_dim())),
       key_stride_(16 * key_code_.place_tiles()),
-      value_places_(value_code_.places()) {
+      value_places_(value_code_.places()),
+      batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))) {
   Places places{work};
   place(places);
 }
@@ -82,11 +78,13 @@ std::size_t BandsRunner::work_floats(const BandsStore& keys, const BandsStore& v
 void BandsRunner::place(Places& places) {
   const auto rows = static_cast<std::size_t>(cut_.row_positions * cut_.query_heads);
   const auto dim = static_cast<std::size_t>(dim_), stride = static_cast<std::size_t>(key_stride_);
+  const std::size_t batch_rows = rows * static_cast<std::size_t>(batch_);
   turned_ = places.floats(rows * dim);
-  turned_scales_ = places.floats(rows);
-  moved_ = places.floats(rows * stride);
-  offsets_ = places.floats(rows);
-  scales_ = places.floats(rows * kBandScales);
+  batch_turned_ = places.floats(batch_rows * dim);
+  turned_scales_ = places.floats(batch_rows);
+  moved_ = places.floats(kMovedRows * stride);
+  offsets_ = places.floats(batch_rows);
+  scales_ = places.floats(batch_rows * kBandScales);
   scores_ = places.floats(rows * kStride);
   kept_ = places.floats(rows);
   weight_scales_ = places.floats(rows);
@@ -101,8 +99,8 @@ void BandsRunner::place(Places& places) {
     coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.places()));
   }
   state_ = places.floats(bands_state_floats(rows, value_code_));
-  turned_codes_ = places.codes(rows * dim);
-  rounded_ = places.codes(rows * stride);
+  turned_codes_ = places.codes(batch_rows * dim);
+  rounded_ = places.codes(batch_rows * stride);
   weights_ = places.codes(rows * kRunTokens);
   const std::size_t tokens = kRunTokens;
   key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()));
@@ -112,7 +110,7 @@ void BandsRunner::place(Places& places) {
 }
 
 void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
-  first_ = block * cut_.row_positions;
+  block_ = block;
   rows_ = cut_.rows_of(block);
   max_ = state;
   sum_ = state + rows_;
@@ -123,15 +121,20 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   load_queries();
   const std::int32_t end = std::min(keys_.tiles(), (chunk + 1) * cut_.chunk_tiles);
   const std::int32_t anchor_block = key_code_.anchor_block();
+  const std::int32_t last = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
+  std::int32_t first = -1, moved = 0;  // anchors of the batch
   anchor_ = -1;
   std::int32_t tile = chunk * cut_.chunk_tiles;
   while (tile < end) {
     const std::int32_t position = keys_.first_position() + tile * kTile;
-    if (const std::int32_t anchor = key_code_.anchor_of(position); anchor != anchor_) {
-      if (anchor_block > 0) turn_queries(anchor);
-      anchor_ = anchor;
-      if (!key_code_.before_rope()) move_queries();
+    const std::int32_t anchor = key_code_.anchor_of(position);
+    const auto index = [&] { return anchor_block > 0 ? (anchor - first) / anchor_block : 0; };
+    if (first < 0 || index() >= moved) {
+      first = anchor;
+      moved = anchor_block > 0 ? std::min(batch_, (last - anchor) / anchor_block + 1) : 1;
+      if (!key_code_.before_rope()) move_to_anchors(anchor, moved);
     }
+    use_anchor(index());
     std::int32_t n = std::min(kRunTiles, end - tile);
     if (anchor_block > 0) n = std::min(n, (anchor_block - position % anchor_block) / kTile);
     run_tiles(tile, n, position);
@@ -143,7 +146,8 @@ void BandsRunner::load_queries() {
   const float factor = query_factor(layer_);
   std::fill_n(turned_, static_cast<std::ptrdiff_t>(rows_) * dim_, 0.0f);
   for (std::int32_t r = 0; r < rows_; ++r) {
-    const float* from = queries_.rows.row(first_ + r / cut_.query_heads, r % cut_.query_heads);
+    const BandsCut::Row row = cut_.row(block_, r);
+    const float* from = queries_.rows.row(row.position, row.query_head);
     float* to = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
     for (std::int32_t i = 0; i < key_code_.key_dim(); ++i) to[i] = factor * from[i];
   }
@@ -162,46 +166,70 @@ void BandsRunner::turn_queries(std::int32_t anchor) {
     apply_turn(rope, first ? cosines_ : step_cosines_, first ? sines_ : step_sines_,
                turned_ + static_cast<std::ptrdiff_t>(r) * dim_);
   }
+  anchor_ = anchor;
 }
 
-// The turned queries in coefficient space times the steps, rounded.
-void BandsRunner::move_queries() {
-  for (std::int32_t r = 0; r < rows_; ++r) {
-    const float* row = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
-    float sum = 0.0f;
-    const float most = bands_.largest(row, dim_, &sum);
-    turned_scales_[r] = most / 127.0f;
-    bands_.round(row, inverse_step(most), dim_,
-                 turned_codes_ + static_cast<std::ptrdiff_t>(r) * dim_);
-  }
-  // The query heads of one KV head lie together.
-  for (std::int32_t r = 0; r < rows_; r += per_head_) {
-    const std::int32_t head = head_of(r);
-    bands_.project(key_code_.key_tiles(head), key_code_.place_tiles(), key_code_.dim_quads(),
-                   key_code_.key_scales(head),
-                   turned_codes_ + static_cast<std::ptrdiff_t>(r) * dim_, dim_, turned_scales_ + r,
-                   per_head_, moved_ + static_cast<std::ptrdiff_t>(r) * key_stride_, key_stride_);
-  }
-  for (std::int32_t r = 0; r < rows_; ++r) {
-    const float* m = moved_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
-    std::int8_t* to = rounded_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
-    float* scale = scales_ + static_cast<std::ptrdiff_t>(r) * kBandScales;
-    float sum = 0.0f;
-    for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
-      const std::int32_t from = 4 * run.first_quad, n = 4 * run.quads;
-      const float most = bands_.largest(m + from, n, &sum);
-      *scale++ = most / 127.0f;
-      bands_.round(m + from, inverse_step(most), n, to + from);
+// The queries turned to `count` anchors from `first` on, in coefficient space times the steps,
+// rounded.
+void BandsRunner::move_to_anchors(std::int32_t first, std::int32_t count) {
+  const std::int32_t heads = key_code_.heads(), together = head_rows();
+  const std::ptrdiff_t numbers = static_cast<std::ptrdiff_t>(rows_) * dim_;
+  for (std::int32_t a = 0; a < count; ++a) {
+    if (key_code_.anchor_block() > 0) turn_queries(first + a * key_code_.anchor_block());
+    std::copy_n(turned_, numbers, batch_turned_ + a * numbers);
+    for (std::int32_t h = 0; h < heads; ++h) {
+      for (std::int32_t r = 0; r < together; ++r) {
+        const std::ptrdiff_t to = (static_cast<std::ptrdiff_t>(h) * count + a) * together + r;
+        float sum = 0.0f;
+        turned_scales_[to] =
+            bands_.round(turned_ + (static_cast<std::ptrdiff_t>(h) * together + r) * dim_, dim_,
+                         turned_codes_ + to * dim_, &sum) /
+            127.0f;
+      }
     }
-    offsets_[r] = 0.5f * sum;
   }
+  move_queries(count);
+}
+
+// A head's matrix, which stays in the first-level cache, meets its rows of all anchors.
+void BandsRunner::move_queries(std::int32_t count) {
+  const std::int32_t together = head_rows(), rows = together * count;
+  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+    for (std::int32_t from = 0; from < rows; from += kMovedRows) {
+      const std::int32_t n = std::min(kMovedRows, rows - from);
+      const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(h) * rows + from;
+      bands_.project(key_code_.key_tiles(h), key_code_.place_tiles(), key_code_.dim_quads(),
+                     key_code_.key_scales(h), turned_codes_ + at * dim_, dim_, n, moved_,
+                     key_stride_);
+      for (std::int32_t i = 0; i < n; ++i) {
+        const std::ptrdiff_t anchor = (from + i) / together;
+        const std::ptrdiff_t row = anchor * rows_ + h * together + (from + i) % together;
+        const float unit = turned_scales_[at + i];
+        float sum = 0.0f;
+        float* scale = scales_ + row * kBandScales;
+        for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
+          const std::ptrdiff_t place = 4 * run.first_quad;
+          *scale++ = bands_.round(moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_ + place,
+                                  4 * run.quads, rounded_ + row * key_stride_ + place, &sum) *
+                     unit / 127.0f;
+        }
+        offsets_[row] = 0.5f * unit * sum;
+      }
+    }
+  }
+}
+
+void BandsRunner::use_anchor(std::int32_t index) {
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index) * rows_;
+  asked_ = {rounded_ + row * key_stride_, key_stride_, scales_ + row * kBandScales, offsets_ + row,
+            rows_};
+  asked_turned_ = batch_turned_ + row * dim_;
 }
 
 void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position) {
   const std::int32_t key_places = key_code_.places();
   const bool rebuilds = key_code_.before_rope();
   if (!rebuilds) add_means(n * kTile, position);
-  const BandsQueries queries{rounded_, key_stride_, scales_, offsets_, rows_};
   for (std::int32_t i = 0; i < n; ++i) {
     std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
     keys_.unpack(tile + i, codes);
@@ -209,7 +237,7 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t posi
     if (rebuilds) {
       rebuild_keys(i, codes, key_gains_ + i * kTile, position + i * kTile);
     } else {
-      bands_.score(codes, key_code_.scale_runs(), queries, key_gains_ + i * kTile,
+      bands_.score(codes, key_code_.scale_runs(), asked_, key_gains_ + i * kTile,
                    scores_ + i * kTile, kStride);
     }
     if (&keys_ == &values_) continue;
@@ -262,28 +290,29 @@ void BandsRunner::rebuild_keys(std::int32_t index, const std::int8_t* codes, con
 }
 
 void BandsRunner::score_rebuilt(std::int32_t tokens) {
-  for (std::int32_t r = 0; r < rows_; r += per_head_) {
-    const float* rows =
-        rebuilt_ + static_cast<std::ptrdiff_t>(head_of(r)) * kRunTokens * row_stride();
+  const std::int32_t together = head_rows();
+  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+    const float* rows = rebuilt_ + static_cast<std::ptrdiff_t>(h) * kRunTokens * row_stride();
     const RowsView keys{reinterpret_cast<const std::byte*>(rows), row_stride(), Element::kF32};
-    kernels_.score_rows(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, per_head_, dim_, keys,
-                        tokens, nullptr, scores_ + static_cast<std::ptrdiff_t>(r) * kStride,
-                        kStride);
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
+    kernels_.score_rows(turned_ + row * dim_, together, dim_, keys, tokens, nullptr,
+                        scores_ + row * kStride, kStride);
   }
 }
 
 // scores_ = turned query . Rot(t - t_a) mu, from one head's table for its queries.
 void BandsRunner::add_means(std::int32_t tokens, std::int32_t position) {
   const bool turns = key_code_.anchor_block() > 0;
-  for (std::int32_t r = 0; r < rows_; r += per_head_) {
-    const RowsView table{
-        reinterpret_cast<const std::byte*>(key_code_.turned_mean(head_of(r), position)),
-        key_code_.mean_stride(), Element::kF32};
-    float* to = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
-    kernels_.score_rows(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, per_head_, dim_, table,
-                        turns ? tokens : 1, nullptr, to, kStride);
+  const std::int32_t together = head_rows();
+  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+    const RowsView table{reinterpret_cast<const std::byte*>(key_code_.turned_mean(h, position)),
+                         key_code_.mean_stride(), Element::kF32};
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
+    float* to = scores_ + row * kStride;
+    kernels_.score_rows(asked_turned_ + row * dim_, together, dim_, table, turns ? tokens : 1,
+                        nullptr, to, kStride);
     if (turns) continue;
-    for (std::int32_t p = 0; p < per_head_; ++p, to += kStride) std::fill_n(to, tokens, to[0]);
+    for (std::int32_t r = 0; r < together; ++r, to += kStride) std::fill_n(to, tokens, to[0]);
   }
 }
 
@@ -322,7 +351,8 @@ void BandsRunner::soften(std::int32_t tile, std::int32_t n, std::int32_t positio
     float most = 0.0f;
     half_[r] += bands_.scale(s, gains, tokens, &most);
     weight_scales_[r] = most / 127.0f;
-    bands_.round(s, inverse_step(most), tokens, rounded);
+    float again = 0.0f;
+    bands_.round(s, tokens, rounded, &again);
     place_weights(rounded, r, n);
   }
 }

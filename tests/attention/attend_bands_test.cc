@@ -344,10 +344,10 @@ TEST(AttendBands, KernelsOfEveryLevelGiveTheSameSums) {
         plain.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), c);
       });
       same(std::vector<float>(n * 50), [&](float* b, float* c) {
-        kernels.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4,
-                        scales.data(), rows, b, 50);
-        plain.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4,
-                      scales.data(), rows, c, 50);
+        kernels.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4, rows, b,
+                        50);
+        plain.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4, rows, c,
+                      50);
       });
     }
   }
