@@ -26,11 +26,16 @@ struct BandsQueries {
 };
 
 struct BandsAttentionKernels {
-  // One tile: scores[r * score_stride + t] becomes gains[t] * (offset[r] + sum over runs of
-  // scale * (codes of the run . query)) + what it was. `codes` starts at the first run's.
+  // One tile: scores[r * score_stride + t] = gains[t] * (offset[r] + sum over runs of
+  // scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes` starts at the first
+  // run's.
   void (*score)(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, const float* gains, float* scores,
-                std::int32_t score_stride) noexcept;
+                const BandsQueries& queries, const float* gains, const float* means,
+                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept;
+  // cache/anchored_means.h: to[r * stride ..] becomes what row r makes of the mean at the 2 half()
+  // positions of a block; rows of sums lie sums() apart.
+  void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
+                std::int32_t stride) noexcept;
   // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i
   // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles lie quads * 64 apart. Weights are
   // 0 .. 127.

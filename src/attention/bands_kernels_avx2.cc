@@ -47,7 +47,8 @@ inline void dots(const std::int8_t* codes, std::int32_t quads, const std::int8_t
 
 template <int R>
 void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
+                const BandsQueries& queries, std::int32_t first, const float* gains,
+                const float* means, std::ptrdiff_t mean_stride, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
   const std::int8_t* rounded =
       queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
@@ -69,18 +70,19 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < 2; ++i) {
-      float* to = scores + r * score_stride + 8 * i;
-      _mm256_storeu_ps(
-          to, _mm256_fmadd_ps(_mm256_loadu_ps(gains + 8 * i), total[r][i], _mm256_loadu_ps(to)));
+      _mm256_storeu_ps(scores + r * score_stride + 8 * i,
+                       _mm256_fmadd_ps(_mm256_loadu_ps(gains + 8 * i), total[r][i],
+                                       _mm256_loadu_ps(means + r * mean_stride + 8 * i)));
     }
   }
 }
 
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, float* scores,
-           std::int32_t score_stride) noexcept {
+           const BandsQueries& queries, const float* gains, const float* means,
+           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   detail::in_blocks<3, 1>(queries.rows, [&]<int R>(std::int32_t r) {
     score_rows<R>(codes, runs, queries, r, gains,
+                  means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
                   scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
   });
 }

@@ -37,7 +37,8 @@ template <int... kSizes, class Use>
 
 [[maybe_unused]] void score_plain(const std::int8_t* codes,
                                   std::span<const BandsCode::ScaleRun> runs,
-                                  const BandsQueries& queries, const float* gains, float* scores,
+                                  const BandsQueries& queries, const float* gains,
+                                  const float* means, std::int32_t mean_stride, float* scores,
                                   std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < queries.rows; ++r) {
     const std::int8_t* query = queries.rounded + static_cast<std::ptrdiff_t>(r) * queries.stride;
@@ -52,7 +53,28 @@ template <int... kSizes, class Use>
       for (int t = 0; t < 16; ++t) total[t] += scale * static_cast<float>(sums[t]);
     }
     float* to = scores + static_cast<std::ptrdiff_t>(r) * score_stride;
-    for (int t = 0; t < 16; ++t) to[t] += gains[t] * total[t];
+    const float* mean = means + static_cast<std::ptrdiff_t>(r) * mean_stride;
+    for (int t = 0; t < 16; ++t) to[t] = mean[t] + gains[t] * total[t];
+  }
+}
+
+[[maybe_unused]] void means_plain(const AnchoredMeans& means, const float* sums, std::int32_t rows,
+                                  float* to, std::int32_t stride) noexcept {
+  const std::int32_t half = means.half(), pairs = means.pairs();
+  for (std::int32_t r = 0; r < rows; ++r, sums += means.sums(), to += stride) {
+    for (std::int32_t first = 0; first < half; first += 8) {
+      float even[8], odd[8] = {};
+      std::fill_n(even, 8, sums[2 * pairs]);
+      const float* turn = means.turns() + first;
+      for (std::int32_t j = 0; j < pairs; ++j, turn += 2 * half) {
+        for (int k = 0; k < 8; ++k) even[k] += sums[j] * turn[k];
+        for (int k = 0; k < 8; ++k) odd[k] += sums[pairs + j] * turn[half + k];
+      }
+      for (int k = 0; k < 8; ++k) {
+        to[half + first + k] = even[k] + odd[k];
+        to[half - 1 - first - k] = even[k] - odd[k];
+      }
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "attention/bands_kernels.h"
 #include "attention/bands_kernels_body.h"
@@ -13,39 +14,59 @@
 namespace kvspan {
 namespace {
 
+// sum += codes . four of the query, in the register that sum is in (attention/neon.h).
+template <int kLane>
+[[gnu::always_inline]] inline void add_dot(int32x4_t& sum, int8x16_t codes,
+                                           int8x16_t four) noexcept {
+  int32x4_t x = sum;  // not `sum` itself: an operand in memory keeps all its array there
+  asm("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(x) : "w"(codes), "w"(four), "i"(kLane));
+  sum = x;
+}
+
+// use.template operator()<k>() for k < N. Loops are unrolled too late for arrays of sums to stay in
+// registers.
+template <int N, class Use>
+[[gnu::always_inline]] inline void unrolled(const Use& use) noexcept {
+  [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
+    (use.template operator()<k>(), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+template <int kLane, int R>
+[[gnu::always_inline]] inline void add_quad(const std::int8_t* codes, const int8x16_t (&query)[R],
+                                            int32x4_t (&sum)[R][4]) noexcept {
+  unrolled<4>([&]<int i>() __attribute__((always_inline)) {
+    const int8x16_t four = vld1q_s8(codes + 16 * i);
+    unrolled<R>([&]<int r>()
+                    __attribute__((always_inline)) { add_dot<kLane>(sum[r][i], four, query[r]); });
+  });
+}
+
 // sum[r][i] += codes of quads [quads][16][4] . queries; 4 tokens in each register.
 template <int R>
 [[gnu::always_inline]] inline void add_dots(const std::int8_t* codes, std::int32_t quads,
                                             const std::int8_t* queries, std::ptrdiff_t stride,
                                             int32x4_t (&sum)[R][4]) noexcept {
-  const auto step = [&]<int kLane>(const int8x16_t* query) {
-    const int8x16_t c0 = vld1q_s8(codes), c1 = vld1q_s8(codes + 16);
-    const int8x16_t c2 = vld1q_s8(codes + 32), c3 = vld1q_s8(codes + 48);
-    for (int r = 0; r < R; ++r) {
-      sum[r][0] = vdotq_laneq_s32(sum[r][0], c0, query[r], kLane);
-      sum[r][1] = vdotq_laneq_s32(sum[r][1], c1, query[r], kLane);
-      sum[r][2] = vdotq_laneq_s32(sum[r][2], c2, query[r], kLane);
-      sum[r][3] = vdotq_laneq_s32(sum[r][3], c3, query[r], kLane);
-    }
-    codes += 64;
-  };
   std::int32_t q = 0;
-  for (; q + 4 <= quads; q += 4) {
+  for (; q + 4 <= quads; q += 4, codes += 256) {
     int8x16_t query[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) query[r] = vld1q_s8(queries + r * stride + 4 * q);
-    step.template operator()<0>(query);
-    step.template operator()<1>(query);
-    step.template operator()<2>(query);
-    step.template operator()<3>(query);
+    add_quad<0, R>(codes, query, sum);
+    add_quad<1, R>(codes + 64, query, sum);
+    add_quad<2, R>(codes + 128, query, sum);
+    add_quad<3, R>(codes + 192, query, sum);
   }
-  for (; q < quads; ++q) {
+  for (; q < quads; ++q, codes += 64) {
     int8x16_t query[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       std::int32_t four;
       __builtin_memcpy(&four, queries + r * stride + 4 * q, 4);
       query[r] = vreinterpretq_s8_s32(vdupq_n_s32(four));
     }
-    step.template operator()<0>(query);
+    add_quad<0, R>(codes, query, sum);
   }
 }
 
@@ -59,7 +80,8 @@ template <int R>
 // Three rows: their integer and float sums fill the registers.
 template <int R>
 void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
+                const BandsQueries& queries, std::int32_t first, const float* gains,
+                const float* means, std::ptrdiff_t mean_stride, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
   const std::int8_t* rounded =
       queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
@@ -82,19 +104,69 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < 4; ++i) {
-      float* to = scores + r * score_stride + 4 * i;
-      vst1q_f32(to, vfmaq_f32(vld1q_f32(to), vld1q_f32(gains + 4 * i), total[r][i]));
+      vst1q_f32(scores + r * score_stride + 4 * i,
+                vfmaq_f32(vld1q_f32(means + r * mean_stride + 4 * i), vld1q_f32(gains + 4 * i),
+                          total[r][i]));
     }
   }
 }
 
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, float* scores,
-           std::int32_t score_stride) noexcept {
+           const BandsQueries& queries, const float* gains, const float* means,
+           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < queries.rows; r += 3) {
     detail::with_rows(std::min(3, queries.rows - r), [&]<int R>() {
       score_rows<R>(codes, runs, queries, r, gains,
+                    means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
                     scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
+    });
+  }
+}
+
+template <int R>
+void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
+               std::ptrdiff_t stride) noexcept {
+  const std::ptrdiff_t half = means.half(), pairs = means.pairs(), row = means.sums();
+  for (std::ptrdiff_t k = 0; k < half; k += 8) {
+    float32x4_t even[R][2], odd[R][2];
+    for (int r = 0; r < R; ++r) {
+      even[r][0] = even[r][1] = vld1q_f32(sums + r * row + 2 * pairs);
+      odd[r][0] = odd[r][1] = vdupq_n_f32(0.0f);
+    }
+    const float* turn = means.turns() + k;
+    for (std::ptrdiff_t j = 0; j < pairs; j += 4) {
+      float32x4_t a[R], b[R];
+      for (int r = 0; r < R; ++r) a[r] = vld1q_f32(sums + r * row + j);
+      for (int r = 0; r < R; ++r) b[r] = vld1q_f32(sums + r * row + pairs + j);
+      unrolled<4>([&]<int kLane>() __attribute__((always_inline)) {
+        const float32x4_t c0 = vld1q_f32(turn), c1 = vld1q_f32(turn + 4);
+        const float32x4_t s0 = vld1q_f32(turn + half), s1 = vld1q_f32(turn + half + 4);
+        for (int r = 0; r < R; ++r) {
+          even[r][0] = vfmaq_laneq_f32(even[r][0], c0, a[r], kLane);
+          even[r][1] = vfmaq_laneq_f32(even[r][1], c1, a[r], kLane);
+          odd[r][0] = vfmaq_laneq_f32(odd[r][0], s0, b[r], kLane);
+          odd[r][1] = vfmaq_laneq_f32(odd[r][1], s1, b[r], kLane);
+        }
+        turn += 2 * half;
+      });
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < 2; ++i) {
+        float* const middle = to + r * stride + half;
+        vst1q_f32(middle + k + 4 * i, vaddq_f32(even[r][i], odd[r][i]));
+        const float32x4_t before = vrev64q_f32(vsubq_f32(even[r][i], odd[r][i]));
+        vst1q_f32(middle - k - 4 * i - 4, vextq_f32(before, before, 2));
+      }
+    }
+  }
+}
+
+void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
+           std::int32_t stride) noexcept {
+  for (std::int32_t r = 0; r < rows; r += 3) {
+    detail::with_rows(std::min(3, rows - r), [&]<int R>() {
+      mean_rows<R>(means, sums + static_cast<std::ptrdiff_t>(r) * means.sums(),
+                   to + static_cast<std::ptrdiff_t>(r) * stride, stride);
     });
   }
 }
@@ -161,10 +233,10 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
       int8x16_t w[R];
       for (int r = 0; r < R; ++r) w[r] = vld1q_s8(weights + i * weight_stride + 16 * r);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c0, w[r], 0);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c1, w[r], 1);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c2, w[r], 2);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c3, w[r], 3);
+      for (int r = 0; r < R; ++r) add_dot<0>(sum[r], c0, w[r]);
+      for (int r = 0; r < R; ++r) add_dot<1>(sum[r], c1, w[r]);
+      for (int r = 0; r < R; ++r) add_dot<2>(sum[r], c2, w[r]);
+      for (int r = 0; r < R; ++r) add_dot<3>(sum[r], c3, w[r]);
     }
     for (int r = 0; r < R; ++r) {
       float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
@@ -239,6 +311,6 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score, weigh, project, scale, round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{score, means, weigh, project, scale, round};
 
 }  // namespace kvspan

@@ -60,6 +60,7 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       dim_(padded_dim(key_code_.key_dim())),
       key_stride_(16 * key_code_.place_tiles()),
       value_places_(value_code_.places()),
+      mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
       batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))) {
   Places places{work};
   place(places);
@@ -80,7 +81,9 @@ void BandsRunner::place(Places& places) {
   const auto dim = static_cast<std::size_t>(dim_), stride = static_cast<std::size_t>(key_stride_);
   const std::size_t batch_rows = rows * static_cast<std::size_t>(batch_);
   turned_ = places.floats(rows * dim);
-  batch_turned_ = places.floats(batch_rows * dim);
+  mean_sums_ =
+      places.floats(batch_rows * static_cast<std::size_t>(key_code_.anchored_means().sums()));
+  means_ = places.floats(rows * static_cast<std::size_t>(mean_stride_));
   turned_scales_ = places.floats(batch_rows);
   moved_ = places.floats(kMovedRows * stride);
   offsets_ = places.floats(batch_rows);
@@ -123,7 +126,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   const std::int32_t anchor_block = key_code_.anchor_block();
   const std::int32_t last = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
   std::int32_t first = -1, moved = 0;  // anchors of the batch
-  anchor_ = -1;
+  anchor_ = asked_anchor_ = -1;
   std::int32_t tile = chunk * cut_.chunk_tiles;
   while (tile < end) {
     const std::int32_t position = keys_.first_position() + tile * kTile;
@@ -134,7 +137,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
       moved = anchor_block > 0 ? std::min(batch_, (last - anchor) / anchor_block + 1) : 1;
       if (!key_code_.before_rope()) move_to_anchors(anchor, moved);
     }
-    use_anchor(index());
+    if (anchor != asked_anchor_ && !key_code_.before_rope()) use_anchor(index(), anchor);
     std::int32_t n = std::min(kRunTiles, end - tile);
     if (anchor_block > 0) n = std::min(n, (anchor_block - position % anchor_block) / kTile);
     run_tiles(tile, n, position);
@@ -173,18 +176,18 @@ void BandsRunner::turn_queries(std::int32_t anchor) {
 // rounded.
 void BandsRunner::move_to_anchors(std::int32_t first, std::int32_t count) {
   const std::int32_t heads = key_code_.heads(), together = head_rows();
-  const std::ptrdiff_t numbers = static_cast<std::ptrdiff_t>(rows_) * dim_;
+  const AnchoredMeans& means = key_code_.anchored_means();
+  const bool turns = key_code_.anchor_block() > 0;
+  float* sums = mean_sums_;
   for (std::int32_t a = 0; a < count; ++a) {
-    if (key_code_.anchor_block() > 0) turn_queries(first + a * key_code_.anchor_block());
-    std::copy_n(turned_, numbers, batch_turned_ + a * numbers);
+    if (turns) turn_queries(first + a * key_code_.anchor_block());
+    const float* row = turned_;
     for (std::int32_t h = 0; h < heads; ++h) {
-      for (std::int32_t r = 0; r < together; ++r) {
+      for (std::int32_t r = 0; r < together; ++r, row += dim_, sums += means.sums()) {
         const std::ptrdiff_t to = (static_cast<std::ptrdiff_t>(h) * count + a) * together + r;
         float sum = 0.0f;
-        turned_scales_[to] =
-            bands_.round(turned_ + (static_cast<std::ptrdiff_t>(h) * together + r) * dim_, dim_,
-                         turned_codes_ + to * dim_, &sum) /
-            127.0f;
+        turned_scales_[to] = bands_.round(row, dim_, turned_codes_ + to * dim_, &sum) / 127.0f;
+        if (turns) means.fold(key_code_.rope(), h, row, sums);
       }
     }
   }
@@ -219,17 +222,33 @@ void BandsRunner::move_queries(std::int32_t count) {
   }
 }
 
-void BandsRunner::use_anchor(std::int32_t index) {
+void BandsRunner::use_anchor(std::int32_t index, std::int32_t anchor) {
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index) * rows_;
   asked_ = {rounded_ + row * key_stride_, key_stride_, scales_ + row * kBandScales, offsets_ + row,
             rows_};
-  asked_turned_ = batch_turned_ + row * dim_;
+  asked_anchor_ = anchor;
+  if (key_code_.anchor_block() == 0) return copy_means();
+  const AnchoredMeans& means = key_code_.anchored_means();
+  bands_.means(means, mean_sums_ + row * means.sums(), rows_, means_, mean_stride_);
+}
+
+// Where nothing is turned, a row makes the same of the mean everywhere.
+void BandsRunner::copy_means() {
+  const float* row = turned_;
+  float* to = means_;
+  for (std::int32_t r = 0; r < rows_; ++r, row += dim_, to += mean_stride_) {
+    const float* mean = key_code_.turned_mean(r / head_rows(), 0);
+    float sum = 0.0f;
+    for (std::int32_t i = 0; i < key_code_.key_dim(); ++i) sum += row[i] * mean[i];
+    std::fill_n(to, mean_stride_, sum);
+  }
 }
 
 void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position) {
   const std::int32_t key_places = key_code_.places();
   const bool rebuilds = key_code_.before_rope();
-  if (!rebuilds) add_means(n * kTile, position);
+  const std::int32_t block = key_code_.anchor_block();
+  const float* means = means_ + (block > 0 ? position % block : 0);
   for (std::int32_t i = 0; i < n; ++i) {
     std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
     keys_.unpack(tile + i, codes);
@@ -237,8 +256,8 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t posi
     if (rebuilds) {
       rebuild_keys(i, codes, key_gains_ + i * kTile, position + i * kTile);
     } else {
-      bands_.score(codes, key_code_.scale_runs(), asked_, key_gains_ + i * kTile,
-                   scores_ + i * kTile, kStride);
+      bands_.score(codes, key_code_.scale_runs(), asked_, key_gains_ + i * kTile, means + i * kTile,
+                   mean_stride_, scores_ + i * kTile, kStride);
     }
     if (&keys_ == &values_) continue;
     values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
@@ -297,22 +316,6 @@ void BandsRunner::score_rebuilt(std::int32_t tokens) {
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
     kernels_.score_rows(turned_ + row * dim_, together, dim_, keys, tokens, nullptr,
                         scores_ + row * kStride, kStride);
-  }
-}
-
-// scores_ = turned query . Rot(t - t_a) mu, from one head's table for its queries.
-void BandsRunner::add_means(std::int32_t tokens, std::int32_t position) {
-  const bool turns = key_code_.anchor_block() > 0;
-  const std::int32_t together = head_rows();
-  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
-    const RowsView table{reinterpret_cast<const std::byte*>(key_code_.turned_mean(h, position)),
-                         key_code_.mean_stride(), Element::kF32};
-    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
-    float* to = scores_ + row * kStride;
-    kernels_.score_rows(asked_turned_ + row * dim_, together, dim_, table, turns ? tokens : 1,
-                        nullptr, to, kStride);
-    if (turns) continue;
-    for (std::int32_t r = 0; r < together; ++r, to += kStride) std::fill_n(to, tokens, to[0]);
   }
 }
 

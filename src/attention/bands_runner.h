@@ -49,12 +49,12 @@ class BandsRunner {
   void turn_queries(std::int32_t anchor);
   void move_to_anchors(std::int32_t first, std::int32_t count);
   void move_queries(std::int32_t count);
-  void use_anchor(std::int32_t index);
+  void use_anchor(std::int32_t index, std::int32_t anchor);
   void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
   void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
                     std::int32_t position);
   void score_rebuilt(std::int32_t tokens);
-  void add_means(std::int32_t tokens, std::int32_t position);
+  void copy_means();
   void place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n);
   void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
 
@@ -67,14 +67,15 @@ class BandsRunner {
   const BandsCode& value_code_;
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
-  std::int32_t dim_, key_stride_, value_places_, batch_;  // batch_: anchors moved to at once
-  std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;       // anchor_: that turned_ is turned to
-  BandsQueries asked_;                                    // at the anchor in use
-  const float* asked_turned_ = nullptr;
+  std::int32_t dim_, key_stride_, value_places_, mean_stride_;
+  std::int32_t batch_;                               // anchors moved to at once
+  std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;  // anchor_: that turned_ is turned to
+  BandsQueries asked_;                               // at asked_anchor_, the anchor in use
+  std::int32_t asked_anchor_ = -1;
   float* turned_;  // [rows][dim]
-  // Of a batch: queries turned to each anchor, [anchors][rows]; rounded, they lie [heads][anchors]
-  // [head_rows].
-  float *batch_turned_, *turned_scales_, *moved_, *offsets_, *scales_;
+  // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
+  float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
+  float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
   float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
   float *rebuilt_ = nullptr, *coefficients_ = nullptr;                  // keys before RoPE
   float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors

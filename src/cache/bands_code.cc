@@ -167,6 +167,10 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
       if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
     }
   }
+  if (anchor_block_ > 0) {
+    anchored_means_ =
+        AnchoredMeans(rope_, anchor_block_, parts.key_mean.data(), heads_, key_dim_, kind_, ledger);
+  }
 }
 
 void BandsCode::make_scale_runs() {
@@ -366,7 +370,7 @@ std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + weights_.bytes() + synthesis_.bytes() + steps_.bytes() +
          inverse_steps_.bytes() + lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() +
          key_tiles_.bytes() + key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() +
-         value_mean_.bytes();
+         anchored_means_.bytes() + value_mean_.bytes();
 }
 
 }  // namespace kvspan

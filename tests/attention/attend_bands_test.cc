@@ -325,7 +325,7 @@ TEST(AttendBands, KernelsOfEveryLevelGiveTheSameSums) {
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
       for (auto& x : weights) x = std::int8_t(random.below(128));
-      std::vector<float> scales(n * kBandScales), offsets(n), kept(n), factors(48);
+      std::vector<float> scales(n * kBandScales), offsets(n + 16), kept(n), factors(48);
       for (auto* some : {&scales, &offsets, &kept, &factors}) {
         for (float& x : *some) x = power();
       }
@@ -336,8 +336,8 @@ TEST(AttendBands, KernelsOfEveryLevelGiveTheSameSums) {
       };
       const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
       same(std::vector<float>(n * 20, 3.0f), [&](float* b, float* c) {
-        kernels.score(codes.data(), runs, asked, factors.data(), b, 20);
-        plain.score(codes.data(), runs, asked, factors.data(), c, 20);
+        kernels.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, b, 20);
+        plain.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, c, 20);
       });
       same(std::vector<float>(n * places, 8.0f), [&](float* b, float* c) {
         kernels.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), b);
