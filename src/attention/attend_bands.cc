@@ -99,7 +99,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
                     const Queries& queries, const TensorView<float, 3>& out,
                     const TensorView<float, 2>& lse, bool adds, BandsScratch& scratch, Team& team) {
   const Output output{out, lse, adds};
-  const BandsCut cut(queries, keys.code().heads(), keys.tiles(), keys.code().before_rope());
+  const BandsCut cut(queries, keys);
   const std::size_t state_floats = state_stride(cut, values.code());
   if (team.leader()) {
     try {

@@ -15,6 +15,9 @@ namespace kvspan {
 // Scales of one query at most: one for each run of components.
 inline constexpr std::int32_t kBandScales = 8;
 
+// Tiles that are summed together at most: 256 products of weights and codes stay below 2^22.
+inline constexpr std::int32_t kBandTiles = 16;
+
 // Queries in coefficient space times the steps, rounded to 8 bits.
 struct BandsQueries {
   const std::int8_t* rounded = nullptr;  // [rows][stride]
@@ -37,8 +40,8 @@ struct BandsAttentionKernels {
   void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
                 std::int32_t stride) noexcept;
   // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i
-  // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles lie quads * 64 apart. Weights are
-  // 0 .. 127.
+  // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles, at most kBandTiles, lie quads * 64
+  // apart. Weights are 0 .. 127. kept: null where all are 1.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const std::int8_t* weights, std::int32_t rows, const float* kept,
                 const float* scales, float* out) noexcept;
@@ -47,11 +50,12 @@ struct BandsAttentionKernels {
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
                   const float* factors, const std::int8_t* vectors, std::int32_t stride,
                   std::int32_t rows, float* to, std::int32_t to_stride) noexcept;
-  // x[i] *= factors[i], i < count (a multiple of 4); returns their sum in four lanes' order and
-  // sets *largest to the largest |x[i]|.
-  float (*scale)(float* x, const float* factors, std::int32_t count, float* largest) noexcept;
+  // x[i] *= factors[i], neither below 0, then rounded as below, tiles of 16 `stride` bytes apart.
+  // Adds the sum of x to *sum; returns the largest. count is a multiple of 16.
+  float (*round_weights)(float* x, const float* factors, std::int32_t count, std::int8_t* to,
+                         std::int32_t stride, float* sum) noexcept;
   // to[i] = 127 x[i] / m to the nearest whole number, m the largest |x[i]|, which it returns; 0
-  // where m is. Adds the sum of x in four lanes' order to *sum. count is a multiple of 4.
+  // where m is. Adds the sum of x to *sum. count is a multiple of 4.
   float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
 };
 

@@ -144,7 +144,8 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const __m128 added = _mm_cvtepi32_ps(
           _mm_add_epi32(_mm256_castsi256_si128(sum[r]), _mm256_extracti128_si256(sum[r], 1)));
       float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
-      const __m128 before = _mm_mul_ps(_mm_loadu_ps(to), _mm_set1_ps(kept[r]));
+      __m128 before = _mm_loadu_ps(to);
+      if (kept != nullptr) before = _mm_mul_ps(before, _mm_set1_ps(kept[r]));
       _mm_storeu_ps(to, _mm_fmadd_ps(added, _mm_set1_ps(scales[r]), before));
     }
   }
@@ -155,15 +156,15 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            float* out) noexcept {
   detail::in_blocks<6, 3, 1>(rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
-                  out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
+                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
   });
 }
 
 }  // namespace
 
 // The others are plain loops, compiled for AVX2.
-const BandsAttentionKernels detail::kBandsAttentionAvx2{score, weigh, project, detail::scale_plain,
-                                                        detail::round_plain};
+const BandsAttentionKernels detail::kBandsAttentionAvx2{
+    score, detail::means_plain, weigh, project, detail::round_weights_plain, detail::round_plain};
 
 }  // namespace kvspan

@@ -92,7 +92,8 @@ template <int... kSizes, class Use>
         }
       }
       for (std::int32_t k = 0; k < 4; ++k) {
-        out[k] = out[k] * kept[r] + scales[r] * static_cast<float>(total[k]);
+        const float before = kept != nullptr ? out[k] * kept[r] : out[k];
+        out[k] = before + scales[r] * static_cast<float>(total[k]);
       }
     }
   }
@@ -114,18 +115,6 @@ template <int... kSizes, class Use>
   }
 }
 
-[[maybe_unused]] float scale_plain(float* x, const float* factors, std::int32_t count,
-                                   float* largest) noexcept {
-  float sums[4] = {}, most = 0.0f;
-  for (std::int32_t i = 0; i < count; ++i) {
-    x[i] *= factors[i];
-    sums[i % 4] += x[i];
-    most = std::max(most, std::abs(x[i]));
-  }
-  *largest = most;
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
 // The factor that makes whole numbers up to 127 of numbers up to `largest`.
 [[gnu::always_inline]] inline float to_bytes(float largest) noexcept {
   return largest > 0.0f ? 127.0f / largest : 0.0f;
@@ -133,6 +122,29 @@ template <int... kSizes, class Use>
 
 // Added to a number below 2^22, leaves the nearest whole one in the low bits.
 constexpr float kNearest = 12582912.0f;
+
+[[gnu::always_inline]] inline std::int8_t nearest_byte(float x) noexcept {
+  return static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(x + kNearest) & 255u);
+}
+
+[[maybe_unused]] float round_weights_plain(float* x, const float* factors, std::int32_t count,
+                                           std::int8_t* to, std::int32_t stride,
+                                           float* sum) noexcept {
+  float sums[16] = {}, most[16] = {};
+  for (std::int32_t i = 0; i < count; i += 16) {
+    for (int k = 0; k < 16; ++k) {
+      x[i + k] *= factors[i + k];
+      sums[k] += x[i + k];
+      most[k] = std::max(most[k], x[i + k]);
+    }
+  }
+  for (const float part : sums) *sum += part;
+  const float largest = *std::max_element(most, most + 16), factor = to_bytes(largest);
+  for (std::int32_t i = 0; i < count; i += 16, to += stride) {
+    for (int k = 0; k < 16; ++k) to[k] = nearest_byte(x[i + k] * factor);
+  }
+  return largest;
+}
 
 [[maybe_unused]] float round_plain(const float* x, std::int32_t count, std::int8_t* to,
                                    float* sum) noexcept {
@@ -144,7 +156,7 @@ constexpr float kNearest = 12582912.0f;
   *sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
   const float factor = to_bytes(most);
   for (std::int32_t i = 0; i < count; ++i) {
-    to[i] = static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(x[i] * factor + kNearest) & 255u);
+    to[i] = nearest_byte(x[i] * factor);
   }
   return most;
 }

@@ -224,24 +224,27 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
                 const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
                 const float* scales, float* out) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  for (std::int32_t q = 0; q < quads; ++q) {
+  for (std::int32_t q = 0; q < quads; ++q, codes += 64, out += 4) {
     int32x4_t sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(0);
-    for (std::int32_t i = 0; i < tiles; ++i) {
-      const std::int8_t* from = codes + i * tile_stride + q * 64;
+    for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(kSumBits);
+    const std::int8_t* from = codes;
+    const std::int8_t* by = weights;
+    for (std::int32_t i = 0; i < tiles; ++i, from += tile_stride, by += weight_stride) {
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
       int8x16_t w[R];
-      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(weights + i * weight_stride + 16 * r);
+      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(by + 16 * r);
       for (int r = 0; r < R; ++r) add_dot<0>(sum[r], c0, w[r]);
       for (int r = 0; r < R; ++r) add_dot<1>(sum[r], c1, w[r]);
       for (int r = 0; r < R; ++r) add_dot<2>(sum[r], c2, w[r]);
       for (int r = 0; r < R; ++r) add_dot<3>(sum[r], c3, w[r]);
     }
     for (int r = 0; r < R; ++r) {
-      float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
-      const float32x4_t before = vmulq_n_f32(vld1q_f32(to), kept[r]);
-      vst1q_f32(to, vfmaq_n_f32(before, vcvtq_f32_s32(sum[r]), scales[r]));
+      float* to = out + static_cast<std::ptrdiff_t>(r) * quads * 4;
+      float32x4_t before = vld1q_f32(to);
+      if (kept != nullptr) before = vmulq_n_f32(before, kept[r]);
+      const float32x4_t x = vsubq_f32(vreinterpretq_f32_s32(sum[r]), vdupq_n_f32(detail::kNearest));
+      vst1q_f32(to, vfmaq_n_f32(before, x, scales[r]));
     }
   }
 }
@@ -251,21 +254,9 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            float* out) noexcept {
   detail::in_blocks<9, 4, 1>(rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
-                  out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
+                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
   });
-}
-
-float scale(float* x, const float* factors, std::int32_t count, float* largest) noexcept {
-  float32x4_t sum = vdupq_n_f32(0.0f), most = sum;
-  for (std::int32_t i = 0; i < count; i += 4) {
-    const float32x4_t y = vmulq_f32(vld1q_f32(x + i), vld1q_f32(factors + i));
-    vst1q_f32(x + i, y);
-    sum = vaddq_f32(sum, y);
-    most = vmaxq_f32(most, vabsq_f32(y));
-  }
-  *largest = vmaxvq_f32(most);
-  return vaddvq_f32(sum);
 }
 
 // The low bytes of 16 numbers.
@@ -274,6 +265,39 @@ float scale(float* x, const float* factors, std::int32_t count, float* largest) 
   const int16x8_t low = vuzp1q_s16(vreinterpretq_s16_f32(a), vreinterpretq_s16_f32(b));
   const int16x8_t high = vuzp1q_s16(vreinterpretq_s16_f32(c), vreinterpretq_s16_f32(d));
   return vuzp1q_s8(vreinterpretq_s8_s16(low), vreinterpretq_s8_s16(high));
+}
+
+[[gnu::always_inline]] inline void round_16(const float* x, float factor,
+                                            std::int8_t* to) noexcept {
+  const float32x4_t nearest = vdupq_n_f32(detail::kNearest);
+  const auto four = [&](int k) { return vfmaq_n_f32(nearest, vld1q_f32(x + 4 * k), factor); };
+  vst1q_s8(to, low_bytes(four(0), four(1), four(2), four(3)));
+}
+
+[[gnu::always_inline]] inline float sum_of(const float32x4_t (&x)[4]) noexcept {
+  return vaddvq_f32(vaddq_f32(vaddq_f32(x[0], x[1]), vaddq_f32(x[2], x[3])));
+}
+[[gnu::always_inline]] inline float largest_of(const float32x4_t (&x)[4]) noexcept {
+  return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x[0], x[1]), vmaxq_f32(x[2], x[3])));
+}
+
+float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
+                    std::int32_t stride, float* sum) noexcept {
+  float32x4_t most[4], total[4];
+  for (int k = 0; k < 4; ++k) most[k] = total[k] = vdupq_n_f32(0.0f);
+  for (std::int32_t i = 0; i < count; i += 16) {
+    for (int k = 0; k < 4; ++k) {
+      float* const at = x + i + 4 * k;
+      const float32x4_t four = vmulq_f32(vld1q_f32(at), vld1q_f32(factors + i + 4 * k));
+      vst1q_f32(at, four);
+      total[k] = vaddq_f32(total[k], four);
+      most[k] = vmaxq_f32(most[k], four);
+    }
+  }
+  *sum += sum_of(total);
+  const float largest = largest_of(most), factor = detail::to_bytes(largest);
+  for (std::int32_t i = 0; i < count; i += 16, to += stride) round_16(x + i, factor, to);
+  return largest;
 }
 
 float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
@@ -292,17 +316,11 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
     total[0] = vaddq_f32(total[0], four);
     most[0] = vmaxq_f32(most[0], vabsq_f32(four));
   }
-  *sum += vaddvq_f32(vaddq_f32(vaddq_f32(total[0], total[1]), vaddq_f32(total[2], total[3])));
-  const float largest =
-      vmaxvq_f32(vmaxq_f32(vmaxq_f32(most[0], most[1]), vmaxq_f32(most[2], most[3])));
-  const float factor = detail::to_bytes(largest);
-  const float32x4_t nearest = vdupq_n_f32(detail::kNearest);
-  for (i = 0; i + 16 <= count; i += 16) {
-    const auto four = [&](int k) { return vfmaq_n_f32(nearest, vld1q_f32(x + i + 4 * k), factor); };
-    vst1q_s8(to + i, low_bytes(four(0), four(1), four(2), four(3)));
-  }
+  *sum += sum_of(total);
+  const float largest = largest_of(most), factor = detail::to_bytes(largest);
+  for (i = 0; i + 16 <= count; i += 16) round_16(x + i, factor, to + i);
   for (; i < count; i += 4) {
-    const float32x4_t four = vfmaq_n_f32(nearest, vld1q_f32(x + i), factor);
+    const float32x4_t four = vfmaq_n_f32(vdupq_n_f32(detail::kNearest), vld1q_f32(x + i), factor);
     const int8x16_t bytes = low_bytes(four, four, four, four);
     vst1q_lane_s32(reinterpret_cast<std::int32_t*>(to + i), vreinterpretq_s32_s8(bytes), 0);
   }
@@ -311,6 +329,7 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score, means, weigh, project, scale, round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{score,   means,         weigh,
+                                                        project, round_weights, round};
 
 }  // namespace kvspan

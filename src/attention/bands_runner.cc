@@ -25,9 +25,13 @@ float gain_of(std::int8_t code) {
 }
 
 void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
-  for (std::int32_t t = 0; t < BandsStore::kTileTokens; ++t) {
-    gains[t] = store.code().gain() ? gain_of(store.gains(tile)[t]) : 1.0f;
+  constexpr std::int32_t kTokens = BandsStore::kTileTokens;
+  if (!store.code().gain()) {
+    std::fill_n(gains, kTokens, 1.0f);
+    return;
   }
+  const std::int8_t* const codes = store.gains(tile);
+  for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = gain_of(codes[t]);
 }
 
 }  // namespace
@@ -122,26 +126,12 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   std::fill_n(max_, rows_, -std::numeric_limits<float>::infinity());
   std::fill_n(sum_, 2 * rows_ + static_cast<std::ptrdiff_t>(rows_) * value_places_, 0.0f);
   load_queries();
-  const std::int32_t end = std::min(keys_.tiles(), (chunk + 1) * cut_.chunk_tiles);
-  const std::int32_t anchor_block = key_code_.anchor_block();
-  const std::int32_t last = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
-  std::int32_t first = -1, moved = 0;  // anchors of the batch
+  const std::int32_t end = cut_.first_tile(chunk + 1);
+  last_anchor_ = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
   anchor_ = asked_anchor_ = -1;
-  std::int32_t tile = chunk * cut_.chunk_tiles;
-  while (tile < end) {
-    const std::int32_t position = keys_.first_position() + tile * kTile;
-    const std::int32_t anchor = key_code_.anchor_of(position);
-    const auto index = [&] { return anchor_block > 0 ? (anchor - first) / anchor_block : 0; };
-    if (first < 0 || index() >= moved) {
-      first = anchor;
-      moved = anchor_block > 0 ? std::min(batch_, (last - anchor) / anchor_block + 1) : 1;
-      if (!key_code_.before_rope()) move_to_anchors(anchor, moved);
-    }
-    if (anchor != asked_anchor_ && !key_code_.before_rope()) use_anchor(index(), anchor);
-    std::int32_t n = std::min(kRunTiles, end - tile);
-    if (anchor_block > 0) n = std::min(n, (anchor_block - position % anchor_block) / kTile);
-    run_tiles(tile, n, position);
-    tile += n;
+  batch_anchor_ = batch_anchors_ = 0;
+  for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += kRunTiles) {
+    run_tiles(tile, std::min(kRunTiles, end - tile));
   }
 }
 
@@ -222,12 +212,20 @@ void BandsRunner::move_queries(std::int32_t count) {
   }
 }
 
-void BandsRunner::use_anchor(std::int32_t index, std::int32_t anchor) {
-  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index) * rows_;
+// asked_ and means_ become those of an anchor, with those after it where it is not moved to yet.
+void BandsRunner::use_anchor(std::int32_t anchor) {
+  const std::int32_t block = key_code_.anchor_block();
+  const auto index = [&] { return block > 0 ? (anchor - batch_anchor_) / block : 0; };
+  if (index() >= batch_anchors_) {
+    batch_anchor_ = anchor;
+    batch_anchors_ = block > 0 ? std::min(batch_, (last_anchor_ - anchor) / block + 1) : 1;
+    move_to_anchors(anchor, batch_anchors_);
+  }
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index()) * rows_;
   asked_ = {rounded_ + row * key_stride_, key_stride_, scales_ + row * kBandScales, offsets_ + row,
             rows_};
   asked_anchor_ = anchor;
-  if (key_code_.anchor_block() == 0) return copy_means();
+  if (block == 0) return copy_means();
   const AnchoredMeans& means = key_code_.anchored_means();
   bands_.means(means, mean_sums_ + row * means.sums(), rows_, means_, mean_stride_);
 }
@@ -244,28 +242,35 @@ void BandsRunner::copy_means() {
   }
 }
 
-void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position) {
-  const std::int32_t key_places = key_code_.places();
-  const bool rebuilds = key_code_.before_rope();
-  const std::int32_t block = key_code_.anchor_block();
-  const float* means = means_ + (block > 0 ? position % block : 0);
+void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
+  constexpr std::int32_t kAhead = 2;  // tiles that memory is asked for before they are read
+  const std::int32_t key_places = key_code_.places(), block = key_code_.anchor_block();
+  const bool rebuilds = key_code_.before_rope(), joint = &keys_ == &values_;
   for (std::int32_t i = 0; i < n; ++i) {
+    const std::int32_t position = keys_.first_position() + (tile + i) * kTile;
     std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
+    float* gains = key_gains_ + i * kTile;
+    keys_.ask_for(tile + i + kAhead);
     keys_.unpack(tile + i, codes);
-    load_gains(keys_, tile + i, key_gains_ + i * kTile);
+    load_gains(keys_, tile + i, gains);
     if (rebuilds) {
-      rebuild_keys(i, codes, key_gains_ + i * kTile, position + i * kTile);
+      rebuild_keys(i, codes, gains, position);
     } else {
-      bands_.score(codes, key_code_.scale_runs(), asked_, key_gains_ + i * kTile, means + i * kTile,
-                   mean_stride_, scores_ + i * kTile, kStride);
+      const std::int32_t anchor = key_code_.anchor_of(position);
+      if (anchor != asked_anchor_) use_anchor(anchor);
+      bands_.score(codes, key_code_.scale_runs(), asked_, gains,
+                   means_ + (block > 0 ? position % block : 0), mean_stride_, scores_ + i * kTile,
+                   kStride);
     }
-    if (&keys_ == &values_) continue;
+    if (joint) continue;
+    values_.ask_for(tile + i + kAhead);
     values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
     load_gains(values_, tile + i, value_gains_ + i * kTile);
   }
   if (rebuilds) score_rebuilt(n * kTile);
-  soften(tile, n, position, value_gains_);
-  bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, kept_, weight_scales_, out_);
+  const bool all_kept = soften(tile, n);
+  bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, all_kept ? nullptr : kept_,
+               weight_scales_, out_);
 }
 
 // Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].
@@ -319,53 +324,45 @@ void BandsRunner::score_rebuilt(std::int32_t tokens) {
   }
 }
 
-// Scores to weights times gains, rounded; sums and maxima on the way.
-void BandsRunner::soften(std::int32_t tile, std::int32_t n, std::int32_t position,
-                         const float* gains) {
-  const std::int32_t tokens = n * kTile;
+// Scores to weights times gains, rounded, weights_ [tiles][rows][16]; sums and maxima on the way.
+// Whether all of kept_ is 1.
+bool BandsRunner::soften(std::int32_t tile, std::int32_t n) {
+  const std::int32_t tokens = n * kTile, position = keys_.first_position() + tile * kTile;
+  std::int32_t escaped[kRunTokens], escapes = 0;
+  for (std::int32_t i = 0; i < n; ++i) {
+    const std::uint16_t bits = keys_.escaped(tile + i);
+    for (std::int32_t t = 0; bits >> t != 0; ++t) {
+      if ((bits >> t & 1) != 0) escaped[escapes++] = i * kTile + t;
+    }
+  }
+  bool all_kept = true;
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
-    std::int8_t rounded[kRunTokens] = {};
     const std::int32_t from =
         layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
                           : 0;
     kept_[r] = 1.0f;
-    if (from == tokens) {
-      weight_scales_[r] = 0.0f;
-      place_weights(rounded, r, n);
-      continue;
-    }
-    if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
-    for (std::int32_t i = 0; i < n; ++i) {
-      const std::uint16_t escaped = keys_.escaped(tile + i);
-      for (std::int32_t t = 0; escaped >> t != 0; ++t) {
-        if ((escaped >> t & 1) != 0) s[i * kTile + t] = -std::numeric_limits<float>::infinity();
+    if (from < tokens) {
+      if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
+      for (std::int32_t i = 0; i < escapes; ++i) {
+        s[escaped[i]] = -std::numeric_limits<float>::infinity();
       }
+      const float old = max_[r];
+      const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
+      if (old != max_[r]) {
+        kept_[r] = std::exp2(old - max_[r]);
+        sum_[r] *= kept_[r];
+        half_[r] *= kept_[r];
+        all_kept = false;
+      }
+      sum_[r] += more;
     }
-    const float old = max_[r];
-    const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
     std::fill_n(s, from, 0.0f);
-    if (old != max_[r]) {
-      kept_[r] = std::exp2(old - max_[r]);
-      sum_[r] *= kept_[r];
-      half_[r] *= kept_[r];
-    }
-    sum_[r] += more;
-    float most = 0.0f;
-    half_[r] += bands_.scale(s, gains, tokens, &most);
-    weight_scales_[r] = most / 127.0f;
-    float again = 0.0f;
-    bands_.round(s, tokens, rounded, &again);
-    place_weights(rounded, r, n);
+    weight_scales_[r] = bands_.round_weights(s, value_gains_, tokens, weights_ + r * kTile,
+                                             rows_ * kTile, &half_[r]) /
+                        127.0f;
   }
-}
-
-// weights_ [tiles][rows][16]
-void BandsRunner::place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n) {
-  for (std::int32_t i = 0; i < n; ++i) {
-    std::copy_n(weights + i * kTile, kTile,
-                weights_ + (static_cast<std::ptrdiff_t>(i) * rows_ + row) * kTile);
-  }
+  return all_kept;
 }
 
 }  // namespace kvspan

@@ -26,7 +26,7 @@ class BandsRunner {
 
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
-  static constexpr std::int32_t kRunTiles = 4;  // tiles that one softmax step covers
+  static constexpr std::int32_t kRunTiles = kBandsRunTiles;
   static constexpr std::int32_t kRunTokens = kRunTiles * kTile;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
   static constexpr std::int32_t kMovedRows = 4;   // rows that meet the key rows of B together
@@ -49,14 +49,13 @@ class BandsRunner {
   void turn_queries(std::int32_t anchor);
   void move_to_anchors(std::int32_t first, std::int32_t count);
   void move_queries(std::int32_t count);
-  void use_anchor(std::int32_t index, std::int32_t anchor);
-  void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
+  void use_anchor(std::int32_t anchor);
+  void run_tiles(std::int32_t tile, std::int32_t n);
   void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
                     std::int32_t position);
   void score_rebuilt(std::int32_t tokens);
   void copy_means();
-  void place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n);
-  void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
+  bool soften(std::int32_t tile, std::int32_t n);
 
   const LayerShape& layer_;
   const BandsStore& keys_;
@@ -68,11 +67,12 @@ class BandsRunner {
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
   std::int32_t dim_, key_stride_, value_places_, mean_stride_;
-  std::int32_t batch_;                               // anchors moved to at once
-  std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;  // anchor_: that turned_ is turned to
-  BandsQueries asked_;                               // at asked_anchor_, the anchor in use
-  std::int32_t asked_anchor_ = -1;
-  float* turned_;  // [rows][dim]
+  std::int32_t batch_;                                 // anchors moved to at once
+  std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;    // anchor_: that turned_ is turned to
+  BandsQueries asked_;                                 // at asked_anchor_, the anchor in use
+  std::int32_t asked_anchor_ = -1, last_anchor_ = -1;  // last_: of the item
+  std::int32_t batch_anchor_ = 0, batch_anchors_ = 0;  // those that queries were moved to
+  float* turned_;                                      // [rows][dim]
   // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
   float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
   float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
