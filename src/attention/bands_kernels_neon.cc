@@ -259,6 +259,9 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   });
 }
 
+alignas(16) constexpr float kNearestFour[4] = {detail::kNearest, detail::kNearest, detail::kNearest,
+                                               detail::kNearest};
+
 // The low bytes of 16 numbers.
 [[gnu::always_inline]] inline int8x16_t low_bytes(float32x4_t a, float32x4_t b, float32x4_t c,
                                                   float32x4_t d) noexcept {
@@ -267,10 +270,14 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   return vuzp1q_s8(vreinterpretq_s8_s16(low), vreinterpretq_s8_s16(high));
 }
 
-[[gnu::always_inline]] inline void round_16(const float* x, float factor,
+[[gnu::always_inline]] inline void round_16(const float* x, float32x4_t factor,
                                             std::int8_t* to) noexcept {
-  const float32x4_t nearest = vdupq_n_f32(detail::kNearest);
-  const auto four = [&](int k) { return vfmaq_n_f32(nearest, vld1q_f32(x + 4 * k), factor); };
+  const auto four = [&](int k) __attribute__((always_inline)) {
+    const float32x4_t at = vld1q_f32(x + 4 * k);
+    float32x4_t sum = detail::fresh<float32x4_t>(kNearestFour, at, factor);
+    detail::accumulate(sum, at, factor);
+    return sum;
+  };
   vst1q_s8(to, low_bytes(four(0), four(1), four(2), four(3)));
 }
 
@@ -295,7 +302,8 @@ float round_weights(float* x, const float* factors, std::int32_t count, std::int
     }
   }
   *sum += sum_of(total);
-  const float largest = largest_of(most), factor = detail::to_bytes(largest);
+  const float largest = largest_of(most);
+  const float32x4_t factor = vdupq_n_f32(detail::to_bytes(largest));
   for (std::int32_t i = 0; i < count; i += 16, to += stride) round_16(x + i, factor, to);
   return largest;
 }
@@ -317,10 +325,11 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
     most[0] = vmaxq_f32(most[0], vabsq_f32(four));
   }
   *sum += sum_of(total);
-  const float largest = largest_of(most), factor = detail::to_bytes(largest);
+  const float largest = largest_of(most);
+  const float32x4_t factor = vdupq_n_f32(detail::to_bytes(largest));
   for (i = 0; i + 16 <= count; i += 16) round_16(x + i, factor, to + i);
   for (; i < count; i += 4) {
-    const float32x4_t four = vfmaq_n_f32(vdupq_n_f32(detail::kNearest), vld1q_f32(x + i), factor);
+    const float32x4_t four = vfmaq_f32(vld1q_f32(kNearestFour), vld1q_f32(x + i), factor);
     const int8x16_t bytes = low_bytes(four, four, four, four);
     vst1q_lane_s32(reinterpret_cast<std::int32_t*>(to + i), vreinterpretq_s32_s8(bytes), 0);
   }

@@ -153,7 +153,8 @@ void BandsRunner::turn_queries(std::int32_t anchor) {
   const bool first = anchor_ < 0;
   if (first) {
     rope_turn(rope, -anchor, rope.magnitude, cosines_, sines_);
-    rope_turn(rope, -key_code_.anchor_block(), 1.0f, step_cosines_, step_sines_);
+    if (!steps_) rope_turn(rope, -key_code_.anchor_block(), 1.0f, step_cosines_, step_sines_);
+    steps_ = true;
   }
   for (std::int32_t r = 0; r < rows_; ++r) {
     apply_turn(rope, first ? cosines_ : step_cosines_, first ? sines_ : step_sines_,

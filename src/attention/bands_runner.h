@@ -79,6 +79,7 @@ class BandsRunner {
   float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
   float *rebuilt_ = nullptr, *coefficients_ = nullptr;                  // keys before RoPE
   float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors
+  bool steps_ = false;  // step_cosines_ and step_sines_ are known
   float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
   std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;
 };
