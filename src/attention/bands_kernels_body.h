@@ -66,7 +66,7 @@ template <int... kSizes, class Use>
       float even[8], odd[8] = {};
       std::fill_n(even, 8, sums[2 * pairs]);
       const float* turn = means.turns() + first;
-      for (std::int32_t j = 0; j < pairs; ++j, turn += 2 * half) {
+      for (std::int32_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
         for (int k = 0; k < 8; ++k) even[k] += sums[j] * turn[k];
         for (int k = 0; k < 8; ++k) odd[k] += sums[pairs + j] * turn[half + k];
       }

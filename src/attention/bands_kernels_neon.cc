@@ -134,7 +134,7 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
       odd[r][0] = odd[r][1] = vdupq_n_f32(0.0f);
     }
     const float* turn = means.turns() + k;
-    for (std::ptrdiff_t j = 0; j < pairs; j += 4) {
+    for (std::ptrdiff_t j = 0; j < means.terms(); j += 4) {
       float32x4_t a[R], b[R];
       for (int r = 0; r < R; ++r) a[r] = vld1q_f32(sums + r * row + j);
       for (int r = 0; r < R; ++r) b[r] = vld1q_f32(sums + r * row + pairs + j);
