@@ -49,6 +49,8 @@ template <int R>
                                             const std::int8_t* queries, std::ptrdiff_t stride,
                                             int32x4_t (&sum)[R][4]) noexcept {
   std::int32_t q = 0;
+  // Every taken branch costs about six products here.
+#pragma GCC unroll 4
   for (; q + 4 <= quads; q += 4, codes += 256) {
     int8x16_t query[R];
 #pragma GCC unroll 4
@@ -229,6 +231,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
     for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(kSumBits);
     const std::int8_t* from = codes;
     const std::int8_t* by = weights;
+#pragma GCC unroll 4
     for (std::int32_t i = 0; i < tiles; ++i, from += tile_stride, by += weight_stride) {
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
