@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
-// query, one thread, layers in turn so that the caches do not hold them. Also what coding a token
-// costs. Names: anchor block; -1: keys before RoPE, which are rebuilt.
+// query, one thread, layers in turn so that the caches do not hold them. Also a block of 64 queries
+// (prefill), and what coding a token costs. Names: anchor block (-1: keys before RoPE, which are
+// rebuilt), queries.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -59,11 +60,19 @@ std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t a
 }
 
 struct Call {
-  std::vector<float> rows = std::vector<float>(kQueryHeads * kDim, 0.1f);
-  std::vector<float> out = std::vector<float>(kQueryHeads * kDim),
-                     lse = std::vector<float>(kQueryHeads);
-  std::int32_t position = kTokens;
-  Queries queries() const { return {{rows.data(), {1, kQueryHeads, kDim}}, {&position, 1}}; }
+  explicit Call(std::size_t count)
+      : n(count),
+        rows(n * kQueryHeads * kDim, 0.1f),
+        out(n * kQueryHeads * kDim),
+        lse(n * kQueryHeads),
+        positions(n) {
+    for (std::size_t i = 0; i < n; ++i) positions[i] = kTokens + std::int32_t(i);
+  }
+  Queries queries() const { return {{rows.data(), {n, kQueryHeads, kDim}}, positions}; }
+
+  std::size_t n;
+  std::vector<float> rows, out, lse;
+  std::vector<std::int32_t> positions;
 };
 
 void bands(benchmark::State& state) {
@@ -79,7 +88,7 @@ void bands(benchmark::State& state) {
       store.append(t, codes.data(), gains.data(), 0);
     }
   }
-  Call call;
+  Call call(static_cast<std::size_t>(state.range(1)));
   BandsScratch scratch;
   TeamState team_state;
   Team team(team_state, 0, 1);
@@ -87,14 +96,18 @@ void bands(benchmark::State& state) {
   for (auto _ : state) {
     const BandsStore& store = stores[at++ % stores.size()];
     benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
-                                          {call.out.data(), {1, kQueryHeads, kDim}},
-                                          {call.lse.data(), {1, kQueryHeads}}, false, scratch, team)
+                                          {call.out.data(), {call.n, kQueryHeads, kDim}},
+                                          {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
+                                          team)
                                  .has_value());
   }
   state.counters["bytes_token"] =
       double(stores[0].payload_bytes() + stores[0].gain_bytes()) / kTokens;
 }
-BENCHMARK(bands)->Arg(64)->Arg(128)->Arg(256)->Arg(-1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(bands)
+    ->ArgsProduct({{64, 128, 256, -1}, {1}})
+    ->Args({64, 64})
+    ->Unit(benchmark::kMicrosecond);
 
 void full_f16(benchmark::State& state) {
   const LayerShape layer = layer_shape();
@@ -110,19 +123,19 @@ void full_f16(benchmark::State& state) {
       list.write(0, view, view, h, 0, kTokens);
     }
   }
-  Call call;
+  Call call(static_cast<std::size_t>(state.range(0)));
   AttentionScratch scratch;
   TeamState team_state;
   Team team(team_state, 0, 1);
   std::size_t at = 0;
   for (auto _ : state) {
     benchmark::DoNotOptimize(attend_segments(layer, lists[at++ % lists.size()], call.queries(),
-                                             {call.out.data(), {1, kQueryHeads, kDim}}, {}, scratch,
-                                             team)
+                                             {call.out.data(), {call.n, kQueryHeads, kDim}}, {},
+                                             scratch, team)
                                  .has_value());
   }
 }
-BENCHMARK(full_f16)->Unit(benchmark::kMicrosecond);
+BENCHMARK(full_f16)->Arg(1)->Arg(64)->Unit(benchmark::kMicrosecond);
 
 void code_a_token(benchmark::State& state) {
   const LayerShape layer = layer_shape();

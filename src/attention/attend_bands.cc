@@ -57,8 +57,7 @@ void write_rows(const BandsCode& code, const BandsCut& cut, std::int32_t block, 
       half = half * f.kept + state[2 * rows + r] * f.added;
       for (std::size_t i = 0; i < places; ++i) c[i] = c[i] * f.kept + o[i] * f.added;
     }
-    const std::int32_t query_head = r % cut.query_heads;
-    const std::int32_t head = query_head / (cut.query_heads / code.heads());
+    const auto [head, position, query_head] = cut.row(block, r);
     const float inverse = whole.sum > 0.0f ? 1.0f / whole.sum : 0.0f;
     for (std::size_t i = 0; i < places; ++i) {
       c[i] = code.steps()[i] * (c[i] + 0.5f * half) * inverse;
@@ -68,7 +67,6 @@ void write_rows(const BandsCode& code, const BandsCut& cut, std::int32_t block, 
     for (std::size_t j = 0; j < dim; ++j, b += places) {
       row[j] = (whole.sum > 0.0f ? mean[j] : 0.0f) + dot(b, c, places);
     }
-    const std::int32_t position = block * cut.row_positions + r / cut.query_heads;
     float* to = out.rows.row(position, query_head);
     float* lse = out.lse.row(position) + query_head;
     if (out.adds) {
@@ -101,7 +99,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
                     const Queries& queries, const TensorView<float, 3>& out,
                     const TensorView<float, 2>& lse, bool adds, BandsScratch& scratch, Team& team) {
   const Output output{out, lse, adds};
-  const BandsCut cut(queries, keys.tiles(), keys.code().before_rope());
+  const BandsCut cut(queries, keys);
   const std::size_t state_floats = state_stride(cut, values.code());
   if (team.leader()) {
     try {

@@ -13,30 +13,52 @@
 
 namespace kvspan {
 
+// Tiles that one softmax step covers, and whose weights are rounded with one scale.
+inline constexpr std::int32_t kBandsRunTiles = 8;
+
 // Items are blocks of query rows times chunks of tiles.
 struct BandsCut {
   static constexpr std::int32_t kRowBlock = 36;      // query rows that meet a tile together
   static constexpr std::int32_t kRebuiltRows = 144;  // the same where keys are rebuilt for them
   static constexpr std::int32_t kChunkTiles = 32, kMostChunks = 32;
 
-  std::int32_t query_heads, positions, row_positions, row_blocks, chunk_tiles, chunks;
+  std::int32_t query_heads, per_head, positions, tiles, row_positions, row_blocks, chunk_tiles,
+      chunks, before;  // before: tiles that the first chunk lacks, so that chunks end with anchors
 
-  BandsCut(const Queries& queries, std::int32_t tiles, bool rebuilt)
+  BandsCut(const Queries& queries, const BandsStore& keys)
       : query_heads(static_cast<std::int32_t>(queries.rows.shape[1])),
+        per_head(query_heads / keys.code().heads()),
         positions(static_cast<std::int32_t>(queries.positions.size())),
-        row_positions(std::clamp((rebuilt ? kRebuiltRows : kRowBlock) / query_heads, 1,
-                                 std::max(positions, 1))),
+        tiles(keys.tiles()),
+        row_positions(
+            std::clamp((keys.code().before_rope() ? kRebuiltRows : kRowBlock) / query_heads, 1,
+                       std::max(positions, 1))),
         row_blocks((positions + row_positions - 1) / row_positions),
-        chunk_tiles(kChunkTiles) {
+        chunk_tiles(kChunkTiles),
+        before(0) {
     // Many rows keep every thread busy; few share the tokens out, in chunks whose number is bounded
     // as their partial results are kept.
     if (row_blocks >= 16) chunk_tiles = std::max(tiles, 1);
-    while (tiles > kMostChunks * chunk_tiles) chunk_tiles *= 2;
-    chunks = std::max(1, (tiles + chunk_tiles - 1) / chunk_tiles);
+    while (tiles > (kMostChunks - 1) * chunk_tiles) chunk_tiles *= 2;
+    if (tiles > chunk_tiles) before = keys.first_position() / BandsStore::kTileTokens % chunk_tiles;
+    chunks = std::max(1, (before + tiles + chunk_tiles - 1) / chunk_tiles);
   }
-  std::int32_t rows_of(std::int32_t block) const {
-    return std::min(row_positions, positions - block * row_positions) * query_heads;
+  std::int32_t first_tile(std::int32_t chunk) const {
+    return std::clamp(chunk * chunk_tiles - before, 0, tiles);
   }
+  // Rows of a block are ordered by the head of keys that they meet, then by position, then by query
+  // head, so that those that meet one head lie together.
+  struct Row {
+    std::int32_t head, position, query_head;  // position: an index of the call's
+  };
+  Row row(std::int32_t block, std::int32_t r) const {
+    const std::int32_t n = positions_of(block), head = r / (n * per_head);
+    return {head, block * row_positions + r / per_head % n, head * per_head + r % per_head};
+  }
+  std::int32_t positions_of(std::int32_t block) const {
+    return std::min(row_positions, positions - block * row_positions);
+  }
+  std::int32_t rows_of(std::int32_t block) const { return positions_of(block) * query_heads; }
   std::int32_t items() const { return row_blocks * chunks; }
 };
 

@@ -5,8 +5,8 @@
 
 namespace kvspan {
 
-const BandsAttentionKernels detail::kBandsAttentionRef{score_plain, weigh_plain,   project_plain,
-                                                       scale_plain, largest_plain, round_plain};
+const BandsAttentionKernels detail::kBandsAttentionRef{
+    score_plain, means_plain, weigh_plain, project_plain, round_weights_plain, round_plain};
 
 const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)

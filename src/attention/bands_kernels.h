@@ -15,6 +15,9 @@ namespace kvspan {
 // Scales of one query at most: one for each run of components.
 inline constexpr std::int32_t kBandScales = 8;
 
+// Tiles that are summed together at most: 256 products of weights and codes stay below 2^22.
+inline constexpr std::int32_t kBandTiles = 16;
+
 // Queries in coefficient space times the steps, rounded to 8 bits.
 struct BandsQueries {
   const std::int8_t* rounded = nullptr;  // [rows][stride]
@@ -26,31 +29,34 @@ struct BandsQueries {
 };
 
 struct BandsAttentionKernels {
-  // One tile: scores[r * score_stride + t] becomes gains[t] * (offset[r] + sum over runs of
-  // scale * (codes of the run . query)) + what it was. `codes` starts at the first run's.
+  // One tile: scores[r * score_stride + t] = gains[t] * (offset[r] + sum over runs of
+  // scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes` starts at the first
+  // run's.
   void (*score)(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, const float* gains, float* scores,
-                std::int32_t score_stride) noexcept;
+                const BandsQueries& queries, const float* gains, const float* means,
+                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept;
+  // cache/anchored_means.h: to[r * stride ..] becomes what row r makes of the mean at the 2 half()
+  // positions of a block; rows of sums lie sums() apart.
+  void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
+                std::int32_t stride) noexcept;
   // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i
-  // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles lie quads * 64 apart. Weights are
-  // 0 .. 127.
+  // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles, at most kBandTiles, lie quads * 64
+  // apart. Weights are 0 .. 127. kept: null where all are 1.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const std::int8_t* weights, std::int32_t rows, const float* kept,
                 const float* scales, float* out) noexcept;
-  // to[r * to_stride + 16 i + p] = row_scales[r] * factors[16 i + p] * sum over q, k of
-  // matrix[i][q][p][k] * vectors[r * stride + 4 q + k], i < tiles.
+  // to[r * to_stride + 16 i + p] = factors[16 i + p] * sum over q, k of matrix[i][q][p][k] *
+  // vectors[r * stride + 4 q + k], i < tiles.
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
                   const float* factors, const std::int8_t* vectors, std::int32_t stride,
-                  const float* row_scales, std::int32_t rows, float* to,
-                  std::int32_t to_stride) noexcept;
-  // x[i] *= factors[i], i < count (a multiple of 4); returns their sum in four lanes' order and
-  // sets *largest to the largest |x[i]|.
-  float (*scale)(float* x, const float* factors, std::int32_t count, float* largest) noexcept;
-  // The largest |x[i]|, i < count, a multiple of 4; adds the sum of x in four lanes' order to *sum.
-  float (*largest)(const float* x, std::int32_t count, float* sum) noexcept;
-  // to[i] = x[i] * factor to the nearest whole number, ties to even; within -127 .. 127. count is a
-  // multiple of 4.
-  void (*round)(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept;
+                  std::int32_t rows, float* to, std::int32_t to_stride) noexcept;
+  // x[i] *= factors[i], neither below 0, then rounded as below, tiles of 16 `stride` bytes apart.
+  // Adds the sum of x to *sum; returns the largest. count is a multiple of 16.
+  float (*round_weights)(float* x, const float* factors, std::int32_t count, std::int8_t* to,
+                         std::int32_t stride, float* sum) noexcept;
+  // to[i] = 127 x[i] / m to the nearest whole number, m the largest |x[i]|, which it returns; 0
+  // where m is. Adds the sum of x to *sum. count is a multiple of 4.
+  float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
 };
 
 // The table of a level this processor has.

@@ -47,7 +47,8 @@ inline void dots(const std::int8_t* codes, std::int32_t quads, const std::int8_t
 
 template <int R>
 void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
+                const BandsQueries& queries, std::int32_t first, const float* gains,
+                const float* means, std::ptrdiff_t mean_stride, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
   const std::int8_t* rounded =
       queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
@@ -69,26 +70,26 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < 2; ++i) {
-      float* to = scores + r * score_stride + 8 * i;
-      _mm256_storeu_ps(
-          to, _mm256_fmadd_ps(_mm256_loadu_ps(gains + 8 * i), total[r][i], _mm256_loadu_ps(to)));
+      _mm256_storeu_ps(scores + r * score_stride + 8 * i,
+                       _mm256_fmadd_ps(_mm256_loadu_ps(gains + 8 * i), total[r][i],
+                                       _mm256_loadu_ps(means + r * mean_stride + 8 * i)));
     }
   }
 }
 
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, float* scores,
-           std::int32_t score_stride) noexcept {
+           const BandsQueries& queries, const float* gains, const float* means,
+           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   detail::in_blocks<3, 1>(queries.rows, [&]<int R>(std::int32_t r) {
     score_rows<R>(codes, runs, queries, r, gains,
+                  means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
                   scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
   });
 }
 
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
              const float* factors, const std::int8_t* vectors, std::int32_t stride,
-             const float* row_scales, std::int32_t rows, float* to,
-             std::int32_t to_stride) noexcept {
+             std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   std::int32_t first = 0;
   const auto some = [&]<int R>() {
     for (; first + R <= rows; first += R) {
@@ -99,8 +100,7 @@ void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
         for (int r = 0; r < R; ++r) {
           float* row = to + static_cast<std::ptrdiff_t>(first + r) * to_stride + 16 * i;
           for (int k = 0; k < 2; ++k) {
-            const __m256 factor = _mm256_mul_ps(_mm256_loadu_ps(factors + 16 * i + 8 * k),
-                                                _mm256_set1_ps(row_scales[first + r]));
+            const __m256 factor = _mm256_loadu_ps(factors + 16 * i + 8 * k);
             _mm256_storeu_ps(row + 8 * k, _mm256_mul_ps(factor, _mm256_cvtepi32_ps(sum[r][k])));
           }
         }
@@ -144,7 +144,8 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const __m128 added = _mm_cvtepi32_ps(
           _mm_add_epi32(_mm256_castsi256_si128(sum[r]), _mm256_extracti128_si256(sum[r], 1)));
       float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
-      const __m128 before = _mm_mul_ps(_mm_loadu_ps(to), _mm_set1_ps(kept[r]));
+      __m128 before = _mm_loadu_ps(to);
+      if (kept != nullptr) before = _mm_mul_ps(before, _mm_set1_ps(kept[r]));
       _mm_storeu_ps(to, _mm_fmadd_ps(added, _mm_set1_ps(scales[r]), before));
     }
   }
@@ -155,8 +156,8 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            float* out) noexcept {
   detail::in_blocks<6, 3, 1>(rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
-                  out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
+                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
   });
 }
 
@@ -164,6 +165,6 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 
 // The others are plain loops, compiled for AVX2.
 const BandsAttentionKernels detail::kBandsAttentionAvx2{
-    score, weigh, project, detail::scale_plain, detail::largest_plain, detail::round_plain};
+    score, detail::means_plain, weigh, project, detail::round_weights_plain, detail::round_plain};
 
 }  // namespace kvspan

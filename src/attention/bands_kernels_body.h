@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -36,7 +37,8 @@ template <int... kSizes, class Use>
 
 [[maybe_unused]] void score_plain(const std::int8_t* codes,
                                   std::span<const BandsCode::ScaleRun> runs,
-                                  const BandsQueries& queries, const float* gains, float* scores,
+                                  const BandsQueries& queries, const float* gains,
+                                  const float* means, std::int32_t mean_stride, float* scores,
                                   std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < queries.rows; ++r) {
     const std::int8_t* query = queries.rounded + static_cast<std::ptrdiff_t>(r) * queries.stride;
@@ -51,7 +53,28 @@ template <int... kSizes, class Use>
       for (int t = 0; t < 16; ++t) total[t] += scale * static_cast<float>(sums[t]);
     }
     float* to = scores + static_cast<std::ptrdiff_t>(r) * score_stride;
-    for (int t = 0; t < 16; ++t) to[t] += gains[t] * total[t];
+    const float* mean = means + static_cast<std::ptrdiff_t>(r) * mean_stride;
+    for (int t = 0; t < 16; ++t) to[t] = mean[t] + gains[t] * total[t];
+  }
+}
+
+[[maybe_unused]] void means_plain(const AnchoredMeans& means, const float* sums, std::int32_t rows,
+                                  float* to, std::int32_t stride) noexcept {
+  const std::int32_t half = means.half(), pairs = means.pairs();
+  for (std::int32_t r = 0; r < rows; ++r, sums += means.sums(), to += stride) {
+    for (std::int32_t first = 0; first < half; first += 8) {
+      float even[8], odd[8] = {};
+      std::fill_n(even, 8, sums[2 * pairs]);
+      const float* turn = means.turns() + first;
+      for (std::int32_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
+        for (int k = 0; k < 8; ++k) even[k] += sums[j] * turn[k];
+        for (int k = 0; k < 8; ++k) odd[k] += sums[pairs + j] * turn[half + k];
+      }
+      for (int k = 0; k < 8; ++k) {
+        to[half + first + k] = even[k] + odd[k];
+        to[half - 1 - first - k] = even[k] - odd[k];
+      }
+    }
   }
 }
 
@@ -69,7 +92,8 @@ template <int... kSizes, class Use>
         }
       }
       for (std::int32_t k = 0; k < 4; ++k) {
-        out[k] = out[k] * kept[r] + scales[r] * static_cast<float>(total[k]);
+        const float before = kept != nullptr ? out[k] * kept[r] : out[k];
+        out[k] = before + scales[r] * static_cast<float>(total[k]);
       }
     }
   }
@@ -78,47 +102,63 @@ template <int... kSizes, class Use>
 [[maybe_unused]] void project_plain(const std::int8_t* matrix, std::int32_t tiles,
                                     std::int32_t quads, const float* factors,
                                     const std::int8_t* vectors, std::int32_t stride,
-                                    const float* row_scales, std::int32_t rows, float* to,
-                                    std::int32_t to_stride) noexcept {
+                                    std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   for (std::int32_t i = 0; i < tiles; ++i, matrix += static_cast<std::ptrdiff_t>(quads) * 64) {
     for (std::int32_t r = 0; r < rows; ++r) {
       std::int32_t sums[16];
       dots_plain(matrix, quads, vectors + static_cast<std::ptrdiff_t>(r) * stride, sums);
       float* row = to + static_cast<std::ptrdiff_t>(r) * to_stride + 16 * i;
       for (int p = 0; p < 16; ++p) {
-        row[p] = row_scales[r] * factors[16 * i + p] * static_cast<float>(sums[p]);
+        row[p] = factors[16 * i + p] * static_cast<float>(sums[p]);
       }
     }
   }
 }
 
-[[maybe_unused]] float scale_plain(float* x, const float* factors, std::int32_t count,
-                                   float* largest) noexcept {
-  float sums[4] = {}, most = 0.0f;
-  for (std::int32_t i = 0; i < count; ++i) {
-    x[i] *= factors[i];
-    sums[i % 4] += x[i];
-    most = std::max(most, std::abs(x[i]));
-  }
-  *largest = most;
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+// The factor that makes whole numbers up to 127 of numbers up to `largest`.
+[[gnu::always_inline]] inline float to_bytes(float largest) noexcept {
+  return largest > 0.0f ? 127.0f / largest : 0.0f;
 }
 
-[[maybe_unused]] float largest_plain(const float* x, std::int32_t count, float* sum) noexcept {
+// Added to a number below 2^22, leaves the nearest whole one in the low bits.
+constexpr float kNearest = 12582912.0f;
+
+[[gnu::always_inline]] inline std::int8_t nearest_byte(float x) noexcept {
+  return static_cast<std::int8_t>(std::bit_cast<std::uint32_t>(x + kNearest) & 255u);
+}
+
+[[maybe_unused]] float round_weights_plain(float* x, const float* factors, std::int32_t count,
+                                           std::int8_t* to, std::int32_t stride,
+                                           float* sum) noexcept {
+  float sums[16] = {}, most[16] = {};
+  for (std::int32_t i = 0; i < count; i += 16) {
+    for (int k = 0; k < 16; ++k) {
+      x[i + k] *= factors[i + k];
+      sums[k] += x[i + k];
+      most[k] = std::max(most[k], x[i + k]);
+    }
+  }
+  for (const float part : sums) *sum += part;
+  const float largest = *std::max_element(most, most + 16), factor = to_bytes(largest);
+  for (std::int32_t i = 0; i < count; i += 16, to += stride) {
+    for (int k = 0; k < 16; ++k) to[k] = nearest_byte(x[i + k] * factor);
+  }
+  return largest;
+}
+
+[[maybe_unused]] float round_plain(const float* x, std::int32_t count, std::int8_t* to,
+                                   float* sum) noexcept {
   float sums[4] = {}, most = 0.0f;
   for (std::int32_t i = 0; i < count; ++i) {
     sums[i % 4] += x[i];
     most = std::max(most, std::abs(x[i]));
   }
   *sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  return most;
-}
-
-[[maybe_unused]] void round_plain(const float* x, float factor, std::int32_t count,
-                                  std::int8_t* to) noexcept {
+  const float factor = to_bytes(most);
   for (std::int32_t i = 0; i < count; ++i) {
-    to[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * factor));
+    to[i] = nearest_byte(x[i] * factor);
   }
+  return most;
 }
 
 }  // namespace

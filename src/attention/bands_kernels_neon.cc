@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "attention/bands_kernels.h"
 #include "attention/bands_kernels_body.h"
@@ -13,39 +14,61 @@
 namespace kvspan {
 namespace {
 
+// sum += codes . four of the query, in the register that sum is in (attention/neon.h).
+template <int kLane>
+[[gnu::always_inline]] inline void add_dot(int32x4_t& sum, int8x16_t codes,
+                                           int8x16_t four) noexcept {
+  int32x4_t x = sum;  // not `sum` itself: an operand in memory keeps all its array there
+  asm("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(x) : "w"(codes), "w"(four), "i"(kLane));
+  sum = x;
+}
+
+// use.template operator()<k>() for k < N. Loops are unrolled too late for arrays of sums to stay in
+// registers.
+template <int N, class Use>
+[[gnu::always_inline]] inline void unrolled(const Use& use) noexcept {
+  [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
+    (use.template operator()<k>(), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+template <int kLane, int R>
+[[gnu::always_inline]] inline void add_quad(const std::int8_t* codes, const int8x16_t (&query)[R],
+                                            int32x4_t (&sum)[R][4]) noexcept {
+  unrolled<4>([&]<int i>() __attribute__((always_inline)) {
+    const int8x16_t four = vld1q_s8(codes + 16 * i);
+    unrolled<R>([&]<int r>()
+                    __attribute__((always_inline)) { add_dot<kLane>(sum[r][i], four, query[r]); });
+  });
+}
+
 // sum[r][i] += codes of quads [quads][16][4] . queries; 4 tokens in each register.
 template <int R>
 [[gnu::always_inline]] inline void add_dots(const std::int8_t* codes, std::int32_t quads,
                                             const std::int8_t* queries, std::ptrdiff_t stride,
                                             int32x4_t (&sum)[R][4]) noexcept {
-  const auto step = [&]<int kLane>(const int8x16_t* query) {
-    const int8x16_t c0 = vld1q_s8(codes), c1 = vld1q_s8(codes + 16);
-    const int8x16_t c2 = vld1q_s8(codes + 32), c3 = vld1q_s8(codes + 48);
-    for (int r = 0; r < R; ++r) {
-      sum[r][0] = vdotq_laneq_s32(sum[r][0], c0, query[r], kLane);
-      sum[r][1] = vdotq_laneq_s32(sum[r][1], c1, query[r], kLane);
-      sum[r][2] = vdotq_laneq_s32(sum[r][2], c2, query[r], kLane);
-      sum[r][3] = vdotq_laneq_s32(sum[r][3], c3, query[r], kLane);
-    }
-    codes += 64;
-  };
   std::int32_t q = 0;
-  for (; q + 4 <= quads; q += 4) {
+  // Every taken branch costs about six products here.
+#pragma GCC unroll 4
+  for (; q + 4 <= quads; q += 4, codes += 256) {
     int8x16_t query[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) query[r] = vld1q_s8(queries + r * stride + 4 * q);
-    step.template operator()<0>(query);
-    step.template operator()<1>(query);
-    step.template operator()<2>(query);
-    step.template operator()<3>(query);
+    add_quad<0, R>(codes, query, sum);
+    add_quad<1, R>(codes + 64, query, sum);
+    add_quad<2, R>(codes + 128, query, sum);
+    add_quad<3, R>(codes + 192, query, sum);
   }
-  for (; q < quads; ++q) {
+  for (; q < quads; ++q, codes += 64) {
     int8x16_t query[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       std::int32_t four;
       __builtin_memcpy(&four, queries + r * stride + 4 * q, 4);
       query[r] = vreinterpretq_s8_s32(vdupq_n_s32(four));
     }
-    step.template operator()<0>(query);
+    add_quad<0, R>(codes, query, sum);
   }
 }
 
@@ -59,7 +82,8 @@ template <int R>
 // Three rows: their integer and float sums fill the registers.
 template <int R>
 void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, std::int32_t first, const float* gains, float* scores,
+                const BandsQueries& queries, std::int32_t first, const float* gains,
+                const float* means, std::ptrdiff_t mean_stride, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
   const std::int8_t* rounded =
       queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
@@ -82,42 +106,110 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < 4; ++i) {
-      float* to = scores + r * score_stride + 4 * i;
-      vst1q_f32(to, vfmaq_f32(vld1q_f32(to), vld1q_f32(gains + 4 * i), total[r][i]));
+      vst1q_f32(scores + r * score_stride + 4 * i,
+                vfmaq_f32(vld1q_f32(means + r * mean_stride + 4 * i), vld1q_f32(gains + 4 * i),
+                          total[r][i]));
     }
   }
 }
 
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, float* scores,
-           std::int32_t score_stride) noexcept {
+           const BandsQueries& queries, const float* gains, const float* means,
+           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   for (std::int32_t r = 0; r < queries.rows; r += 3) {
     detail::with_rows(std::min(3, queries.rows - r), [&]<int R>() {
       score_rows<R>(codes, runs, queries, r, gains,
+                    means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
                     scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
     });
   }
 }
 
+template <int R>
+void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
+               std::ptrdiff_t stride) noexcept {
+  const std::ptrdiff_t half = means.half(), pairs = means.pairs(), row = means.sums();
+  for (std::ptrdiff_t k = 0; k < half; k += 8) {
+    float32x4_t even[R][2], odd[R][2];
+    for (int r = 0; r < R; ++r) {
+      even[r][0] = even[r][1] = vld1q_f32(sums + r * row + 2 * pairs);
+      odd[r][0] = odd[r][1] = vdupq_n_f32(0.0f);
+    }
+    const float* turn = means.turns() + k;
+    for (std::ptrdiff_t j = 0; j < means.terms(); j += 4) {
+      float32x4_t a[R], b[R];
+      for (int r = 0; r < R; ++r) a[r] = vld1q_f32(sums + r * row + j);
+      for (int r = 0; r < R; ++r) b[r] = vld1q_f32(sums + r * row + pairs + j);
+      unrolled<4>([&]<int kLane>() __attribute__((always_inline)) {
+        const float32x4_t c0 = vld1q_f32(turn), c1 = vld1q_f32(turn + 4);
+        const float32x4_t s0 = vld1q_f32(turn + half), s1 = vld1q_f32(turn + half + 4);
+        for (int r = 0; r < R; ++r) {
+          even[r][0] = vfmaq_laneq_f32(even[r][0], c0, a[r], kLane);
+          even[r][1] = vfmaq_laneq_f32(even[r][1], c1, a[r], kLane);
+          odd[r][0] = vfmaq_laneq_f32(odd[r][0], s0, b[r], kLane);
+          odd[r][1] = vfmaq_laneq_f32(odd[r][1], s1, b[r], kLane);
+        }
+        turn += 2 * half;
+      });
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < 2; ++i) {
+        float* const middle = to + r * stride + half;
+        vst1q_f32(middle + k + 4 * i, vaddq_f32(even[r][i], odd[r][i]));
+        const float32x4_t before = vrev64q_f32(vsubq_f32(even[r][i], odd[r][i]));
+        vst1q_f32(middle - k - 4 * i - 4, vextq_f32(before, before, 2));
+      }
+    }
+  }
+}
+
+void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
+           std::int32_t stride) noexcept {
+  for (std::int32_t r = 0; r < rows; r += 3) {
+    detail::with_rows(std::min(3, rows - r), [&]<int R>() {
+      mean_rows<R>(means, sums + static_cast<std::ptrdiff_t>(r) * means.sums(),
+                   to + static_cast<std::ptrdiff_t>(r) * stride, stride);
+    });
+  }
+}
+
+// Sums that start as the bits of 1.5 * 2^23 are such floats plus the sum, while that is below 2^22:
+// conversions would take a pipe for two cycles each.
+constexpr std::int32_t kSumBits = 0x4b400000;
+constexpr std::int32_t kSumQuads = 64;  // 256 products of bytes below 2^14
+
+template <int R>
+[[gnu::always_inline]] inline void project_rows(const std::int8_t* matrix, std::int32_t quads,
+                                                const float* factors, const std::int8_t* vectors,
+                                                std::ptrdiff_t stride, float* to,
+                                                std::ptrdiff_t to_stride) noexcept {
+  const bool biased = quads <= kSumQuads;
+  int32x4_t sum[R][4];
+  for (auto& row : sum) {
+    for (int32x4_t& four : row) four = vdupq_n_s32(biased ? kSumBits : 0);
+  }
+  add_dots<R>(matrix, quads, vectors, stride, sum);
+  for (int k = 0; k < 4; ++k) {
+    const float32x4_t factor = vld1q_f32(factors + 4 * k);
+    for (int r = 0; r < R; ++r) {
+      const float32x4_t x =
+          biased ? vsubq_f32(vreinterpretq_f32_s32(sum[r][k]), vdupq_n_f32(detail::kNearest))
+                 : vcvtq_f32_s32(sum[r][k]);
+      vst1q_f32(to + r * to_stride + 4 * k, vmulq_f32(factor, x));
+    }
+  }
+}
+
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
              const float* factors, const std::int8_t* vectors, std::int32_t stride,
-             const float* row_scales, std::int32_t rows, float* to,
-             std::int32_t to_stride) noexcept {
+             std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   for (std::int32_t first = 0; first < rows; first += 4) {
     detail::with_rows(std::min(4, rows - first), [&]<int R>() {
       for (std::int32_t i = 0; i < tiles; ++i) {
-        int32x4_t sum[R][4];
-        clear(sum);
-        add_dots<R>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
-                    vectors + static_cast<std::ptrdiff_t>(first) * stride, stride, sum);
-        for (int r = 0; r < R; ++r) {
-          float* row = to + static_cast<std::ptrdiff_t>(first + r) * to_stride + 16 * i;
-          for (int k = 0; k < 4; ++k) {
-            const float32x4_t factor =
-                vmulq_n_f32(vld1q_f32(factors + 16 * i + 4 * k), row_scales[first + r]);
-            vst1q_f32(row + 4 * k, vmulq_f32(factor, vcvtq_f32_s32(sum[r][k])));
-          }
-        }
+        project_rows<R>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
+                        factors + 16 * i, vectors + static_cast<std::ptrdiff_t>(first) * stride,
+                        stride, to + static_cast<std::ptrdiff_t>(first) * to_stride + 16 * i,
+                        to_stride);
       }
     });
   }
@@ -134,24 +226,28 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
                 const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
                 const float* scales, float* out) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  for (std::int32_t q = 0; q < quads; ++q) {
+  for (std::int32_t q = 0; q < quads; ++q, codes += 64, out += 4) {
     int32x4_t sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(0);
-    for (std::int32_t i = 0; i < tiles; ++i) {
-      const std::int8_t* from = codes + i * tile_stride + q * 64;
+    for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(kSumBits);
+    const std::int8_t* from = codes;
+    const std::int8_t* by = weights;
+#pragma GCC unroll 4
+    for (std::int32_t i = 0; i < tiles; ++i, from += tile_stride, by += weight_stride) {
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
       int8x16_t w[R];
-      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(weights + i * weight_stride + 16 * r);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c0, w[r], 0);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c1, w[r], 1);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c2, w[r], 2);
-      for (int r = 0; r < R; ++r) sum[r] = vdotq_laneq_s32(sum[r], c3, w[r], 3);
+      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(by + 16 * r);
+      for (int r = 0; r < R; ++r) add_dot<0>(sum[r], c0, w[r]);
+      for (int r = 0; r < R; ++r) add_dot<1>(sum[r], c1, w[r]);
+      for (int r = 0; r < R; ++r) add_dot<2>(sum[r], c2, w[r]);
+      for (int r = 0; r < R; ++r) add_dot<3>(sum[r], c3, w[r]);
     }
     for (int r = 0; r < R; ++r) {
-      float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
-      const float32x4_t before = vmulq_n_f32(vld1q_f32(to), kept[r]);
-      vst1q_f32(to, vfmaq_n_f32(before, vcvtq_f32_s32(sum[r]), scales[r]));
+      float* to = out + static_cast<std::ptrdiff_t>(r) * quads * 4;
+      float32x4_t before = vld1q_f32(to);
+      if (kept != nullptr) before = vmulq_n_f32(before, kept[r]);
+      const float32x4_t x = vsubq_f32(vreinterpretq_f32_s32(sum[r]), vdupq_n_f32(detail::kNearest));
+      vst1q_f32(to, vfmaq_n_f32(before, x, scales[r]));
     }
   }
 }
@@ -161,50 +257,91 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
            float* out) noexcept {
   detail::in_blocks<9, 4, 1>(rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept + r, scales + r,
-                  out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
+                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
   });
 }
 
-float scale(float* x, const float* factors, std::int32_t count, float* largest) noexcept {
-  float32x4_t sum = vdupq_n_f32(0.0f), most = sum;
-  for (std::int32_t i = 0; i < count; i += 4) {
-    const float32x4_t y = vmulq_f32(vld1q_f32(x + i), vld1q_f32(factors + i));
-    vst1q_f32(x + i, y);
-    sum = vaddq_f32(sum, y);
-    most = vmaxq_f32(most, vabsq_f32(y));
-  }
-  *largest = vmaxvq_f32(most);
-  return vaddvq_f32(sum);
+alignas(16) constexpr float kNearestFour[4] = {detail::kNearest, detail::kNearest, detail::kNearest,
+                                               detail::kNearest};
+
+// The low bytes of 16 numbers.
+[[gnu::always_inline]] inline int8x16_t low_bytes(float32x4_t a, float32x4_t b, float32x4_t c,
+                                                  float32x4_t d) noexcept {
+  const int16x8_t low = vuzp1q_s16(vreinterpretq_s16_f32(a), vreinterpretq_s16_f32(b));
+  const int16x8_t high = vuzp1q_s16(vreinterpretq_s16_f32(c), vreinterpretq_s16_f32(d));
+  return vuzp1q_s8(vreinterpretq_s8_s16(low), vreinterpretq_s8_s16(high));
 }
 
-float largest(const float* x, std::int32_t count, float* sum) noexcept {
-  float32x4_t most = vdupq_n_f32(0.0f), total = most;
-  for (std::int32_t i = 0; i < count; i += 4) {
-    const float32x4_t four = vld1q_f32(x + i);
-    total = vaddq_f32(total, four);
-    most = vmaxq_f32(most, vabsq_f32(four));
-  }
-  *sum += vaddvq_f32(total);
-  return vmaxvq_f32(most);
+[[gnu::always_inline]] inline void round_16(const float* x, float32x4_t factor,
+                                            std::int8_t* to) noexcept {
+  const auto four = [&](int k) __attribute__((always_inline)) {
+    const float32x4_t at = vld1q_f32(x + 4 * k);
+    float32x4_t sum = detail::fresh<float32x4_t>(kNearestFour, at, factor);
+    detail::accumulate(sum, at, factor);
+    return sum;
+  };
+  vst1q_s8(to, low_bytes(four(0), four(1), four(2), four(3)));
 }
 
-void round(const float* x, float factor, std::int32_t count, std::int8_t* to) noexcept {
+[[gnu::always_inline]] inline float sum_of(const float32x4_t (&x)[4]) noexcept {
+  return vaddvq_f32(vaddq_f32(vaddq_f32(x[0], x[1]), vaddq_f32(x[2], x[3])));
+}
+[[gnu::always_inline]] inline float largest_of(const float32x4_t (&x)[4]) noexcept {
+  return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x[0], x[1]), vmaxq_f32(x[2], x[3])));
+}
+
+float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
+                    std::int32_t stride, float* sum) noexcept {
+  float32x4_t most[4], total[4];
+  for (int k = 0; k < 4; ++k) most[k] = total[k] = vdupq_n_f32(0.0f);
+  for (std::int32_t i = 0; i < count; i += 16) {
+    for (int k = 0; k < 4; ++k) {
+      float* const at = x + i + 4 * k;
+      const float32x4_t four = vmulq_f32(vld1q_f32(at), vld1q_f32(factors + i + 4 * k));
+      vst1q_f32(at, four);
+      total[k] = vaddq_f32(total[k], four);
+      most[k] = vmaxq_f32(most[k], four);
+    }
+  }
+  *sum += sum_of(total);
+  const float largest = largest_of(most);
+  const float32x4_t factor = vdupq_n_f32(detail::to_bytes(largest));
+  for (std::int32_t i = 0; i < count; i += 16, to += stride) round_16(x + i, factor, to);
+  return largest;
+}
+
+float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
+  float32x4_t most[4], total[4];
+  for (int k = 0; k < 4; ++k) most[k] = total[k] = vdupq_n_f32(0.0f);
   std::int32_t i = 0;
   for (; i + 16 <= count; i += 16) {
-    const auto four = [&](int k) {
-      return vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4 * k), factor));
-    };
-    const int16x8_t low = vcombine_s16(vmovn_s32(four(0)), vmovn_s32(four(1)));
-    const int16x8_t high = vcombine_s16(vmovn_s32(four(2)), vmovn_s32(four(3)));
-    vst1q_s8(to + i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    for (int k = 0; k < 4; ++k) {
+      const float32x4_t four = vld1q_f32(x + i + 4 * k);
+      total[k] = vaddq_f32(total[k], four);
+      most[k] = vmaxq_f32(most[k], vabsq_f32(four));
+    }
   }
-  for (; i < count; ++i) to[i] = static_cast<std::int8_t>(vcvtns_s32_f32(x[i] * factor));
+  for (; i < count; i += 4) {
+    const float32x4_t four = vld1q_f32(x + i);
+    total[0] = vaddq_f32(total[0], four);
+    most[0] = vmaxq_f32(most[0], vabsq_f32(four));
+  }
+  *sum += sum_of(total);
+  const float largest = largest_of(most);
+  const float32x4_t factor = vdupq_n_f32(detail::to_bytes(largest));
+  for (i = 0; i + 16 <= count; i += 16) round_16(x + i, factor, to + i);
+  for (; i < count; i += 4) {
+    const float32x4_t four = vfmaq_f32(vld1q_f32(kNearestFour), vld1q_f32(x + i), factor);
+    const int8x16_t bytes = low_bytes(four, four, four, four);
+    vst1q_lane_s32(reinterpret_cast<std::int32_t*>(to + i), vreinterpretq_s32_s8(bytes), 0);
+  }
+  return largest;
 }
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score, weigh,   project,
-                                                        scale, largest, round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{score,   means,         weigh,
+                                                        project, round_weights, round};
 
 }  // namespace kvspan

@@ -25,13 +25,13 @@ float gain_of(std::int8_t code) {
 }
 
 void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
-  for (std::int32_t t = 0; t < BandsStore::kTileTokens; ++t) {
-    gains[t] = store.code().gain() ? gain_of(store.gains(tile)[t]) : 1.0f;
+  constexpr std::int32_t kTokens = BandsStore::kTileTokens;
+  if (!store.code().gain()) {
+    std::fill_n(gains, kTokens, 1.0f);
+    return;
   }
-}
-
-float inverse_step(float largest) {
-  return largest > 0.0f ? 127.0f / largest : 0.0f;
+  const std::int8_t* const codes = store.gains(tile);
+  for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = gain_of(codes[t]);
 }
 
 }  // namespace
@@ -61,10 +61,11 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       value_code_(values.code()),
       kernels_(attention_kernels(cpu_level())),
       bands_(bands_attention_kernels(cpu_level())),
-      per_head_(cut.query_heads / key_code_.heads()),
       dim_(padded_dim(key_code_.key_dim())),
       key_stride_(16 * key_code_.place_tiles()),
-      value_places_(value_code_.places()) {
+      value_places_(value_code_.places()),
+      mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
+      batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))) {
   Places places{work};
   place(places);
 }
@@ -82,11 +83,15 @@ std::size_t BandsRunner::work_floats(const BandsStore& keys, const BandsStore& v
 void BandsRunner::place(Places& places) {
   const auto rows = static_cast<std::size_t>(cut_.row_positions * cut_.query_heads);
   const auto dim = static_cast<std::size_t>(dim_), stride = static_cast<std::size_t>(key_stride_);
+  const std::size_t batch_rows = rows * static_cast<std::size_t>(batch_);
   turned_ = places.floats(rows * dim);
-  turned_scales_ = places.floats(rows);
-  moved_ = places.floats(rows * stride);
-  offsets_ = places.floats(rows);
-  scales_ = places.floats(rows * kBandScales);
+  mean_sums_ =
+      places.floats(batch_rows * static_cast<std::size_t>(key_code_.anchored_means().sums()));
+  means_ = places.floats(rows * static_cast<std::size_t>(mean_stride_));
+  turned_scales_ = places.floats(batch_rows);
+  moved_ = places.floats(kMovedRows * stride);
+  offsets_ = places.floats(batch_rows);
+  scales_ = places.floats(batch_rows * kBandScales);
   scores_ = places.floats(rows * kStride);
   kept_ = places.floats(rows);
   weight_scales_ = places.floats(rows);
@@ -101,8 +106,8 @@ void BandsRunner::place(Places& places) {
     coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.places()));
   }
   state_ = places.floats(bands_state_floats(rows, value_code_));
-  turned_codes_ = places.codes(rows * dim);
-  rounded_ = places.codes(rows * stride);
+  turned_codes_ = places.codes(batch_rows * dim);
+  rounded_ = places.codes(batch_rows * stride);
   weights_ = places.codes(rows * kRunTokens);
   const std::size_t tokens = kRunTokens;
   key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()));
@@ -112,7 +117,7 @@ void BandsRunner::place(Places& places) {
 }
 
 void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
-  first_ = block * cut_.row_positions;
+  block_ = block;
   rows_ = cut_.rows_of(block);
   max_ = state;
   sum_ = state + rows_;
@@ -121,21 +126,12 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   std::fill_n(max_, rows_, -std::numeric_limits<float>::infinity());
   std::fill_n(sum_, 2 * rows_ + static_cast<std::ptrdiff_t>(rows_) * value_places_, 0.0f);
   load_queries();
-  const std::int32_t end = std::min(keys_.tiles(), (chunk + 1) * cut_.chunk_tiles);
-  const std::int32_t anchor_block = key_code_.anchor_block();
-  anchor_ = -1;
-  std::int32_t tile = chunk * cut_.chunk_tiles;
-  while (tile < end) {
-    const std::int32_t position = keys_.first_position() + tile * kTile;
-    if (const std::int32_t anchor = key_code_.anchor_of(position); anchor != anchor_) {
-      if (anchor_block > 0) turn_queries(anchor);
-      anchor_ = anchor;
-      if (!key_code_.before_rope()) move_queries();
-    }
-    std::int32_t n = std::min(kRunTiles, end - tile);
-    if (anchor_block > 0) n = std::min(n, (anchor_block - position % anchor_block) / kTile);
-    run_tiles(tile, n, position);
-    tile += n;
+  const std::int32_t end = cut_.first_tile(chunk + 1);
+  last_anchor_ = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
+  anchor_ = asked_anchor_ = -1;
+  batch_anchor_ = batch_anchors_ = 0;
+  for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += kRunTiles) {
+    run_tiles(tile, std::min(kRunTiles, end - tile));
   }
 }
 
@@ -143,7 +139,8 @@ void BandsRunner::load_queries() {
   const float factor = query_factor(layer_);
   std::fill_n(turned_, static_cast<std::ptrdiff_t>(rows_) * dim_, 0.0f);
   for (std::int32_t r = 0; r < rows_; ++r) {
-    const float* from = queries_.rows.row(first_ + r / cut_.query_heads, r % cut_.query_heads);
+    const BandsCut::Row row = cut_.row(block_, r);
+    const float* from = queries_.rows.row(row.position, row.query_head);
     float* to = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
     for (std::int32_t i = 0; i < key_code_.key_dim(); ++i) to[i] = factor * from[i];
   }
@@ -156,69 +153,125 @@ void BandsRunner::turn_queries(std::int32_t anchor) {
   const bool first = anchor_ < 0;
   if (first) {
     rope_turn(rope, -anchor, rope.magnitude, cosines_, sines_);
-    rope_turn(rope, -key_code_.anchor_block(), 1.0f, step_cosines_, step_sines_);
+    if (!steps_) rope_turn(rope, -key_code_.anchor_block(), 1.0f, step_cosines_, step_sines_);
+    steps_ = true;
   }
   for (std::int32_t r = 0; r < rows_; ++r) {
     apply_turn(rope, first ? cosines_ : step_cosines_, first ? sines_ : step_sines_,
                turned_ + static_cast<std::ptrdiff_t>(r) * dim_);
   }
+  anchor_ = anchor;
 }
 
-// The turned queries in coefficient space times the steps, rounded.
-void BandsRunner::move_queries() {
-  for (std::int32_t r = 0; r < rows_; ++r) {
-    const float* row = turned_ + static_cast<std::ptrdiff_t>(r) * dim_;
-    float sum = 0.0f;
-    const float most = bands_.largest(row, dim_, &sum);
-    turned_scales_[r] = most / 127.0f;
-    bands_.round(row, inverse_step(most), dim_,
-                 turned_codes_ + static_cast<std::ptrdiff_t>(r) * dim_);
-  }
-  // The query heads of one KV head lie together.
-  for (std::int32_t r = 0; r < rows_; r += per_head_) {
-    const std::int32_t head = head_of(r);
-    bands_.project(key_code_.key_tiles(head), key_code_.place_tiles(), key_code_.dim_quads(),
-                   key_code_.key_scales(head),
-                   turned_codes_ + static_cast<std::ptrdiff_t>(r) * dim_, dim_, turned_scales_ + r,
-                   per_head_, moved_ + static_cast<std::ptrdiff_t>(r) * key_stride_, key_stride_);
-  }
-  for (std::int32_t r = 0; r < rows_; ++r) {
-    const float* m = moved_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
-    std::int8_t* to = rounded_ + static_cast<std::ptrdiff_t>(r) * key_stride_;
-    float* scale = scales_ + static_cast<std::ptrdiff_t>(r) * kBandScales;
-    float sum = 0.0f;
-    for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
-      const std::int32_t from = 4 * run.first_quad, n = 4 * run.quads;
-      const float most = bands_.largest(m + from, n, &sum);
-      *scale++ = most / 127.0f;
-      bands_.round(m + from, inverse_step(most), n, to + from);
+// The queries turned to `count` anchors from `first` on, in coefficient space times the steps,
+// rounded.
+void BandsRunner::move_to_anchors(std::int32_t first, std::int32_t count) {
+  const std::int32_t heads = key_code_.heads(), together = head_rows();
+  const AnchoredMeans& means = key_code_.anchored_means();
+  const bool turns = key_code_.anchor_block() > 0;
+  float* sums = mean_sums_;
+  for (std::int32_t a = 0; a < count; ++a) {
+    if (turns) turn_queries(first + a * key_code_.anchor_block());
+    const float* row = turned_;
+    for (std::int32_t h = 0; h < heads; ++h) {
+      for (std::int32_t r = 0; r < together; ++r, row += dim_, sums += means.sums()) {
+        const std::ptrdiff_t to = (static_cast<std::ptrdiff_t>(h) * count + a) * together + r;
+        float sum = 0.0f;
+        turned_scales_[to] = bands_.round(row, dim_, turned_codes_ + to * dim_, &sum) / 127.0f;
+        if (turns) means.fold(key_code_.rope(), h, row, sums);
+      }
     }
-    offsets_[r] = 0.5f * sum;
+  }
+  move_queries(count);
+}
+
+// A head's matrix, which stays in the first-level cache, meets its rows of all anchors.
+void BandsRunner::move_queries(std::int32_t count) {
+  const std::int32_t together = head_rows(), rows = together * count;
+  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+    for (std::int32_t from = 0; from < rows; from += kMovedRows) {
+      const std::int32_t n = std::min(kMovedRows, rows - from);
+      const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(h) * rows + from;
+      bands_.project(key_code_.key_tiles(h), key_code_.place_tiles(), key_code_.dim_quads(),
+                     key_code_.key_scales(h), turned_codes_ + at * dim_, dim_, n, moved_,
+                     key_stride_);
+      for (std::int32_t i = 0; i < n; ++i) {
+        const std::ptrdiff_t anchor = (from + i) / together;
+        const std::ptrdiff_t row = anchor * rows_ + h * together + (from + i) % together;
+        const float unit = turned_scales_[at + i];
+        float sum = 0.0f;
+        float* scale = scales_ + row * kBandScales;
+        for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
+          const std::ptrdiff_t place = 4 * run.first_quad;
+          *scale++ = bands_.round(moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_ + place,
+                                  4 * run.quads, rounded_ + row * key_stride_ + place, &sum) *
+                     unit / 127.0f;
+        }
+        offsets_[row] = 0.5f * unit * sum;
+      }
+    }
   }
 }
 
-void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position) {
-  const std::int32_t key_places = key_code_.places();
-  const bool rebuilds = key_code_.before_rope();
-  if (!rebuilds) add_means(n * kTile, position);
-  const BandsQueries queries{rounded_, key_stride_, scales_, offsets_, rows_};
+// asked_ and means_ become those of an anchor, with those after it where it is not moved to yet.
+void BandsRunner::use_anchor(std::int32_t anchor) {
+  const std::int32_t block = key_code_.anchor_block();
+  const auto index = [&] { return block > 0 ? (anchor - batch_anchor_) / block : 0; };
+  if (index() >= batch_anchors_) {
+    batch_anchor_ = anchor;
+    batch_anchors_ = block > 0 ? std::min(batch_, (last_anchor_ - anchor) / block + 1) : 1;
+    move_to_anchors(anchor, batch_anchors_);
+  }
+  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index()) * rows_;
+  asked_ = {rounded_ + row * key_stride_, key_stride_, scales_ + row * kBandScales, offsets_ + row,
+            rows_};
+  asked_anchor_ = anchor;
+  if (block == 0) return copy_means();
+  const AnchoredMeans& means = key_code_.anchored_means();
+  bands_.means(means, mean_sums_ + row * means.sums(), rows_, means_, mean_stride_);
+}
+
+// Where nothing is turned, a row makes the same of the mean everywhere.
+void BandsRunner::copy_means() {
+  const float* row = turned_;
+  float* to = means_;
+  for (std::int32_t r = 0; r < rows_; ++r, row += dim_, to += mean_stride_) {
+    const float* mean = key_code_.turned_mean(r / head_rows(), 0);
+    float sum = 0.0f;
+    for (std::int32_t i = 0; i < key_code_.key_dim(); ++i) sum += row[i] * mean[i];
+    std::fill_n(to, mean_stride_, sum);
+  }
+}
+
+void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
+  constexpr std::int32_t kAhead = 2;  // tiles that memory is asked for before they are read
+  const std::int32_t key_places = key_code_.places(), block = key_code_.anchor_block();
+  const bool rebuilds = key_code_.before_rope(), joint = &keys_ == &values_;
   for (std::int32_t i = 0; i < n; ++i) {
+    const std::int32_t position = keys_.first_position() + (tile + i) * kTile;
     std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
+    float* gains = key_gains_ + i * kTile;
+    keys_.ask_for(tile + i + kAhead);
     keys_.unpack(tile + i, codes);
-    load_gains(keys_, tile + i, key_gains_ + i * kTile);
+    load_gains(keys_, tile + i, gains);
     if (rebuilds) {
-      rebuild_keys(i, codes, key_gains_ + i * kTile, position + i * kTile);
+      rebuild_keys(i, codes, gains, position);
     } else {
-      bands_.score(codes, key_code_.scale_runs(), queries, key_gains_ + i * kTile,
-                   scores_ + i * kTile, kStride);
+      const std::int32_t anchor = key_code_.anchor_of(position);
+      if (anchor != asked_anchor_) use_anchor(anchor);
+      bands_.score(codes, key_code_.scale_runs(), asked_, gains,
+                   means_ + (block > 0 ? position % block : 0), mean_stride_, scores_ + i * kTile,
+                   kStride);
     }
-    if (&keys_ == &values_) continue;
+    if (joint) continue;
+    values_.ask_for(tile + i + kAhead);
     values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
     load_gains(values_, tile + i, value_gains_ + i * kTile);
   }
   if (rebuilds) score_rebuilt(n * kTile);
-  soften(tile, n, position, value_gains_);
-  bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, kept_, weight_scales_, out_);
+  const bool all_kept = soften(tile, n);
+  bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, all_kept ? nullptr : kept_,
+               weight_scales_, out_);
 }
 
 // Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].
@@ -262,77 +315,55 @@ void BandsRunner::rebuild_keys(std::int32_t index, const std::int8_t* codes, con
 }
 
 void BandsRunner::score_rebuilt(std::int32_t tokens) {
-  for (std::int32_t r = 0; r < rows_; r += per_head_) {
-    const float* rows =
-        rebuilt_ + static_cast<std::ptrdiff_t>(head_of(r)) * kRunTokens * row_stride();
+  const std::int32_t together = head_rows();
+  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+    const float* rows = rebuilt_ + static_cast<std::ptrdiff_t>(h) * kRunTokens * row_stride();
     const RowsView keys{reinterpret_cast<const std::byte*>(rows), row_stride(), Element::kF32};
-    kernels_.score_rows(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, per_head_, dim_, keys,
-                        tokens, nullptr, scores_ + static_cast<std::ptrdiff_t>(r) * kStride,
-                        kStride);
+    const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
+    kernels_.score_rows(turned_ + row * dim_, together, dim_, keys, tokens, nullptr,
+                        scores_ + row * kStride, kStride);
   }
 }
 
-// scores_ = turned query . Rot(t - t_a) mu, from one head's table for its queries.
-void BandsRunner::add_means(std::int32_t tokens, std::int32_t position) {
-  const bool turns = key_code_.anchor_block() > 0;
-  for (std::int32_t r = 0; r < rows_; r += per_head_) {
-    const RowsView table{
-        reinterpret_cast<const std::byte*>(key_code_.turned_mean(head_of(r), position)),
-        key_code_.mean_stride(), Element::kF32};
-    float* to = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
-    kernels_.score_rows(turned_ + static_cast<std::ptrdiff_t>(r) * dim_, per_head_, dim_, table,
-                        turns ? tokens : 1, nullptr, to, kStride);
-    if (turns) continue;
-    for (std::int32_t p = 0; p < per_head_; ++p, to += kStride) std::fill_n(to, tokens, to[0]);
+// Scores to weights times gains, rounded, weights_ [tiles][rows][16]; sums and maxima on the way.
+// Whether all of kept_ is 1.
+bool BandsRunner::soften(std::int32_t tile, std::int32_t n) {
+  const std::int32_t tokens = n * kTile, position = keys_.first_position() + tile * kTile;
+  std::int32_t escaped[kRunTokens], escapes = 0;
+  for (std::int32_t i = 0; i < n; ++i) {
+    const std::uint16_t bits = keys_.escaped(tile + i);
+    for (std::int32_t t = 0; bits >> t != 0; ++t) {
+      if ((bits >> t & 1) != 0) escaped[escapes++] = i * kTile + t;
+    }
   }
-}
-
-// Scores to weights times gains, rounded; sums and maxima on the way.
-void BandsRunner::soften(std::int32_t tile, std::int32_t n, std::int32_t position,
-                         const float* gains) {
-  const std::int32_t tokens = n * kTile;
+  bool all_kept = true;
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
-    std::int8_t rounded[kRunTokens] = {};
     const std::int32_t from =
         layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
                           : 0;
     kept_[r] = 1.0f;
-    if (from == tokens) {
-      weight_scales_[r] = 0.0f;
-      place_weights(rounded, r, n);
-      continue;
-    }
-    if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
-    for (std::int32_t i = 0; i < n; ++i) {
-      const std::uint16_t escaped = keys_.escaped(tile + i);
-      for (std::int32_t t = 0; escaped >> t != 0; ++t) {
-        if ((escaped >> t & 1) != 0) s[i * kTile + t] = -std::numeric_limits<float>::infinity();
+    if (from < tokens) {
+      if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
+      for (std::int32_t i = 0; i < escapes; ++i) {
+        s[escaped[i]] = -std::numeric_limits<float>::infinity();
       }
+      const float old = max_[r];
+      const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
+      if (old != max_[r]) {
+        kept_[r] = std::exp2(old - max_[r]);
+        sum_[r] *= kept_[r];
+        half_[r] *= kept_[r];
+        all_kept = false;
+      }
+      sum_[r] += more;
     }
-    const float old = max_[r];
-    const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
     std::fill_n(s, from, 0.0f);
-    if (old != max_[r]) {
-      kept_[r] = std::exp2(old - max_[r]);
-      sum_[r] *= kept_[r];
-      half_[r] *= kept_[r];
-    }
-    sum_[r] += more;
-    float most = 0.0f;
-    half_[r] += bands_.scale(s, gains, tokens, &most);
-    weight_scales_[r] = most / 127.0f;
-    bands_.round(s, inverse_step(most), tokens, rounded);
-    place_weights(rounded, r, n);
+    weight_scales_[r] = bands_.round_weights(s, value_gains_, tokens, weights_ + r * kTile,
+                                             rows_ * kTile, &half_[r]) /
+                        127.0f;
   }
-}
-
-// weights_ [tiles][rows][16]
-void BandsRunner::place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n) {
-  for (std::int32_t i = 0; i < n; ++i) {
-    std::copy_n(weights + i * kTile, kTile,
-                weights_ + (static_cast<std::ptrdiff_t>(i) * rows_ + row) * kTile);
-  }
+  return all_kept;
 }
 
 }  // namespace kvspan

@@ -26,32 +26,36 @@ class BandsRunner {
 
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
-  static constexpr std::int32_t kRunTiles = 4;  // tiles that one softmax step covers
+  static constexpr std::int32_t kRunTiles = kBandsRunTiles;
   static constexpr std::int32_t kRunTokens = kRunTiles * kTile;
+  static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
+  static constexpr std::int32_t kMovedRows = 4;   // rows that meet the key rows of B together
   static constexpr std::int32_t kStride = kRunTokens + kScoreMultiple;  // of rows of scores
 
   // Hands out parts of the working memory, or counts them where there is none.
   struct Places;
   void place(Places& places);
 
-  std::int32_t head_of(std::int32_t row) const { return row % cut_.query_heads / per_head_; }
+  // Rows that meet one head of keys; they lie together.
+  std::int32_t head_rows() const { return rows_ / key_code_.heads(); }
   // Of rebuilt keys.
   std::int32_t row_stride() const {
     return (key_code_.key_dim() + kScoreMultiple - 1) / kScoreMultiple * kScoreMultiple;
   }
   std::int32_t position_of(std::int32_t row) const {
-    return queries_.positions[static_cast<std::size_t>(first_ + row / cut_.query_heads)];
+    return queries_.positions[static_cast<std::size_t>(cut_.row(block_, row).position)];
   }
   void load_queries();
   void turn_queries(std::int32_t anchor);
-  void move_queries();
-  void run_tiles(std::int32_t tile, std::int32_t n, std::int32_t position);
+  void move_to_anchors(std::int32_t first, std::int32_t count);
+  void move_queries(std::int32_t count);
+  void use_anchor(std::int32_t anchor);
+  void run_tiles(std::int32_t tile, std::int32_t n);
   void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
                     std::int32_t position);
   void score_rebuilt(std::int32_t tokens);
-  void add_means(std::int32_t tokens, std::int32_t position);
-  void place_weights(const std::int8_t* weights, std::int32_t row, std::int32_t n);
-  void soften(std::int32_t tile, std::int32_t n, std::int32_t position, const float* gains);
+  void copy_means();
+  bool soften(std::int32_t tile, std::int32_t n);
 
   const LayerShape& layer_;
   const BandsStore& keys_;
@@ -62,12 +66,20 @@ class BandsRunner {
   const BandsCode& value_code_;
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
-  std::int32_t per_head_, dim_, key_stride_, value_places_;
-  std::int32_t first_ = 0, rows_ = 0, anchor_ = -1;
-  float *turned_, *turned_scales_, *moved_, *offsets_, *scales_;        // of queries
+  std::int32_t dim_, key_stride_, value_places_, mean_stride_;
+  std::int32_t batch_;                                 // anchors moved to at once
+  std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;    // anchor_: that turned_ is turned to
+  BandsQueries asked_;                                 // at asked_anchor_, the anchor in use
+  std::int32_t asked_anchor_ = -1, last_anchor_ = -1;  // last_: of the item
+  std::int32_t batch_anchor_ = 0, batch_anchors_ = 0;  // those that queries were moved to
+  float* turned_;                                      // [rows][dim]
+  // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
+  float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
+  float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
   float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
   float *rebuilt_ = nullptr, *coefficients_ = nullptr;                  // keys before RoPE
   float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors
+  bool steps_ = false;  // step_cosines_ and step_sines_ are known
   float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
   std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;
 };

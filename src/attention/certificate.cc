@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "attention/bands_cut.h"
 #include "attention/certificate_bands.h"
 #include "attention/certificate_seen.h"
 #include "attention/integer_rows.h"
@@ -241,7 +242,7 @@ double weights_bound(const std::vector<Seen>& seen, double Seen::*error, std::ve
 // a share of the largest among tokens that are rounded together, which are of one segment, or of
 // neighbouring tiles of bands.
 double weight_rounding(const std::vector<Seen>& seen) {
-  constexpr std::int32_t kTogether = 3;  // tiles on either side: runs are of four
+  constexpr std::int32_t kTogether = kBandsRunTiles - 1;  // tiles on either side
   double sum = 0.0;
   for (std::size_t i = 0; i < seen.size();) {
     std::vector<double> largest(1, 0.0);  // of each tile; of a segment

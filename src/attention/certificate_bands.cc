@@ -191,8 +191,8 @@ void BandsFacts::look(const LayerShape& layer, const float* q, std::int32_t posi
     Seen one;
     one.logit = double{layer.logit_scale} * dot;
     one.coding = scale * weighed * token.key_lost;
-    one.drift = scale * (rounded + per_unit * (turned.size * token.mean +
-                                               token.key_gain * turned.moved * token.key_codes));
+    one.drift = scale * (rounded + (per_unit + AnchoredMeans::kError) * turned.size * token.mean +
+                         per_unit * token.key_gain * turned.moved * token.key_codes);
     one.value = values_.data() + i * dv;
     one.lost = token.value_lost;
     one.rounding = token.value_rounding;

@@ -142,7 +142,8 @@ std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + weights_.bytes() + key_blocks_.bytes() + value_blocks_.bytes() +
          synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() + lowest_.bytes() +
          highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() + key_scales_.bytes() +
-         key_weights_.bytes() + turned_means_.bytes() + value_mean_.bytes();
+         key_weights_.bytes() + turned_means_.bytes() + anchored_means_.bytes() +
+         value_mean_.bytes();
 }
 
 }  // namespace kvspan

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "cache/anchored_means.h"
 #include "cache/rope.h"
 #include "codec/bands_pack.h"
 #include "codec/midrise.h"
@@ -97,6 +98,8 @@ class BandsCode {
   // A row x_k + Rot(t - t_a) mu to the key after RoPE, in place.
   void turn_key(std::int32_t position, float* row) const noexcept;
   std::int32_t mean_stride() const noexcept { return mean_stride_; }
+  // The same mean as queries meet it; empty where there are no anchors.
+  const AnchoredMeans& anchored_means() const noexcept { return anchored_means_; }
   const float* value_mean(std::int32_t head) const noexcept {
     return value_mean_.as<float>() + static_cast<std::ptrdiff_t>(head) * value_dim_;
   }
@@ -184,7 +187,8 @@ class BandsCode {
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
   Buffer key_tiles_, key_scales_, key_weights_;
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
-  Buffer value_mean_;    // [heads * value_dim]
+  AnchoredMeans anchored_means_;
+  Buffer value_mean_;  // [heads * value_dim]
 };
 
 }  // namespace kvspan

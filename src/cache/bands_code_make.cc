@@ -180,6 +180,10 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
       if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
     }
   }
+  if (anchor_block_ > 0) {
+    anchored_means_ =
+        AnchoredMeans(rope_, anchor_block_, parts.key_mean.data(), heads_, key_dim_, kind_, ledger);
+  }
 }
 
 void BandsCode::store_metric(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {

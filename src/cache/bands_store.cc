@@ -124,6 +124,14 @@ void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
                 codes);
 }
 
+void BandsStore::ask_for(std::int32_t tile) const noexcept {
+  if (tile >= tiles_) return;
+  const std::size_t bytes = code_->layout().tile_bytes();
+  const std::byte* from = blocks_[static_cast<std::size_t>(tile / kBlockTiles)].payload->data() +
+                          static_cast<std::size_t>(tile % kBlockTiles) * bytes;
+  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 const std::int8_t* BandsStore::gains(std::int32_t tile) const noexcept {
   return blocks_[static_cast<std::size_t>(tile / kBlockTiles)].gains->as<std::int8_t>() +
          tile % kBlockTiles * kTileTokens;

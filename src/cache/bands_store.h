@@ -65,6 +65,8 @@ class BandsStore {
 
   // Codes of a tile as kernels read them: [quads][16][4].
   void unpack(std::int32_t tile, std::int8_t* codes) const noexcept;
+  // Asks memory for a tile that will be unpacked soon; none where there is no such tile.
+  void ask_for(std::int32_t tile) const noexcept;
   const std::int8_t* gains(std::int32_t tile) const noexcept;
   std::uint16_t escaped(std::int32_t tile) const noexcept;
   // c^ [places] of one token.

@@ -68,10 +68,13 @@ void rope_turn(const Rope& rope, std::int32_t position, float scale, float* cosi
 }
 
 void apply_turn(const Rope& rope, const float* cosines, const float* sines, float* row) noexcept {
-  for (std::size_t i = 0; i < rope.angles.size(); ++i) {
-    const auto [first, second] = pair_of(rope, i);
-    turn_pair(row[first], row[second], cosines[i], sines[i]);
+  const std::size_t n = rope.angles.size();
+  if (rope.pairs == Rope::Pairs::kNeighbours) {
+    for (std::size_t i = 0; i < n; ++i) turn_pair(row[2 * i], row[2 * i + 1], cosines[i], sines[i]);
+    return;
   }
+  float* const second = row + n;
+  for (std::size_t i = 0; i < n; ++i) turn_pair(row[i], second[i], cosines[i], sines[i]);
 }
 
 void rope_rotate(const Rope& rope, std::int32_t position, float* row) noexcept {
