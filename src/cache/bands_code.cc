@@ -91,7 +91,7 @@ Result<std::shared_ptr<BandsCode>> BandsCode::build(const BandsParts& parts,
     KVSPAN_CHECK_OK(check_rope(parts.rope, parts.key_dim));
   }
   std::shared_ptr<BandsCode> code(new BandsCode);
-  KVSPAN_TRY(code->layout_, BandsLayout::create(parts.bits));
+  KVSPAN_TRY(code->layout_, BandsLayout::create(parts.bits, parts.quantizer));
   if (code->layout_.stored() == 0) {
     return fail(ErrorCode::kInvalidArgument, "bands code: no component has bits");
   }
@@ -269,6 +269,7 @@ std::uint64_t BandsCode::compute_checksum() const {
     all.put(number);
   }
   all.put(static_cast<std::uint8_t>(gain_));
+  all.put(static_cast<std::uint8_t>(layout_.quantizer()));
   for (std::size_t i = 0; i < layout_.stored(); ++i) {
     all.put(static_cast<std::int32_t>(layout_.width(i)));
   }
@@ -303,8 +304,7 @@ void BandsCode::gather(const float* keys, const float* values, std::int32_t posi
   }
 }
 
-void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
-                       float* work) const noexcept {
+void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
   std::fill_n(work, places_, 0.0f);
   const float* const weights = weights_.as<float>();
   const float* a = weights != nullptr ? synthesis_.as<float>() : analysis_.as<float>();
@@ -329,12 +329,27 @@ void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
     codes[i] = static_cast<std::int8_t>(
         std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
   }
+  if (layout_.quantizer() == BandsQuantizer::kTrellis) find_path(work, factor, codes);
 }
 
-void BandsCode::decode(const std::int8_t* codes, std::int8_t gain, float* c) const noexcept {
+// Of the components that follow a trellis; the others have their codes.
+void BandsCode::find_path(const float* c, float factor, std::int8_t* codes) const {
+  thread_local TrellisEncoder encoder;
+  thread_local std::vector<float> x, weights;
+  const auto n = static_cast<std::size_t>(places_);
+  x.resize(n);
+  weights.resize(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i] = c[i] * factor * inverse_steps_.as<float>()[i];
+    weights[i] = steps()[i] * steps()[i];
+  }
+  encoder.encode(layout_.quad_widths(), x.data(), weights.data(), codes);
+}
+
+void BandsCode::decode(const std::int8_t* values, std::int8_t gain, float* c) const noexcept {
   const float factor = gain_ ? log_gain(gain) : 1.0f;
   for (std::int32_t i = 0; i < places_; ++i) {
-    c[i] = factor * steps_.as<float>()[i] * (static_cast<float>(codes[i]) + 0.5f);
+    c[i] = factor * steps_.as<float>()[i] * (static_cast<float>(values[i]) + 0.5f);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/fail.h"
 #include "base/thread_pool.h"
 #include "cache/rope.h"
+#include "method/band_steps.h"
 #include "method/bands_parts.h"
 #include "method/bit_allocation.h"
 #include "method/learned_code.h"
@@ -152,13 +153,10 @@ class Designer {
       if (options_.own && sigma[i] > 0.0f) sigma[i] = std::max(sigma[i], kLeastSpread);
     }
     parts.sigma = sigma;
-    KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits));
+    KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits, options_.quantizer));
     const Matrix c = sample_coefficients(u, layout, sigma);
-    std::vector<float> column(c.rows());
-    for (std::size_t p = 0; p < layout.stored(); ++p) {
-      for (std::size_t s = 0; s < c.rows(); ++s) column[s] = c(s, p);
-      steps[layout.order()[p]] = static_cast<float>(fit_midrise(column, layout.width(p)).step);
-    }
+    const std::vector<float> fitted = fit_band_steps(c, layout);
+    for (std::size_t p = 0; p < fitted.size(); ++p) steps[layout.order()[p]] = fitted[p];
     parts.steps = steps;
     const MemoryKind kind = options_.own ? MemoryKind::kBases : MemoryKind::kShared;
     KVSPAN_TRY(u.code, BandsCode::create(parts, ledger, kind));
@@ -255,8 +253,8 @@ double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& valu
   const double key_budget = 2.0 * kKeyShare * options.bits;
   const double value_budget = 2.0 * kValueShare * options.bits;
   if (key_budget > options.levels.lowest() && value_budget < options.levels.highest()) {
-    return slope_for(powers_of(values), value_budget, options.levels) /
-           slope_for(powers_of(keys), key_budget, options.levels);
+    return slope_for(powers_of(values), value_budget, options.levels, options.quantizer) /
+           slope_for(powers_of(keys), key_budget, options.levels, options.quantizer);
   }
   double key_sum = 0.0, value_sum = 0.0;
   for (const auto& part : powers_of(keys)) {
@@ -278,10 +276,10 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
   }
   double asked = budget - gains / elements;
   for (int round = 0; round < 6; ++round) {
-    const double slope = slope_for(powers_of(units), asked, options.levels);
+    const double slope = slope_for(powers_of(units), asked, options.levels, options.quantizer);
     double stored = gains;
     for (Unit* unit : units) {
-      unit->bits = choose_bits(unit->transform.power, slope, options.levels);
+      unit->bits = choose_bits(unit->transform.power, slope, options.levels, options.quantizer);
       KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(unit->bits));
       stored += static_cast<double>(layout.tile_bytes()) * 8.0 / kBandTokens;
     }
@@ -298,10 +296,10 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
   return {};
 }
 
-double distortion(const Unit& unit) {
+double distortion(const Unit& unit, BandsQuantizer quantizer) {
   double sum = 0.0;
   for (std::size_t i = 0; i < unit.bits.size(); ++i) {
-    sum += unit.transform.power[i] * level_distortion(unit.bits[i]);
+    sum += unit.transform.power[i] * level_distortion(unit.bits[i], quantizer);
   }
   return sum;
 }
@@ -382,10 +380,12 @@ Result<std::vector<std::vector<GroupBands>>> design_bands(
   for (std::size_t l = 0; l < groups.size(); ++l) {
     for (const HeadRange& heads : groups[l]) {
       if (options.joint) {
-        designed[l].push_back({heads, both[at].code, both[at].code, distortion(both[at]), 0.0});
-      } else {
         designed[l].push_back(
-            {heads, keys[at].code, values[at].code, distortion(keys[at]), distortion(values[at])});
+            {heads, both[at].code, both[at].code, distortion(both[at], options.quantizer), 0.0});
+      } else {
+        designed[l].push_back({heads, keys[at].code, values[at].code,
+                               distortion(keys[at], options.quantizer),
+                               distortion(values[at], options.quantizer)});
       }
       ++at;
     }

@@ -21,7 +21,7 @@ constexpr double kFarOut = 4.0;
 // Codes of a tile under one code, and each token's squared coding error, the weighed one that the
 // transform makes Euclidean: |c - c^|^2 over what was kept, and what was not.
 struct TileCodes {
-  std::vector<std::int8_t> codes;  // [16, places]
+  std::vector<std::int8_t> codes, values;  // [16, places]: packed, and what they stand for
   std::array<std::int8_t, kTile> gains{};
   std::array<double, kTile> errors{};
   std::vector<BFloat16> residuals;  // [16, residual_norms], where the store keeps them
@@ -34,12 +34,14 @@ TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t firs
   const auto places = static_cast<std::size_t>(code.places());
   TileCodes tile;
   tile.codes.resize(kTile * places);
+  tile.values.resize(kTile * places);
   std::vector<float> z(static_cast<std::size_t>(code.width())), c(places), back(places);
   const KvRows view = rows.rows(first, kTile);
   for (std::size_t t = 0; t < kTile; ++t) {
     code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t], z.data());
     code.encode(z.data(), tile.codes.data() + t * places, &tile.gains[t], c.data());
-    code.decode(tile.codes.data() + t * places, tile.gains[t], back.data());
+    code.layout().values(tile.codes.data() + t * places, tile.values.data() + t * places);
+    code.decode(tile.values.data() + t * places, tile.gains[t], back.data());
     for (std::size_t i = 0; i < places; ++i) {
       const double off = double{c[i]} - double{back[i]};
       tile.errors[t] += off * off;
@@ -51,7 +53,7 @@ TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t firs
   BandsResiduals residuals(code);
   for (std::size_t t = 0; t < kTile; ++t) {
     residuals.measure(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t],
-                      tile.codes.data() + t * places, tile.gains[t],
+                      tile.values.data() + t * places, tile.gains[t],
                       tile.residuals.data() + t * norms);
   }
   return tile;
