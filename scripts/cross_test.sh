@@ -54,7 +54,7 @@ launcher=$(command -v ccache || true)
   done
   tests=
   for test in attention/{attend,attend_bands,kernels,spec4_02_coefficient_space} \
-              codec/{bands_pack,codec,hadamard,kernels} cache/narrow; do
+              codec/{bands_pack,codec,hadamard,kernels,trellis} cache/narrow; do
     source=tests/${test}_test.cc
     echo "build $source.o: cc root/$source"
     tests+=" $source.o"

@@ -84,8 +84,7 @@ void BandsCode::transform(const float* z, float* c) const noexcept {
   side(value_dim_, value_blocks_.as<float>());
 }
 
-void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
-                       float* work) const noexcept {
+void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
   transform(z, work);
   float factor = 1.0f;
   *gain = 0;
@@ -105,12 +104,27 @@ void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain,
     codes[i] = static_cast<std::int8_t>(
         std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
   }
+  if (layout_.quantizer() == BandsQuantizer::kTrellis) find_path(work, factor, codes);
 }
 
-void BandsCode::decode(const std::int8_t* codes, std::int8_t gain, float* c) const noexcept {
+// Of the components that follow a trellis; the others have their codes.
+void BandsCode::find_path(const float* c, float factor, std::int8_t* codes) const {
+  thread_local TrellisEncoder encoder;
+  thread_local std::vector<float> x, weights;
+  const auto n = static_cast<std::size_t>(places_);
+  x.resize(n);
+  weights.resize(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i] = c[i] * factor * inverse_steps_.as<float>()[i];
+    weights[i] = steps()[i] * steps()[i];
+  }
+  encoder.encode(layout_.quad_widths(), x.data(), weights.data(), codes);
+}
+
+void BandsCode::decode(const std::int8_t* values, std::int8_t gain, float* c) const noexcept {
   const float factor = gain_ ? log_gain(gain) : 1.0f;
   for (std::int32_t i = 0; i < places_; ++i) {
-    c[i] = factor * steps_.as<float>()[i] * (static_cast<float>(codes[i]) + 0.5f);
+    c[i] = factor * steps_.as<float>()[i] * (static_cast<float>(values[i]) + 0.5f);
   }
 }
 

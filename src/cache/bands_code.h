@@ -5,8 +5,8 @@
 //                                    k0 - mu, the key before RoPE, which readers must rebuild
 //     x_v = v - m
 //     c = A z, z^ = B c^             A [D, D], B [D, D]; only components with bits are kept
-//     c^_i = g step_i (code_i + 1/2) g the token's gain: the root mean square of c_i / sigma_i over
-//     the
+//     c^_i = g step_i (v_i + 1/2)    v_i: what code i stands for, itself or by a trellis; g the
+//                                    token's gain: the root mean square of c_i / sigma_i over the
 //                                    kept components, in 8 bits (codec/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
@@ -52,6 +52,7 @@ struct BandsParts {
   std::span<const float> steps;          // [D], for c / g, of the widths that the layout gives
   std::span<const float> sigma;          // [D], root mean square of c
   bool gain = true;
+  BandsQuantizer quantizer = BandsQuantizer::kUniform;
   // [D], above 0: the diagonal of the metric, from which and B the analysis follows; empty: that is
   // given.
   std::span<const float> weights = {};
@@ -140,9 +141,9 @@ class BandsCode {
   void gather(const float* keys, const float* values, std::int32_t position,
               float* z) const noexcept;
   // codes [places] and the gain's code of z [D]; work [places] floats.
-  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const noexcept;
-  // c^ [places] from codes and gain.
-  void decode(const std::int8_t* codes, std::int8_t gain, float* c) const noexcept;
+  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const;
+  // c^ [places] from what codes stand for (BandsLayout::unpack, values) and gain.
+  void decode(const std::int8_t* values, std::int8_t gain, float* c) const noexcept;
   // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
   void restore(const float* c, std::int32_t position, float* keys, float* values) const noexcept;
 
@@ -171,6 +172,7 @@ class BandsCode {
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
   std::uint64_t compute_checksum() const;
+  void find_path(const float* c, float factor, std::int8_t* codes) const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0,
                mean_stride_ = 0;

@@ -105,7 +105,7 @@ Result<std::shared_ptr<BandsCode>> BandsCode::build(const BandsParts& parts,
     KVSPAN_CHECK_OK(check_rope(parts.rope, parts.key_dim));
   }
   std::shared_ptr<BandsCode> code(new BandsCode);
-  KVSPAN_TRY(code->layout_, BandsLayout::create(parts.bits));
+  KVSPAN_TRY(code->layout_, BandsLayout::create(parts.bits, parts.quantizer));
   if (code->layout_.stored() == 0) {
     return fail(ErrorCode::kInvalidArgument, "bands code: no component has bits");
   }
@@ -277,6 +277,7 @@ std::uint64_t BandsCode::compute_checksum() const {
     all.put(number);
   }
   all.put(static_cast<std::uint8_t>(gain_));
+  all.put(static_cast<std::uint8_t>(layout_.quantizer()));
   for (std::size_t i = 0; i < layout_.stored(); ++i) {
     all.put(static_cast<std::int32_t>(layout_.width(i)));
   }

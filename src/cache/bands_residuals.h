@@ -16,10 +16,10 @@ class BandsResiduals {
  public:
   explicit BandsResiduals(const BandsCode& code);
 
-  // norms [BandsStore::residual_norms] of a token that was coded so: |k - k^| weighed by
-  // BandsCode::key_weights and |v - v^| of each head, rounded up. Of keys the larger of two: as
-  // restore() gives them, and with B_k in 8 bits as integer products read it (if they do). keys,
-  // values: as given to BandsCode::gather.
+  // norms [BandsStore::residual_norms] of a token whose codes stand for `codes` (BandsLayout): |k -
+  // k^| weighed by BandsCode::key_weights and |v - v^| of each head, rounded up. Of keys the larger
+  // of two: as restore() gives them, and with B_k in 8 bits as integer products read it (if they
+  // do). keys, values: as given to BandsCode::gather.
   void measure(const float* keys, const float* values, std::int32_t position,
                const std::int8_t* codes, std::int8_t gain, BFloat16* norms);
   // Head's x_k of a token as attention reads it, in the domain and without the mean, [key_dim].

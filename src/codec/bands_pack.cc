@@ -30,7 +30,8 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
   }
 }
 
-Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits) {
+Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
+                                        BandsQuantizer quantizer) {
   for (std::size_t i = 0; i < bits.size(); ++i) {
     if (bits[i] > 8 || bits[i] == 7) {
       return fail(ErrorCode::kInvalidArgument, "component {}: {} bits; allowed are 0 to 6 and 8", i,
@@ -39,6 +40,8 @@ Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits) {
   }
   BandsLayout layout;
   layout.kernels_ = &bands_kernels(cpu_level());
+  layout.trellis_ = &trellis_reads(cpu_level());
+  layout.quantizer_ = quantizer;
   layout.components_ = bits.size();
   auto& order = layout.order_;
   order.resize(bits.size());
@@ -79,17 +82,20 @@ void BandsLayout::pack(const std::int8_t* codes, std::size_t tokens, std::size_t
   }
 }
 
-void BandsLayout::unpack(const std::uint8_t* tile, std::size_t first, std::size_t count,
-                         std::int8_t* out) const noexcept {
-  KVSPAN_EXPECT(first + count <= quads(), "quads of the layout");
+void BandsLayout::unpack(const std::uint8_t* tile, std::int8_t* out) const noexcept {
+  std::array<std::uint8_t, kBandCodes> history{};
   for (const Run& run : runs_) {
-    const std::size_t from = std::max(first, run.first);
-    const std::size_t to = std::min(first + count, run.first + run.count);
-    if (from >= to) continue;
-    const std::size_t bytes = static_cast<std::size_t>(run.width) * kBandCodes / 8;
-    kernels_->unpack[run.width](tile + run.offset + (from - run.first) * bytes, to - from,
-                                out + (from - first) * kBandCodes);
+    std::int8_t* const to = out + run.first * kBandCodes;
+    kernels_->unpack[run.width](tile + run.offset, run.count, to);
+    if (quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits) {
+      (*trellis_)[static_cast<std::size_t>(run.width)](to, run.count, history.data());
+    }
   }
+}
+
+void BandsLayout::values(const std::int8_t* codes, std::int8_t* out) const noexcept {
+  if (quantizer_ == BandsQuantizer::kTrellis) return trellis_values(widths_, codes, out);
+  std::copy_n(codes, quads() * kBandQuad, out);
 }
 
 }  // namespace kvspan

@@ -29,7 +29,8 @@
 // quad is broadcast), and weighted sums of values take it after one 4 x 4 byte transpose (lanes are
 // components, the weights of four tokens are broadcast). One unpacking serves all query heads.
 //
-// A code v stands for step (v + 1/2): readers add half the sum of their operand once.
+// A code v stands for step (v + 1/2): readers add half the sum of their operand once. With the
+// trellis quantizer that holds of what unpack gives, not of the codes that were packed.
 #pragma once
 
 #include <array>
@@ -39,6 +40,7 @@
 #include <vector>
 
 #include "base/cpu_level.h"
+#include "codec/trellis.h"
 #include "kvspan/result.h"
 
 namespace kvspan {
@@ -47,11 +49,17 @@ inline constexpr std::size_t kBandTokens = 16;  // of a tile
 inline constexpr std::size_t kBandQuad = 4;
 inline constexpr std::size_t kBandCodes = kBandTokens * kBandQuad;  // of a quad of a tile
 
+enum class BandsQuantizer : std::uint8_t {
+  kUniform,  // a code is its own level (codec/midrise.h)
+  kTrellis,  // codes of 1 to 6 bits depend on those before (codec/trellis.h)
+};
+
 class BandsLayout {
  public:
   BandsLayout() = default;
   // bits [components], each 0 to 6 or 8. Uses the kernels of cpu_level() at this moment.
-  static Result<BandsLayout> create(std::span<const std::uint8_t> bits);
+  static Result<BandsLayout> create(std::span<const std::uint8_t> bits,
+                                    BandsQuantizer quantizer = BandsQuantizer::kUniform);
 
   std::size_t components() const noexcept { return components_; }
   // Components stored; places beyond them in the last quad are empty.
@@ -61,6 +69,8 @@ class BandsLayout {
   std::span<const std::uint32_t> order() const noexcept { return order_; }
   // Bits of the component at stored place i.
   int width(std::size_t i) const noexcept { return widths_[i / kBandQuad]; }
+  std::span<const std::uint8_t> quad_widths() const noexcept { return widths_; }
+  BandsQuantizer quantizer() const noexcept { return quantizer_; }
   std::size_t tile_bytes() const noexcept { return tile_bytes_; }
   std::size_t unpacked_bytes() const noexcept { return quads() * kBandCodes; }
 
@@ -68,24 +78,24 @@ class BandsLayout {
   // <= 16, missing ones are packed as 0. tile [tile_bytes()].
   void pack(const std::int8_t* codes, std::size_t tokens, std::size_t stride,
             std::uint8_t* tile) const noexcept;
-  // Quads first .. first + count - 1 into out [count, 16 tokens, 4 components].
-  void unpack(const std::uint8_t* tile, std::size_t first, std::size_t count,
-              std::int8_t* out) const noexcept;
-  void unpack(const std::uint8_t* tile, std::int8_t* out) const noexcept {
-    unpack(tile, 0, quads(), out);
-  }
+  // What the codes stand for, v of step (v + 1/2), into out [quads, 16 tokens, 4 components].
+  void unpack(const std::uint8_t* tile, std::int8_t* out) const noexcept;
+  // The same of one token's codes [4 quads] that have not been packed.
+  void values(const std::int8_t* codes, std::int8_t* out) const noexcept;
 
  private:
   struct Run {  // neighbouring quads of equal width
     std::size_t first, count, offset;
     int width;
   };
+  BandsQuantizer quantizer_ = BandsQuantizer::kUniform;
   std::size_t components_ = 0;
   std::size_t tile_bytes_ = 0;
   std::vector<std::uint32_t> order_;  // [stored]
   std::vector<std::uint8_t> widths_;  // [quads]
   std::vector<Run> runs_;
   const struct BandsKernels* kernels_ = nullptr;
+  const TrellisReads* trellis_ = nullptr;
 };
 
 // Per width: packs or unpacks `quads` quads of one tile that lie side by side. Index 0 and 7 are

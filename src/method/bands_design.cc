@@ -37,8 +37,8 @@ double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& valu
   const double key_budget = 2.0 * kKeyShare * options.bits;
   const double value_budget = 2.0 * kValueShare * options.bits;
   if (key_budget > options.levels.lowest() && value_budget < options.levels.highest()) {
-    return slope_for(powers_of(values), value_budget, options.levels) /
-           slope_for(powers_of(keys), key_budget, options.levels);
+    return slope_for(powers_of(values), value_budget, options.levels, options.quantizer) /
+           slope_for(powers_of(keys), key_budget, options.levels, options.quantizer);
   }
   double key_sum = 0.0, value_sum = 0.0;
   for (const auto& part : powers_of(keys)) {
@@ -60,10 +60,10 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
   }
   double asked = budget - gains / elements;
   for (int round = 0; round < 6; ++round) {
-    const double slope = slope_for(powers_of(units), asked, options.levels);
+    const double slope = slope_for(powers_of(units), asked, options.levels, options.quantizer);
     double stored = gains;
     for (Unit* unit : units) {
-      unit->bits = choose_bits(unit->power, slope, options.levels);
+      unit->bits = choose_bits(unit->power, slope, options.levels, options.quantizer);
       KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(unit->bits));
       stored += static_cast<double>(layout.tile_bytes()) * 8.0 / kBandTokens;
     }
@@ -80,10 +80,10 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
   return {};
 }
 
-double distortion(const Unit& unit) {
+double distortion(const Unit& unit, BandsQuantizer quantizer) {
   double sum = 0.0;
   for (std::size_t i = 0; i < unit.bits.size(); ++i) {
-    sum += unit.power[i] * level_distortion(unit.bits[i]);
+    sum += unit.power[i] * level_distortion(unit.bits[i], quantizer);
   }
   return sum;
 }
@@ -191,7 +191,8 @@ Result<Designed> design_joint(const Design& d) {
   for (std::size_t l = 0; l < d.groups.size(); ++l) {
     for (const HeadRange& heads : d.groups[l]) {
       const Unit& unit = both[at++];
-      designed[l].push_back({heads, unit.code, unit.code, distortion(unit), 0.0});
+      designed[l].push_back(
+          {heads, unit.code, unit.code, distortion(unit, d.options.quantizer), 0.0});
     }
   }
   return designed;
@@ -215,8 +216,9 @@ Result<Designed> design_apart(const Design& d) {
   std::size_t at = 0;
   for (std::size_t l = 0; l < d.groups.size(); ++l) {
     for (const HeadRange& heads : d.groups[l]) {
-      designed[l].push_back(
-          {heads, keys[at].code, values[at].code, distortion(keys[at]), distortion(values[at])});
+      designed[l].push_back({heads, keys[at].code, values[at].code,
+                             distortion(keys[at], d.options.quantizer),
+                             distortion(values[at], d.options.quantizer)});
       ++at;
     }
   }

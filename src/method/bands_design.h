@@ -22,6 +22,7 @@ struct BandsOptions {
   std::int32_t anchor = 64;  // 0: keys after RoPE, or before it
   bool before_rope = false;
   bool gain = true;
+  BandsQuantizer quantizer = BandsQuantizer::kTrellis;
   bool query_metric = true;  // else errors count alike within a side
   // Where both are coded together, keys are weighed against values so that a bit buys as much in
   // either; else not at all.

@@ -13,6 +13,7 @@ BandsParts bands_parts(const LayerShape& layer, std::int32_t heads, bool keys, b
   parts.before_rope = keys && options.before_rope;
   if (options.before_rope || options.anchor > 0) parts.rope = layer.rope;
   parts.gain = options.gain;
+  parts.quantizer = options.quantizer;
   return parts;
 }
 

@@ -15,13 +15,17 @@ namespace kvspan {
 namespace {
 
 constexpr std::size_t kTile = kBandTokens;
-// A token stands far out when its coding error is so many times the usual one.
+// A token stands far out when its coding error is so many times the usual one,
 constexpr double kFarOut = 4.0;
+// and is like the first when the cosine between their values, of all heads, is above this. Massive
+// activations, which a model gives to its first token and to a few others, drown what a token says:
+// those few have nearly the first one's values, other tokens nothing of the kind.
+constexpr double kLikeFirst = 0.7;
 
 // Codes of a tile under one code, and each token's squared coding error, the weighed one that the
 // transform makes Euclidean: |c - c^|^2 over what was kept, and what was not.
 struct TileCodes {
-  std::vector<std::int8_t> codes;  // [16, places]
+  std::vector<std::int8_t> codes, values;  // [16, places]: packed, and what they stand for
   std::array<std::int8_t, kTile> gains{};
   std::array<double, kTile> errors{};
   std::vector<BFloat16> residuals;  // [16, residual_norms], where the store keeps them
@@ -34,12 +38,14 @@ TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t firs
   const auto places = static_cast<std::size_t>(code.places());
   TileCodes tile;
   tile.codes.resize(kTile * places);
+  tile.values.resize(kTile * places);
   std::vector<float> z(static_cast<std::size_t>(code.width())), c(places), back(places);
   const KvRows view = rows.rows(first, kTile);
   for (std::size_t t = 0; t < kTile; ++t) {
     code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t], z.data());
     code.encode(z.data(), tile.codes.data() + t * places, &tile.gains[t], c.data());
-    code.decode(tile.codes.data() + t * places, tile.gains[t], back.data());
+    code.layout().values(tile.codes.data() + t * places, tile.values.data() + t * places);
+    code.decode(tile.values.data() + t * places, tile.gains[t], back.data());
     for (std::size_t i = 0; i < places; ++i) {
       const double off = double{c[i]} - double{back[i]};
       tile.errors[t] += off * off;
@@ -51,10 +57,27 @@ TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t firs
   BandsResiduals residuals(code);
   for (std::size_t t = 0; t < kTile; ++t) {
     residuals.measure(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t],
-                      tile.codes.data() + t * places, tile.gains[t],
+                      tile.values.data() + t * places, tile.gains[t],
                       tile.residuals.data() + t * norms);
   }
   return tile;
+}
+
+// Values of the sequence's first token; none where the list does not hold it.
+std::vector<float> first_values(const Group& group) {
+  if (group.list().tokens() == 0) return {};
+  RowBlock row = group.read_tokens(0, 1);
+  return row.positions[0] == 0 ? std::move(row.values) : std::vector<float>();
+}
+
+double cosine(const float* a, std::span<const float> b) {
+  double product = 0.0, square_a = 0.0, square_b = 0.0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    product += double{a[i]} * double{b[i]};
+    square_a += double{a[i]} * double{a[i]};
+    square_b += double{b[i]} * double{b[i]};
+  }
+  return square_a > 0.0 && square_b > 0.0 ? product / std::sqrt(square_a * square_b) : 0.0;
 }
 
 }  // namespace
@@ -84,11 +107,14 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
   if (bands.values) values = encode(*bands.values, rows, first);
   std::uint16_t mask = 0;
   std::array<std::uint8_t, kTile> escape{};
+  const std::vector<float> first_token = first_values(group);
   for (std::size_t t = 0; t < kTile; ++t) {
     const double error = keys.errors[t] + (bands.values ? values.errors[t] : 0.0);
     ++coded_;
+    const bool massive =
+        cosine(rows.values.data() + (first + t) * first_token.size(), first_token) > kLikeFirst;
     const bool out =
-        usual_ > 0.0 && error > kFarOut * usual_ &&
+        (massive || (usual_ > 0.0 && error > kFarOut * usual_)) &&
         static_cast<double>(escaped_ + 1) <= options_.escape * static_cast<double>(coded_);
     if (out) {
       escape[t] = 1;

@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "cache/rope.h"
+#include "method/band_steps.h"
 #include "method/bands_parts.h"
 #include "method/learned_code.h"
 #include "method/rotated_moment.h"
@@ -204,14 +205,11 @@ Status BandsDesigner::finish(BandsUnit& u, const LayerCalibration& learnt, doubl
     if (options_.own && sigma[i] > 0.0f) sigma[i] = std::max(sigma[i], kLeastSpread);
   }
   parts.sigma = sigma;
-  KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits));
+  KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits, options_.quantizer));
   const Matrix c = sample_coefficients(
       u, learnt, stored_analysis(metric, synthesis, nk, dk, dv, layout), layout, sigma);
-  std::vector<float> column(c.rows());
-  for (std::size_t p = 0; p < layout.stored(); ++p) {
-    for (std::size_t s = 0; s < c.rows(); ++s) column[s] = c(s, p);
-    steps[layout.order()[p]] = static_cast<float>(fit_midrise(column, layout.width(p)).step);
-  }
+  const std::vector<float> fitted = fit_band_steps(c, layout);
+  for (std::size_t p = 0; p < fitted.size(); ++p) steps[layout.order()[p]] = fitted[p];
   parts.steps = steps;
   const MemoryKind kind = options_.own ? MemoryKind::kBases : MemoryKind::kShared;
   KVSPAN_TRY(u.code, BandsCode::create(parts, ledger, kind));

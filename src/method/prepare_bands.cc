@@ -24,6 +24,8 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
   options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
   options.before_rope = m.word("rope") == "pre";
   options.gain = m.word("gain") == "token";
+  options.quantizer =
+      m.word("quantizer") == "trellis" ? BandsQuantizer::kTrellis : BandsQuantizer::kUniform;
   options.query_metric = m.word("metric") == "query";
   options.own = m.word("calib") == "online";
   options.balanced = options.query_metric || options.own;

@@ -6,7 +6,7 @@
 namespace kvspan::detail {
 namespace {
 
-constexpr std::array<KeyDeclaration, 18> kBandsKeys{
+constexpr std::array<KeyDeclaration, 19> kBandsKeys{
     number("bits", "2", 0.05, 8.0, "average bits of a number, keys and values alike"),
     number("kbits", "", 0.0, 8.0, "average bits of keys, where they are coded apart"),
     number("vbits", "", 0.0, 8.0, "average bits of values, where they are coded apart"),
@@ -18,6 +18,8 @@ constexpr std::array<KeyDeclaration, 18> kBandsKeys{
     word("rope", "anchor", "anchor|pre|post", kRope.summary),
     kAnchor,
     word("gain", "token", "token|none", "one scale for each token, or none"),
+    word("quantizer", "trellis", "trellis|uniform",
+         "codes of neighbouring directions share finer levels, or each has its own"),
     word("metric", "query", "query|iso",
          "errors count by what queries and the output projection see, or all alike"),
     share("escape", "0.5%", 0.0, 0.5,

@@ -84,6 +84,18 @@ class SyntheticText {
             std::span(positions_).subspan(std::size_t(first), std::size_t(n))};
   }
 
+  // Values as massive activations make them: for all such tokens the same, but for a little noise.
+  void make_massive(std::int32_t token, Random& random) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const auto width =
+          std::size_t(shape_.layers[i].kv_heads) * std::size_t(shape_.layers[i].value_dim);
+      float* row = layers_[i].values.data() + std::size_t(token) * width;
+      for (std::size_t j = 0; j < width; ++j) {
+        row[j] = (j % 2 == 0 ? 0.5f : -0.5f) + 0.1f * float(random.normal());
+      }
+    }
+  }
+
   // The calibration of exactly this text.
   Calibration calibration() const {
     Calibration c;
