@@ -53,7 +53,7 @@ launcher=$(command -v ccache || true)
     objects+=" $source.o"
   done
   tests=
-  for test in attention/{attend,attend_bands,kernels,spec4_02_coefficient_space} \
+  for test in attention/{attend,attend_bands,bands_kernels,kernels,spec4_02_coefficient_space} \
               codec/{bands_pack,codec,hadamard,kernels,trellis} cache/narrow; do
     source=tests/${test}_test.cc
     echo "build $source.o: cc root/$source"

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The integer kernels of bands at this processor's level against the plain loops and against
+// double.
+#include "attention/bands_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "base/random.h"
+#include "cache/anchored_means.h"
+
+namespace kvspan {
+namespace {
+
+// Factors are powers of two and sums stay below 2^23, so that every order of them gives the same
+// bits.
+TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
+  Random random(22);
+  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
+  const BandsAttentionKernels& plain = detail::kBandsAttentionRef;
+  const auto power = [&] { return std::ldexp(1.0f, -int(random.below(3))); };
+  for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
+    std::vector<BandsCode::ScaleRun> runs;
+    for (std::int32_t q = 0, n = 0; q < quads; q += n) {
+      n = std::min(quads - q, 1 + std::int32_t(random.below(30)));
+      runs.push_back({q, n});
+    }
+    ASSERT_LE(runs.size(), std::size_t(kBandScales));
+    for (std::int32_t rows = 1; rows <= 19; ++rows) {
+      const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
+      std::vector<std::int8_t> codes(places * 16 * 3), queries(n * places), weights(n * 48);
+      for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
+      for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
+      for (auto& x : weights) x = std::int8_t(random.below(128));
+      std::vector<float> scales(n * kBandScales), offsets(n + 16), kept(n), factors(48);
+      for (auto* some : {&scales, &offsets, &kept, &factors}) {
+        for (float& x : *some) x = power();
+      }
+      const auto same = [](const std::vector<float>& a, const auto& call) {
+        std::vector<float> b = a, c = a;
+        call(b.data(), c.data());
+        EXPECT_EQ(b, c);
+      };
+      const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
+      same(std::vector<float>(n * 20, 3.0f), [&](float* b, float* c) {
+        kernels.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, b, 20);
+        plain.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, c, 20);
+      });
+      same(std::vector<float>(n * places, 8.0f), [&](float* b, float* c) {
+        kernels.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), b);
+        plain.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), c);
+      });
+      same(std::vector<float>(n * 50), [&](float* b, float* c) {
+        kernels.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4, rows, b,
+                        50);
+        plain.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4, rows, c,
+                      50);
+      });
+    }
+  }
+}
+
+// Of each number the nearest of 255, and sums of whole numbers, which are exact.
+TEST(BandsKernels, KernelsOfEveryLevelRoundToTheNearest) {
+  Random random(25);
+  const auto nearest = [](const std::vector<float>& x, const std::vector<std::int8_t>& to,
+                          float largest) {
+    const double unit = double{largest} / 127.0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      // Half a unit, and the f32 roundings of the factor, the product and the sum, 2^-22 of 127.
+      EXPECT_NEAR(unit * to[i], double{x[i]}, 0.50005 * unit) << i << " of " << x.size();
+    }
+  };
+  for (const auto* kernels : {&bands_attention_kernels(cpu_level()), &detail::kBandsAttentionRef}) {
+    for (const std::int32_t count : {4, 12, 16, 20, 64, 288}) {
+      std::vector<float> x(static_cast<std::size_t>(count));
+      std::vector<std::int8_t> to(x.size());
+      float sum = 3.0f, exact = 3.0f, most = 0.0f;
+      for (float& one : x) {
+        one = float(int(random.below(2001)) - 1000);
+        exact += one;
+        most = std::max(most, std::abs(one));
+      }
+      EXPECT_EQ(kernels->round(x.data(), count, to.data(), &sum), most);
+      EXPECT_EQ(sum, exact);
+      nearest(x, to, most);
+      std::fill(x.begin(), x.end(), 0.0f);
+      EXPECT_EQ(kernels->round(x.data(), count, to.data(), &sum), 0.0f);
+      EXPECT_EQ(to, std::vector<std::int8_t>(x.size()));
+    }
+    for (const std::int32_t tiles : {1, 2, 8}) {
+      const auto count = std::size_t(tiles) * 16;
+      std::vector<float> x(count), factors(count);
+      std::vector<std::int8_t> spread(count * 3, 77), to;
+      float sum = 1.0f, exact = 1.0f, most = 0.0f;
+      for (std::size_t i = 0; i < count; ++i) {
+        x[i] = float(random.below(1000));
+        factors[i] = float(1 + random.below(8));
+        exact += x[i] * factors[i];
+        most = std::max(most, x[i] * factors[i]);
+      }
+      EXPECT_EQ(
+          kernels->round_weights(x.data(), factors.data(), tiles * 16, spread.data(), 48, &sum),
+          most);
+      EXPECT_EQ(sum, exact);
+      for (std::size_t i = 0; i < spread.size(); ++i) {
+        if (i % 48 < 16) {
+          to.push_back(spread[i]);
+        } else {
+          EXPECT_EQ(spread[i], 77);  // between tiles nothing is written
+        }
+      }
+      nearest(x, to, most);
+    }
+  }
+}
+
+// u . Rot(t - t_a) mu for every position of a block, against sines in double.
+TEST(BandsKernels, KernelsOfEveryLevelMeetTheMean) {
+  Random random(26);
+  for (int trial = 0; trial < 60; ++trial) {
+    const std::int32_t block = std::array{16, 48, 64, 256}[std::size_t(trial % 4)];
+    const std::int32_t dim = 8 * (1 + std::int32_t(random.below(9))), heads = 2;
+    Rope rope;
+    rope.pairs = trial % 2 == 0 ? Rope::Pairs::kHalves : Rope::Pairs::kNeighbours;
+    rope.rotated_dims = 2 * std::int32_t(1 + random.below(std::uint32_t(dim / 2)));
+    const double base = std::pow(10.0, 1.0 + double(random.below(5)));
+    for (std::int32_t j = 0; j < rope.rotated_dims; j += 2) {
+      rope.angles.push_back(std::pow(base, -double(j) / rope.rotated_dims));
+    }
+    const auto d = std::size_t(dim), pairs = rope.angles.size();
+    std::vector<float> mu(heads * d);
+    for (float& x : mu) x = float(random.normal());
+    const AnchoredMeans means(rope, block, mu.data(), heads, dim, MemoryKind::kShared, nullptr);
+    EXPECT_LE(means.terms(), means.pairs());
+    const std::int32_t rows = 1 + std::int32_t(random.below(7));
+    std::vector<float> u(std::size_t(rows) * d), sums(std::size_t(rows * means.sums()), -1.0f);
+    for (float& x : u) x = float(random.normal());
+    for (std::int32_t r = 0; r < rows; ++r) {
+      means.fold(rope, r % heads, u.data() + std::size_t(r) * d,
+                 sums.data() + std::ptrdiff_t(r) * means.sums());
+    }
+    for (const auto* kernels :
+         {&bands_attention_kernels(cpu_level()), &detail::kBandsAttentionRef}) {
+      std::vector<float> got(std::size_t(rows * block));
+      kernels->means(means, sums.data(), rows, got.data(), block);
+      for (std::int32_t i = 0; i < rows * block; ++i) {
+        const float* q = u.data() + std::size_t(i / block) * d;
+        const float* m = mu.data() + std::size_t(i / block % heads) * d;
+        double expected = 0.0, q_size = 0.0, m_size = 0.0;
+        for (std::size_t k = 0; k < d; ++k) {
+          q_size += double{q[k]} * double{q[k]};
+          m_size += double{m[k]} * double{m[k]};
+          if (k >= 2 * pairs) expected += double{q[k]} * double{m[k]};
+        }
+        for (std::size_t j = 0; j < pairs; ++j) {
+          const bool neighbours = rope.pairs == Rope::Pairs::kNeighbours;
+          const std::size_t x = neighbours ? 2 * j : j, y = neighbours ? 2 * j + 1 : j + pairs;
+          const double angle = rope.angles[j] * (i % block - block / 2);
+          const double c = std::cos(angle), s = std::sin(angle);
+          expected += q[x] * (c * m[x] - s * m[y]) + q[y] * (s * m[x] + c * m[y]);
+        }
+        // Every product is rounded a few times, and added to at most dim others.
+        const double bound =
+            (AnchoredMeans::kError + (dim + 16.0) * 0x1p-24) * std::sqrt(q_size * m_size);
+        ASSERT_NEAR(got[std::size_t(i)], expected, bound) << trial << ", position " << i % block;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvspan
