@@ -2,14 +2,16 @@
 # the room may use, so that a forbidden dependency does not compile.
 # SPDX-License-Identifier: Apache-2.0
 
-add_library(kvspan_flags INTERFACE)
-target_compile_options(kvspan_flags INTERFACE
+add_library(kvspan_warnings INTERFACE)
+target_compile_options(kvspan_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wpedantic -Wshadow -fvisibility=hidden>)
 # Warnings stop a build with the compiler that the tests run with; what a newer one finds must not
 # stop a newcomer.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(kvspan_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+  target_compile_options(kvspan_warnings INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
+add_library(kvspan_flags INTERFACE)  # of our own code
+target_link_libraries(kvspan_flags INTERFACE kvspan_warnings)
 if(KVSPAN_SANITIZE)
   # GCC's search for uninitialised values is misled by the code that sanitizers add. Null pointers are
   # stopped by the address sanitizer too; alignment is checked where it matters, in kernels: both on
