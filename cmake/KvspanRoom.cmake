@@ -21,6 +21,20 @@ if(KVSPAN_SANITIZE)
   target_link_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE})
 endif()
 
+# kvspan_precompile(TARGET KIND headers...): the headers that nearly every file includes, parsed once for
+# all targets of a kind, which are compiled with the same flags. The first target of a kind makes the file.
+# CLI11 is not among them: every file that sees it, used or not, compiles its constants for four seconds.
+set(KVSPAN_HEADERS <fmt/format.h> <algorithm> <functional> <memory> <span> <string> <vector>)
+function(kvspan_precompile TARGET KIND)
+  get_property(first GLOBAL PROPERTY KVSPAN_PRECOMPILED_${KIND})
+  if(first)
+    target_precompile_headers(${TARGET} REUSE_FROM ${first})
+  else()
+    set_property(GLOBAL PROPERTY KVSPAN_PRECOMPILED_${KIND} ${TARGET})
+    target_precompile_headers(${TARGET} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
 # kvspan_room(NAME [COLD] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...])
 # COLD: nothing in the room runs often, and its libraries are slow to compile (JSON, flags), so it is
 # optimised little.
@@ -36,17 +50,15 @@ function(kvspan_room NAME)
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   target_link_libraries(${target} PUBLIC ${ARG_USES}
     PRIVATE $<BUILD_INTERFACE:kvspan_flags> ${ARG_PRIVATE})
-  # What nearly every file includes, parsed once; COLD rooms are those around JSON and flags.
-  set(headers <fmt/format.h> <algorithm> <functional> <memory> <span> <string> <vector>)
-  if("CLI11::CLI11" IN_LIST ARG_USES)
-    list(APPEND headers <CLI/CLI.hpp>)
+  if(NOT ARG_COLD)
+    kvspan_precompile(${target} rooms ${KVSPAN_HEADERS})
+    return()
   endif()
+  target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
   if("nlohmann_json::nlohmann_json" IN_LIST ARG_USES OR "nlohmann_json::nlohmann_json" IN_LIST ARG_PRIVATE)
-    list(APPEND headers <nlohmann/json.hpp>)
-  endif()
-  target_precompile_headers(${target} PRIVATE ${headers})
-  if(ARG_COLD)
-    target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+    kvspan_precompile(${target} json_rooms ${KVSPAN_HEADERS} <nlohmann/json.hpp>)
+  else()
+    kvspan_precompile(${target} cold_rooms ${KVSPAN_HEADERS})
   endif()
 endfunction()
 
@@ -88,10 +100,12 @@ function(kvspan_room_tests NAME)
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
     GTest::gtest GTest::gtest_main fmt::fmt)
-  # Half of a test file's compile time was these, read again for every file.
-  target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <fmt/format.h> <random> <vector>)
+  set(headers <gtest/gtest.h> <fmt/format.h> <random> <vector>)
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+    kvspan_precompile(${target} cold_tests ${headers})
+  else()
+    kvspan_precompile(${target} tests ${headers})
   endif()
   add_test(NAME ${KVSPAN_TEST_PREFIX}${NAME} COMMAND ${target})
   set_tests_properties(${KVSPAN_TEST_PREFIX}${NAME} PROPERTIES TIMEOUT 900 PROCESSORS ${processors})
