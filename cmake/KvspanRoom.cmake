@@ -86,30 +86,62 @@ elseif(KVSPAN_SANITIZE)
   set(KVSPAN_TEST_PREFIX "asan.")
 endif()
 
-# kvspan_room_tests(NAME [COLD] [TEAMS] SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
+# kvspan_room_tests(NAME [COLD] [TEAMS] [COST n] [SHARDS n] [TEAM_TESTS filter]
+#                   SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
+# COLD: they compute little themselves, so that with sanitizers they are not optimised at all.
 # TEAMS: they count as two processors, because they run teams most of the time: members wait for each
-# other spinning, and two such programs on two cores would wait long.
+# other spinning, and two such programs on two cores would wait long. TEAM_TESTS: those of that name do,
+# and run apart from the others.
+# COST: seconds, roughly; the longest tests start first. SHARDS: parts that run side by side.
 function(kvspan_room_tests NAME)
-  cmake_parse_arguments(ARG "COLD;TEAMS" "" "SOURCES;LINKS" ${ARGN})
-  set(processors 1)
-  if(ARG_TEAMS)
-    set(processors 2)
-  endif()
+  cmake_parse_arguments(ARG "COLD;TEAMS" "COST;SHARDS;TEAM_TESTS" "SOURCES;LINKS" ${ARGN})
   set(target ${NAME}_tests)
   add_executable(${target} ${ARG_SOURCES})
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  if(KVSPAN_SANITIZE)
+    target_compile_definitions(${target} PRIVATE KVSPAN_SANITIZED)
+  endif()
   target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
     GTest::gtest GTest::gtest_main fmt::fmt)
+  # Tests are compiled more often than run for long: -O3 took nearly twice as long to compile.
   set(headers <gtest/gtest.h> <fmt/format.h> <random> <vector>)
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
     kvspan_precompile(${target} cold_tests ${headers})
   else()
+    target_compile_options(${target} PRIVATE -O1)
     kvspan_precompile(${target} tests ${headers})
   endif()
-  add_test(NAME ${KVSPAN_TEST_PREFIX}${NAME} COMMAND ${target})
-  set_tests_properties(${KVSPAN_TEST_PREFIX}${NAME} PROPERTIES TIMEOUT 900 PROCESSORS ${processors})
+
+  set(name ${KVSPAN_TEST_PREFIX}${NAME})
+  set(filter "")
+  if(ARG_TEAM_TESTS)
+    add_test(NAME ${name}.teams COMMAND ${target} --gtest_filter=${ARG_TEAM_TESTS})
+    set_tests_properties(${name}.teams PROPERTIES TIMEOUT 900 PROCESSORS 2)
+    set(filter --gtest_filter=-${ARG_TEAM_TESTS})
+  endif()
+  set(names ${name})
+  if(ARG_SHARDS)
+    set(names "")
+    foreach(shard RANGE 1 ${ARG_SHARDS})
+      list(APPEND names ${name}.${shard})
+      math(EXPR index "${shard} - 1")
+      add_test(NAME ${name}.${shard} COMMAND ${target} ${filter})
+      set_tests_properties(${name}.${shard} PROPERTIES
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${target} ${filter})
+  endif()
+  set(processors 1)
+  if(ARG_TEAMS)
+    set(processors 2)
+  endif()
+  set_tests_properties(${names} PROPERTIES TIMEOUT 900 PROCESSORS ${processors})
+  if(ARG_COST)
+    set_tests_properties(${names} PROPERTIES COST ${ARG_COST})
+  endif()
 endfunction()
 
 # kvspan_program(SOURCES main.cc ... USES room ...): the program, at bin/kvspan of the build folder.
