@@ -14,7 +14,7 @@ namespace {
 
 TEST(LongBench, ScoresAsThePythonPackagesDo) {
   const auto bytes =
-      read_file(std::string(KVSPAN_SOURCE_DIR) + "/tests/eval/fixtures/longbench/scores.json")
+      read_file(std::string(KVSPAN_SOURCE_DIR "/tests/eval/fixtures/longbench/scores.json"))
           .value();
   const auto cases = nlohmann::json::parse(
       std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
