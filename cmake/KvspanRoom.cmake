@@ -2,22 +2,39 @@
 # the room may use, so that a forbidden dependency does not compile.
 # SPDX-License-Identifier: Apache-2.0
 
-add_library(kvspan_flags INTERFACE)
-target_compile_options(kvspan_flags INTERFACE
+add_library(kvspan_warnings INTERFACE)
+target_compile_options(kvspan_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wpedantic -Wshadow -fvisibility=hidden>)
 # Warnings stop a build with the compiler that the tests run with; what a newer one finds must not
 # stop a newcomer.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(kvspan_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+  target_compile_options(kvspan_warnings INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
+add_library(kvspan_flags INTERFACE)  # of our own code
+target_link_libraries(kvspan_flags INTERFACE kvspan_warnings)
 if(KVSPAN_SANITIZE)
-  # GCC's search for uninitialised values is misled by the code that sanitizers add. Null pointers are
-  # stopped by the address sanitizer too; alignment is checked where it matters, in kernels: both on
-  # every access doubled the time to compile.
-  target_compile_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE} -fno-sanitize=null,alignment
+  # GCC's search for uninitialised values is misled by the code that sanitizers add. Null pointers,
+  # pointers that wrap and accesses past an object are stopped by the address sanitizer too; alignment is
+  # checked where it matters, in kernels: all four on every access doubled the time to compile.
+  target_compile_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE}
+    -fno-sanitize=null,alignment,pointer-overflow,object-size
     -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   target_link_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE})
 endif()
+
+# kvspan_precompile(TARGET KIND headers...): the headers that nearly every file includes, parsed once for
+# all targets of a kind, which are compiled with the same flags. The first target of a kind makes the file.
+# CLI11 is not among them: every file that sees it, used or not, compiles its constants for four seconds.
+set(KVSPAN_HEADERS <fmt/format.h> <algorithm> <functional> <memory> <span> <string> <vector>)
+function(kvspan_precompile TARGET KIND)
+  get_property(first GLOBAL PROPERTY KVSPAN_PRECOMPILED_${KIND})
+  if(first)
+    target_precompile_headers(${TARGET} REUSE_FROM ${first})
+  else()
+    set_property(GLOBAL PROPERTY KVSPAN_PRECOMPILED_${KIND} ${TARGET})
+    target_precompile_headers(${TARGET} PRIVATE ${ARGN})
+  endif()
+endfunction()
 
 # kvspan_room(NAME [COLD] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...])
 # COLD: nothing in the room runs often, and its libraries are slow to compile (JSON, flags), so it is
@@ -34,17 +51,15 @@ function(kvspan_room NAME)
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   target_link_libraries(${target} PUBLIC ${ARG_USES}
     PRIVATE $<BUILD_INTERFACE:kvspan_flags> ${ARG_PRIVATE})
-  # What nearly every file includes, parsed once; COLD rooms are those around JSON and flags.
-  set(headers <fmt/format.h> <algorithm> <functional> <memory> <span> <string> <vector>)
-  if("CLI11::CLI11" IN_LIST ARG_USES)
-    list(APPEND headers <CLI/CLI.hpp>)
+  if(NOT ARG_COLD)
+    kvspan_precompile(${target} rooms ${KVSPAN_HEADERS})
+    return()
   endif()
+  target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
   if("nlohmann_json::nlohmann_json" IN_LIST ARG_USES OR "nlohmann_json::nlohmann_json" IN_LIST ARG_PRIVATE)
-    list(APPEND headers <nlohmann/json.hpp>)
-  endif()
-  target_precompile_headers(${target} PRIVATE ${headers})
-  if(ARG_COLD)
-    target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+    kvspan_precompile(${target} json_rooms ${KVSPAN_HEADERS} <nlohmann/json.hpp>)
+  else()
+    kvspan_precompile(${target} cold_rooms ${KVSPAN_HEADERS})
   endif()
 endfunction()
 
@@ -71,28 +86,62 @@ elseif(KVSPAN_SANITIZE)
   set(KVSPAN_TEST_PREFIX "asan.")
 endif()
 
-# kvspan_room_tests(NAME [COLD] [TEAMS] SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
+# kvspan_room_tests(NAME [COLD] [TEAMS] [COST n] [SHARDS n] [TEAM_TESTS filter]
+#                   SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
+# COLD: they compute little themselves, so that with sanitizers they are not optimised at all.
 # TEAMS: they count as two processors, because they run teams most of the time: members wait for each
-# other spinning, and two such programs on two cores would wait long.
+# other spinning, and two such programs on two cores would wait long. TEAM_TESTS: those of that name do,
+# and run apart from the others.
+# COST: seconds, roughly; the longest tests start first. SHARDS: parts that run side by side.
 function(kvspan_room_tests NAME)
-  cmake_parse_arguments(ARG "COLD;TEAMS" "" "SOURCES;LINKS" ${ARGN})
-  set(processors 1)
-  if(ARG_TEAMS)
-    set(processors 2)
-  endif()
+  cmake_parse_arguments(ARG "COLD;TEAMS" "COST;SHARDS;TEAM_TESTS" "SOURCES;LINKS" ${ARGN})
   set(target ${NAME}_tests)
   add_executable(${target} ${ARG_SOURCES})
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  if(KVSPAN_SANITIZE)
+    target_compile_definitions(${target} PRIVATE KVSPAN_SANITIZED)
+  endif()
   target_link_libraries(${target} PRIVATE kvspan_${NAME} ${ARG_LINKS} kvspan_flags
     GTest::gtest GTest::gtest_main fmt::fmt)
-  # Half of a test file's compile time was these, read again for every file.
-  target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <fmt/format.h> <random> <vector>)
+  # Tests are compiled more often than run for long: -O3 took nearly twice as long to compile.
+  set(headers <gtest/gtest.h> <fmt/format.h> <random> <vector>)
   if(ARG_COLD)
     target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+    kvspan_precompile(${target} cold_tests ${headers})
+  else()
+    target_compile_options(${target} PRIVATE -O1)
+    kvspan_precompile(${target} tests ${headers})
   endif()
-  add_test(NAME ${KVSPAN_TEST_PREFIX}${NAME} COMMAND ${target})
-  set_tests_properties(${KVSPAN_TEST_PREFIX}${NAME} PROPERTIES TIMEOUT 900 PROCESSORS ${processors})
+
+  set(name ${KVSPAN_TEST_PREFIX}${NAME})
+  set(filter "")
+  if(ARG_TEAM_TESTS)
+    add_test(NAME ${name}.teams COMMAND ${target} --gtest_filter=${ARG_TEAM_TESTS})
+    set_tests_properties(${name}.teams PROPERTIES TIMEOUT 900 PROCESSORS 2)
+    set(filter --gtest_filter=-${ARG_TEAM_TESTS})
+  endif()
+  set(names ${name})
+  if(ARG_SHARDS)
+    set(names "")
+    foreach(shard RANGE 1 ${ARG_SHARDS})
+      list(APPEND names ${name}.${shard})
+      math(EXPR index "${shard} - 1")
+      add_test(NAME ${name}.${shard} COMMAND ${target} ${filter})
+      set_tests_properties(${name}.${shard} PROPERTIES
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${target} ${filter})
+  endif()
+  set(processors 1)
+  if(ARG_TEAMS)
+    set(processors 2)
+  endif()
+  set_tests_properties(${names} PROPERTIES TIMEOUT 900 PROCESSORS ${processors})
+  if(ARG_COST)
+    set_tests_properties(${names} PROPERTIES COST ${ARG_COST})
+  endif()
 endfunction()
 
 # kvspan_program(SOURCES main.cc ... USES room ...): the program, at bin/kvspan of the build folder.

@@ -288,16 +288,16 @@ Action setup_bench(CLI::App& app) {
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure (see kvspan methods)");
-  app.add_option("--depth", flags->depths, "Context depths, increasing")->delimiter(',');
+  add_list(app, "--depth", flags->depths, "Context depths, increasing");
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
-  app.add_option("--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0")
-      ->delimiter(',');
+  add_list(app, "--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0");
   add_measured_text_flag(app, flags->file);
   add_integer(app, "--repeats", flags->repeats, "Timed decodes at each depth", 1, 100000);
   add_integer(app, "--batch", flags->batch, "Sequences decoded together, each of that depth", 1,
               512);
   add_json_flag(app, flags->json);
-  app.footer(
+  set_footer(
+      app,
       "Examples:\n"
       "  kvspan bench -m smollm2 --depth 16,2048,8100 --cache full --peer llama.cpp\n"
       "  kvspan bench -m smollm2 --depth 512 --cache full --cache full:store=f32 --json -\n"

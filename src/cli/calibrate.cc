@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan calibrate: learns a model's directions from text and keeps them in a file.
-#include <CLI/CLI.hpp>
 #include <optional>
 
 #include "base/fail.h"
@@ -104,10 +103,10 @@ Action setup_calibrate(CLI::App& app) {
   auto flags = std::make_shared<CalibrateFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
-  app.add_option("-f,--file", flags->file,
-                 "Text to learn from (default: prose, encyclopedia, web and code that come with "
-                 "kvspan)")
-      ->type_name("FILE");
+  add_text(app, "-f,--file", flags->file,
+           "Text to learn from (default: prose, encyclopedia, web and code that come with "
+           "kvspan)",
+           "FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
   add_choice(
       app, "--layer-weights", flags->layer_weights,
@@ -115,15 +114,14 @@ Action setup_calibrate(CLI::App& app) {
       "measured (auto), measured, the longer part of the work, or none: bands then takes all "
       "layers alike",
       {"auto", "measure", "none"});
-  app.add_option("-o,--output", flags->output,
-                 "Where to write (default: the user's cache folder, where recipes look)")
-      ->type_name("FILE");
+  add_text(app, "-o,--output", flags->output,
+           "Where to write (default: the user's cache folder, where recipes look)", "FILE");
   add_json_flag(app, flags->json);
-  app.footer(
-      "Examples:\n"
-      "  kvspan calibrate -m smollm2\n"
-      "  kvspan calibrate -m gemma3 --file notes.txt --tokens 8192 -o notes.gguf\n"
-      "Recipes that need a calibration make it themselves the first time.");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan calibrate -m smollm2\n"
+             "  kvspan calibrate -m gemma3 --file notes.txt --tokens 8192 -o notes.gguf\n"
+             "Recipes that need a calibration make it themselves the first time.");
   return [flags] { return calibrate(*flags); };
 }
 

@@ -2,7 +2,6 @@
 // kvspan chat: several turns; the cache keeps the conversation.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "base/fail.h"
@@ -107,16 +106,16 @@ Result<int> chat(const ChatFlags& flags) {
 Action setup_chat(CLI::App& app) {
   auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->model);
-  app.add_option("--system,--system-prompt", flags->system, "System message")->type_name("TEXT");
+  add_text(app, "--system,--system-prompt", flags->system, "System message", "TEXT");
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
-  app.footer(
-      "In the chat, /help lists the commands and Ctrl-C stops an answer.\n"
-      "Examples:\n"
-      "  kvspan chat -m smollm2\n"
-      "  kvspan chat -m smollm2 --system \"Answer in one sentence.\" --temp 0.2\n"
-      "  printf 'Hello\\n/stats\\n' | kvspan chat -m smollm2\n");
+  set_footer(app,
+             "In the chat, /help lists the commands and Ctrl-C stops an answer.\n"
+             "Examples:\n"
+             "  kvspan chat -m smollm2\n"
+             "  kvspan chat -m smollm2 --system \"Answer in one sentence.\" --temp 0.2\n"
+             "  printf 'Hello\\n/stats\\n' | kvspan chat -m smollm2\n");
   return [flags] { return chat(*flags); };
 }
 

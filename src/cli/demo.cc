@@ -2,7 +2,6 @@
 // kvspan demo: a long text, a question about it, and its answer with the full cache; then the same
 // question about the paragraphs around the answer, one row for each family of caches. Reading the
 // long text with each of them would take a minute and more a row.
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
 
@@ -159,10 +158,10 @@ Action setup_demo(CLI::App& app) {
   add_integer(app, "-n,--predict,--n-predict", flags->max_tokens, "Most tokens of an answer", 1,
               4096);
   add_json_flag(app, flags->json);
-  app.footer(
-      "Examples:\n"
-      "  kvspan demo\n"
-      "  kvspan demo -t 4 --json demo.json\n");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan demo\n"
+             "  kvspan demo -t 4 --json demo.json\n");
   return [flags] { return demo(*flags); };
 }
 

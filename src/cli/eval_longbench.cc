@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan eval longbench: rows of LongBench, which the user brings.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 
@@ -105,21 +104,21 @@ Result<int> eval_longbench(LongBenchFlags flags) {
 
 Action setup_eval_longbench(CLI::App& app) {
   auto flags = std::make_shared<LongBenchFlags>();
-  app.add_option("FILE", flags->file, "Rows of LongBench (.jsonl), of one dataset or several")
-      ->required()
-      ->type_name("FILE");
+  add_required(app, "FILE", flags->file, "Rows of LongBench (.jsonl), of one dataset or several",
+               "FILE");
   add_task_flags(app, *flags);
   add_integer(app, "--limit", flags->limit, "Rows of each dataset", 0, 1 << 30, "0: all");
   add_integer(app, "--length", flags->length, "Tokens of a prompt and its answer", 0, 1 << 24,
               "0: the model's context");
-  app.add_flag("--chat", flags->chat, "Ask in the model's chat template, where LongBench does");
+  add_switch(app, "--chat", flags->chat, "Ask in the model's chat template, where LongBench does");
   std::string footer =
       "Examples:\n"
       "  kvspan eval longbench hotpotqa.jsonl -m smollm2 --limit 50 --cache bands\n"
       "  kvspan eval longbench all.jsonl -m smollm2 --cache quant --json lb.json --resume\n"
       "Datasets:";
   for (const LongBenchTask& task : all_longbench_tasks()) footer += fmt::format(" {}", task.name);
-  app.footer(footer + "\nPrompts, scores and truncation are LongBench's; docs/eval.md has them.");
+  set_footer(app,
+             footer + "\nPrompts, scores and truncation are LongBench's; docs/eval.md has them.");
   return [flags] { return eval_longbench(*flags); };
 }
 

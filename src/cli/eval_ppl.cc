@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan eval ppl: perplexity of recipes, and their divergence from the full cache.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 
@@ -258,12 +257,12 @@ Action setup_eval_ppl(CLI::App& app) {
   add_integer(app, "--block", flags->block, "Tokens read at once", 1, 8192);
   add_weights_flag(app, flags->weights);
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
-  app.add_option("--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0")
-      ->delimiter(',');
-  app.add_flag("--long", flags->by_position, "Also by position in the window");
+  add_list(app, "--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0");
+  add_switch(app, "--long", flags->by_position, "Also by position in the window");
   add_json_flag(app, flags->json);
   add_resume_flag(app, flags->resume);
-  app.footer(
+  set_footer(
+      app,
       "Examples:\n"
       "  kvspan eval ppl -m smollm2 --file wiki.test.raw --windows 4 --cache full:store=f32\n"
       "  kvspan eval ppl -m smollm2 --weights f32 --peer llama.cpp --peer-kv f16,q4_0\n"

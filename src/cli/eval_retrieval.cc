@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan eval passkey, kvlookup and ruler: things hidden in long prompts.
-#include <CLI/CLI.hpp>
 #include <optional>
 
 #include "base/fail.h"
@@ -152,32 +151,33 @@ Action setup(CLI::App& app, const std::shared_ptr<RetrievalFlags>& flags) {
   flags->limit = 10;
   add_integer(app, "--limit", flags->limit, "Prompts of each task", 1, 1 << 20);
   add_integer(app, "--length", flags->length, "Tokens of a prompt and its answer", 64, 1 << 24);
-  app.add_flag("--chat", flags->chat, "Ask in the model's chat template");
-  return [flags, name = app.get_name()] { return eval_retrieval(name, *flags); };
+  add_switch(app, "--chat", flags->chat, "Ask in the model's chat template");
+  return [flags, name = command_name(app)] { return eval_retrieval(name, *flags); };
 }
 
 }  // namespace
 
 Action setup_eval_hidden(CLI::App& app) {
-  const bool passkey = app.get_name() == "passkey";
-  app.footer(fmt::format(
-      "Examples:\n"
-      "  kvspan eval {} -m smollm2 --length 2048 --limit 20 --cache quant:bits=4\n"
-      "{}",
-      app.get_name(),
-      passkey ? "Five digits are hidden at a random place of a book's text; an answer that has "
-                "them counts."
-              : "A JSON object of UUIDs, of which one value is asked for by its key."));
+  const bool passkey = command_name(app) == "passkey";
+  set_footer(
+      app,
+      fmt::format(
+          "Examples:\n"
+          "  kvspan eval {} -m smollm2 --length 2048 --limit 20 --cache quant:bits=4\n"
+          "{}",
+          command_name(app),
+          passkey ? "Five digits are hidden at a random place of a book's text; an answer that has "
+                    "them counts."
+                  : "A JSON object of UUIDs, of which one value is asked for by its key."));
   return setup(app, std::make_shared<RetrievalFlags>());
 }
 
 Action setup_eval_ruler(CLI::App& app) {
   auto flags = std::make_shared<RetrievalFlags>();
   Action action = setup(app, flags);
-  app.add_option("--tasks", flags->tasks, "Tasks, parted by commas (default: all with data)")
-      ->delimiter(',');
-  app.add_option("--hotpotqa", flags->hotpotqa, "HotpotQA's JSON file, which qa_2 asks from")
-      ->type_name("FILE");
+  add_list(app, "--tasks", flags->tasks, "Tasks, parted by commas (default: all with data)");
+  add_text(app, "--hotpotqa", flags->hotpotqa, "HotpotQA's JSON file, which qa_2 asks from",
+           "FILE");
   std::string footer =
       "Examples:\n"
       "  kvspan eval ruler -m smollm2 --tasks niah_single_1,vt --length 2048 --cache streaming\n"
@@ -186,7 +186,8 @@ Action setup_eval_ruler(CLI::App& app) {
   for (const RulerTaskInfo& task : all_ruler_tasks()) {
     footer += fmt::format("  {:<16} {}\n", task.name, task.summary);
   }
-  app.footer(footer + "Prompts, needles and scores are those of RULER; docs/eval.md has them.");
+  set_footer(app,
+             footer + "Prompts, needles and scores are those of RULER; docs/eval.md has them.");
   return action;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/eval_session.h"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -40,8 +39,8 @@ void add_task_flags(CLI::App& app, TaskFlags& flags) {
 }
 
 void add_resume_flag(CLI::App& app, bool& target) {
-  app.add_flag("--resume", target,
-               "Go on from what the file of --json holds of the same model, data and seed");
+  add_switch(app, "--resume", target,
+             "Go on from what the file of --json holds of the same model, data and seed");
 }
 
 Result<Json> earlier_run(bool resume, const std::string& file, const Json& identity) {

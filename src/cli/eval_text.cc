@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan eval piqa, lambada, ... and jsonl: log-likelihoods of given texts.
-#include <CLI/CLI.hpp>
 #include <optional>
 
 #include "base/fail.h"
@@ -73,35 +72,38 @@ Result<int> eval_text(const std::string& name, const RowFlags& flags) {
   return report_tasks(flags, session, std::move(about), results);
 }
 
-Action setup(CLI::App& app, CLI::Option*& data) {
+using AddFlag = void (*)(CLI::App&, const std::string&, std::string&, const std::string&,
+                         const std::string&);
+
+Action setup(CLI::App& app, AddFlag add_data, const std::string& description) {
   auto flags = std::make_shared<RowFlags>();
   add_task_flags(app, *flags);
   add_integer(app, "--limit", flags->limit, "Rows to score, the first of the file", 0, 1 << 30,
               "0: all");
-  data = app.add_option("--data", flags->data)->type_name("FILE");
-  return [flags, name = app.get_name()] { return eval_text(name, *flags); };
+  add_data(app, "--data", flags->data, description, "FILE");
+  return [flags, name = command_name(app)] { return eval_text(name, *flags); };
 }
 
 }  // namespace
 
 Action setup_eval_text(CLI::App& app) {
-  CLI::Option* data = nullptr;
-  Action action = setup(app, data);
-  data->description("Rows in the same layout (default: those that come with kvspan)");
-  app.footer(fmt::format(
-      "Examples:\n"
-      "  kvspan eval {0} -m smollm2 --limit 200 --cache quant:bits=4 --cache window:size=64\n"
-      "  kvspan eval {0} -m gemma3 --cache streaming --json {0}.json\n"
-      "Scored as lm-evaluation-harness does; docs/eval.md has prompts, metrics and data.",
-      app.get_name()));
+  Action action =
+      setup(app, add_text, "Rows in the same layout (default: those that come with kvspan)");
+  set_footer(
+      app,
+      fmt::format(
+          "Examples:\n"
+          "  kvspan eval {0} -m smollm2 --limit 200 --cache quant:bits=4 --cache window:size=64\n"
+          "  kvspan eval {0} -m gemma3 --cache streaming --json {0}.json\n"
+          "Scored as lm-evaluation-harness does; docs/eval.md has prompts, metrics and data.",
+          command_name(app)));
   return action;
 }
 
 Action setup_eval_jsonl(CLI::App& app) {
-  CLI::Option* data = nullptr;
-  Action action = setup(app, data);
-  data->description("Lines of {\"prompt\": TEXT, \"target\": TEXT}")->required();
-  app.footer(
+  Action action = setup(app, add_required, "Lines of {\"prompt\": TEXT, \"target\": TEXT}");
+  set_footer(
+      app,
       "Examples:\n"
       "  kvspan eval jsonl -m smollm2 --data rows.jsonl --cache quant:bits=4\n"
       "  kvspan eval jsonl -m smollm2 --data rows.jsonl --cache streaming --json out.json\n"

@@ -58,7 +58,55 @@ std::string recipe_mistake(const std::string& text) {
   return recipe.has_value() ? std::string() : recipe.error().message;
 }
 
+template <class T>
+void add_comma_list(CLI::App& app, const std::string& names, std::vector<T>& target,
+                    const std::string& description) {
+  app.add_option(names, target, description)->delimiter(',');
+}
+
 }  // namespace
+
+void add_text(CLI::App& app, const std::string& names, std::string& target,
+              const std::string& description, const std::string& type) {
+  app.add_option(names, target, description)->type_name(type);
+}
+
+void exclude_each_other(CLI::App& app, const std::string& one, const std::string& other) {
+  app.get_option(one)->excludes(app.get_option(other));
+}
+
+void add_required(CLI::App& app, const std::string& names, std::string& target,
+                  const std::string& description, const std::string& type) {
+  app.add_option(names, target, description)->type_name(type)->required();
+}
+
+void add_repeated(CLI::App& app, const std::string& names, std::vector<std::string>& target,
+                  const std::string& description, const std::string& type) {
+  app.add_option(names, target, description)->type_name(type)->allow_extra_args(false);
+}
+
+void add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
+              const std::string& description) {
+  add_comma_list(app, names, target, description);
+}
+
+void add_list(CLI::App& app, const std::string& names, std::vector<std::int64_t>& target,
+              const std::string& description) {
+  add_comma_list(app, names, target, description);
+}
+
+void add_switch(CLI::App& app, const std::string& names, bool& target,
+                const std::string& description) {
+  app.add_flag(names, target, description);
+}
+
+void set_footer(CLI::App& app, const std::string& text) {
+  app.footer(text);
+}
+
+std::string command_name(const CLI::App& app) {
+  return app.get_name();
+}
 
 CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& target,
                          const std::string& description, std::int64_t low, std::int64_t high,
@@ -97,9 +145,8 @@ CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,
 }
 
 void add_model_flag(CLI::App& app, ModelFlags& flags) {
-  app.add_option("-m,--model", flags.model,
-                 "Name of a model (see kvspan pull) or path of a GGUF file; default smollm2")
-      ->type_name("MODEL");
+  add_text(app, "-m,--model", flags.model,
+           "Name of a model (see kvspan pull) or path of a GGUF file; default smollm2", "MODEL");
 }
 
 void add_thread_flags(CLI::App& app, ModelFlags& flags) {
@@ -149,9 +196,8 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
            100.0, "1: none");
   add_integer(app, "--repeat-last-n", flags.repeat_last_n, "Tokens looked back on for repetitions",
               1, kMost);
-  app.add_option("--stop", flags.stop, "End the answer before this text (may be given repeatedly)")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
+  add_repeated(app, "--stop", flags.stop,
+               "End the answer before this text (may be given repeatedly)", "TEXT");
 }
 
 SamplerOptions SamplingFlags::sampler() const {
@@ -172,8 +218,7 @@ std::int32_t SamplingFlags::token_limit() const {
 }
 
 void add_json_flag(CLI::App& app, std::string& target) {
-  app.add_option("--json", target, "Write all numbers as JSON (-: to standard output)")
-      ->type_name("FILE");
+  add_text(app, "--json", target, "Write all numbers as JSON (-: to standard output)", "FILE");
 }
 
 }  // namespace kvspan::cli

@@ -21,6 +21,33 @@ class Option;
 
 namespace kvspan::cli {
 
+// Only this room's flags.cc and the files that build the program out of its subcommands include
+// CLI11, which takes six seconds to compile: a subcommand adds its flags with the functions below.
+
+// A value as it was typed. `type` is what --help calls it.
+void add_text(CLI::App& app, const std::string& names, std::string& target,
+              const std::string& description, const std::string& type);
+// The same where the program cannot do without.
+void add_required(CLI::App& app, const std::string& names, std::string& target,
+                  const std::string& description, const std::string& type);
+// One value each time the flag is given.
+void add_repeated(CLI::App& app, const std::string& names, std::vector<std::string>& target,
+                  const std::string& description, const std::string& type);
+// Values parted by commas.
+void add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
+              const std::string& description);
+void add_list(CLI::App& app, const std::string& names, std::vector<std::int64_t>& target,
+              const std::string& description);
+// True if given.
+void add_switch(CLI::App& app, const std::string& names, bool& target,
+                const std::string& description);
+// Only one of two flags that were added may be given.
+void exclude_each_other(CLI::App& app, const std::string& one, const std::string& other);
+// Examples and notes, the end of --help.
+void set_footer(CLI::App& app, const std::string& text);
+// The subcommand's.
+std::string command_name(const CLI::App& app);
+
 // A number from `low` to `high`; `note` follows the range in --help and errors ("0: greedy").
 CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& target,
                          const std::string& description, std::int64_t low, std::int64_t high,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan import: a Hugging Face folder becomes a GGUF file, through scripts/import_hf.py.
 // KVSPAN_LLAMA_SOURCE is this file's compile definition, set by CMakeLists.txt beside it.
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
 #include "base/fail.h"
@@ -60,19 +59,17 @@ Result<int> import_folder(const ImportFlags& flags) {
 
 Action setup_import(CLI::App& app) {
   auto flags = std::make_shared<ImportFlags>();
-  app.add_option("folder", flags->folder, "Folder with config.json, tokenizer and weights")
-      ->type_name("DIR")
-      ->required();
-  app.add_option("-o,--outfile", flags->out, "GGUF file to write (default: the folder's name)")
-      ->type_name("FILE");
-  add_choice(app, "--outtype", flags->type, "Type of the weights",
-             {"auto", "f32", "f16", "bf16", "q8_0"})
-      ->capture_default_str();
-  app.add_flag("--force", flags->force, "Replace the file if it is there");
-  app.footer(
-      "Examples:\n"
-      "  kvspan import SmolLM2-360M-Instruct\n"
-      "  kvspan import pythia-160m -o pythia.gguf --outtype f16\n");
+  add_required(app, "folder", flags->folder, "Folder with config.json, tokenizer and weights",
+               "DIR");
+  add_text(app, "-o,--outfile", flags->out, "GGUF file to write (default: the folder's name)",
+           "FILE");
+  add_choice(app, "--outtype", flags->type, "Type of the weights (default: auto)",
+             {"auto", "f32", "f16", "bf16", "q8_0"});
+  add_switch(app, "--force", flags->force, "Replace the file if it is there");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan import SmolLM2-360M-Instruct\n"
+             "  kvspan import pythia-160m -o pythia.gguf --outtype f16\n");
   return [flags] { return import_folder(*flags); };
 }
 

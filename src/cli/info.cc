@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan info: what a model is, and what its KV cache costs.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "base/fail.h"
@@ -96,10 +95,10 @@ Action setup_info(CLI::App& app) {
   auto flags = std::make_shared<InfoFlags>();
   add_model_flag(app, flags->model);
   add_json_flag(app, flags->json);
-  app.footer(
-      "Examples:\n"
-      "  kvspan info -m smollm2\n"
-      "  kvspan info -m model.gguf --json -\n");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan info -m smollm2\n"
+             "  kvspan info -m model.gguf --json -\n");
   return [flags] { return describe(*flags); };
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan inspect: how many directions a model's keys and values need, where and when.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -238,11 +237,10 @@ Action setup_inspect(CLI::App& app) {
   auto flags = std::make_shared<InspectFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
-  app.add_option("-f,--file", flags->files,
-                 "Text to read; given again, another to compare with (default: the calibration "
-                 "text). One text is cut into halves")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+  add_repeated(app, "-f,--file", flags->files,
+               "Text to read; given again, another to compare with (default: the calibration "
+               "text). One text is cut into halves",
+               "FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of each text to read at most", 64, 1 << 26);
   add_integer(app, "-c,--ctx", flags->context, "Tokens of a window, or the model's context", 64,
               1 << 24);
@@ -250,21 +248,19 @@ Action setup_inspect(CLI::App& app) {
               "Tokens of a chunk of the first window, a quarter of it at most", 1, 1 << 24);
   add_integer(app, "--anchor", flags->anchor, "Also keys anchored in blocks of so many tokens", 0,
               1 << 20, "0: not");
-  app.add_option("--rank", flags->ranks,
-                 "Ranks of overlaps, residuals and sensitivities (default: d/8,d/4,d/2)")
-      ->delimiter(',');
-  app.add_option("--layers", flags->layers, "Layers to look at, from 0 (default: all)")
-      ->delimiter(',');
-  app.add_flag("--centred", flags->centred, "Spectra about the mean instead of about 0");
+  add_list(app, "--rank", flags->ranks,
+           "Ranks of overlaps, residuals and sensitivities (default: d/8,d/4,d/2)");
+  add_list(app, "--layers", flags->layers, "Layers to look at, from 0 (default: all)");
+  add_switch(app, "--centred", flags->centred, "Spectra about the mean instead of about 0");
   add_json_flag(app, flags->json);
-  app.add_option("--plots", flags->plots, "Folder for charts as SVG files; made where it is not")
-      ->type_name("DIR");
-  app.footer(
-      "Examples:\n"
-      "  kvspan inspect -m smollm2 --anchor 64 --json inspect.json\n"
-      "  kvspan inspect -m smollm2 --file prose.txt --file code.py --plots plots\n"
-      "  kvspan inspect -m stories260k --layers 0,4 --rank 2,4 --json -\n"
-      "docs/inspect.md defines every figure; kvspan report makes a page of the JSON.");
+  add_text(app, "--plots", flags->plots, "Folder for charts as SVG files; made where it is not",
+           "DIR");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan inspect -m smollm2 --anchor 64 --json inspect.json\n"
+             "  kvspan inspect -m smollm2 --file prose.txt --file code.py --plots plots\n"
+             "  kvspan inspect -m stories260k --layers 0,4 --rank 2,4 --json -\n"
+             "docs/inspect.md defines every figure; kvspan report makes a page of the JSON.");
   return [flags] { return inspect(*flags); };
 }
 

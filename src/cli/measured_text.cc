@@ -5,13 +5,14 @@
 
 #include "base/fail.h"
 #include "cli/data_folder.h"
+#include "cli/flags.h"
 #include "cli/text_input.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::cli {
 
 void add_measured_text_flag(CLI::App& app, std::string& file) {
-  app.add_option("-f,--file", file, "Text to read (default: the demo text)")->type_name("FILE");
+  add_text(app, "-f,--file", file, "Text to read (default: the demo text)", "FILE");
 }
 
 Result<MeasuredText> read_measured_text(const std::string& file) {

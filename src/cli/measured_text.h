@@ -3,11 +3,14 @@
 // kvspan.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "model/tokenizer.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kvspan::cli {
 

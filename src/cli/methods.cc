@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan methods: what can stand in a recipe.
-#include <CLI/CLI.hpp>
+#include <iterator>
+#include <sstream>
 
 #include "base/fail.h"
 #include "base/spelling.h"
@@ -63,6 +64,11 @@ std::string wrapped(const std::string& label, const std::vector<std::string>& wo
   return text + "\n";
 }
 
+std::vector<std::string> words_of(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
 void print_all() {
   Table table({{"method"}, {"kind"}, {"what it does"}});
   for (const MethodDeclaration& method : all_methods()) {
@@ -92,8 +98,7 @@ void print_one(const MethodDeclaration& method) {
   }
   fmt::print("{}\n", table.text());
   for (const KeyDeclaration& key : method.keys) {
-    fmt::print("{}", wrapped(fmt::format("{:<12}", key.name),
-                             CLI::detail::split(std::string(key.summary), ' ')));
+    fmt::print("{}", wrapped(fmt::format("{:<12}", key.name), words_of(key.summary)));
   }
   if (!method.rules.empty()) fmt::print("\n");
   for (const KeyRule& rule : method.rules) fmt::print("- {}\n", text_of(rule));
@@ -126,13 +131,13 @@ Result<int> methods(const MethodsFlags& flags) {
 
 Action setup_methods(CLI::App& app) {
   auto flags = std::make_shared<MethodsFlags>();
-  app.add_option("name", flags->name, "Explain this one")->type_name("METHOD");
+  add_text(app, "name", flags->name, "Explain this one", "METHOD");
   add_json_flag(app, flags->json);
-  app.footer(
-      "Examples:\n"
-      "  kvspan methods\n"
-      "  kvspan methods bands\n"
-      "  kvspan methods --json -\n");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan methods\n"
+             "  kvspan methods bands\n"
+             "  kvspan methods --json -\n");
   return [flags] { return methods(*flags); };
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan pull: models by name.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "base/fail.h"
@@ -70,14 +69,14 @@ Result<int> pull(const PullFlags& flags) {
 Action setup_pull(CLI::App& app) {
   auto flags = std::make_shared<PullFlags>();
   const auto models = list_models();
-  app.add_option("name", flags->name, "Model to fetch; without a name, those there are are listed")
-      ->type_name(models ? fmt::format("{}", fmt::join(names_of(*models), "|")) : "NAME");
-  app.add_flag("--force", flags->force, "Fetch it even if it is there");
+  add_text(app, "name", flags->name, "Model to fetch; without a name, those there are are listed",
+           models ? fmt::format("{}", fmt::join(names_of(*models), "|")) : "NAME");
+  add_switch(app, "--force", flags->force, "Fetch it even if it is there");
   add_json_flag(app, flags->json);
-  app.footer(
-      "Examples:\n"
-      "  kvspan pull\n"
-      "  kvspan pull smollm2\n");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan pull\n"
+             "  kvspan pull smollm2\n");
   return [flags] { return pull(*flags); };
 }
 

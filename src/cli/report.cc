@@ -2,12 +2,12 @@
 // kvspan report: one page of what other commands measured.
 #include "report/report.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 
 #include "base/fail.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/format.h"
 #include "io/atomic_file.h"
 #include "report/page.h"
@@ -101,21 +101,21 @@ Result<int> report(const ReportFlags& flags) {
 
 Action setup_report(CLI::App& app) {
   auto flags = std::make_shared<ReportFlags>();
-  app.add_option("folder", flags->folder,
-                 "Folder with what eval, bench, inspect, study and verify wrote with --json, and "
-                 "run with --track (.jsonl)")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("-o,--output", flags->output,
-                 "The page (default: report.html in the folder); report.csv and report.json go "
-                 "beside it")
-      ->type_name("FILE");
-  app.add_option("--svg", flags->svg,
-                 "Instead of the page, divergence against bytes of all eval ppl files of one model "
-                 "and text as a picture")
-      ->type_name("FILE")
-      ->excludes("--output");
-  app.footer(
+  add_required(app, "folder", flags->folder,
+               "Folder with what eval, bench, inspect, study and verify wrote with --json, and "
+               "run with --track (.jsonl)",
+               "DIR");
+  add_text(app, "-o,--output", flags->output,
+           "The page (default: report.html in the folder); report.csv and report.json go "
+           "beside it",
+           "FILE");
+  add_text(app, "--svg", flags->svg,
+           "Instead of the page, divergence against bytes of all eval ppl files of one model "
+           "and text as a picture",
+           "FILE");
+  exclude_each_other(app, "--svg", "--output");
+  set_footer(
+      app,
       "Examples:\n"
       "  kvspan report results\n"
       "  kvspan report results -o page.html\n"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan run: one prompt, one answer.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "base/fail.h"
@@ -69,17 +68,18 @@ Action setup_run(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
   add_model_flag(app, flags->model);
   add_text_flags(app, flags->prompt, "-p,--prompt");
-  app.add_option("--system,--system-prompt", flags->system, "System message")->type_name("TEXT");
-  app.add_flag("--raw", flags->raw, "Continue the text as it is, without the chat template");
+  add_text(app, "--system,--system-prompt", flags->system, "System message", "TEXT");
+  add_switch(app, "--raw", flags->raw, "Continue the text as it is, without the chat template");
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
   add_json_flag(app, flags->json);
-  app.add_option("--track", flags->track,
-                 "Hold every step against exact attention (slow) and write the errors of each "
-                 "layer as JSON lines, beside bounds where the recipe says certify=on")
-      ->type_name("FILE");
-  app.footer(
+  add_text(app, "--track", flags->track,
+           "Hold every step against exact attention (slow) and write the errors of each "
+           "layer as JSON lines, beside bounds where the recipe says certify=on",
+           "FILE");
+  set_footer(
+      app,
       "Examples:\n"
       "  kvspan run -m smollm2 -p \"Why is the sky blue?\" --temp 0\n"
       "  kvspan run -m smollm2 -f report.txt --system \"Summarise the text.\" -n 200\n"

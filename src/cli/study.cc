@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan study: the falsification suite of the low-rank hypothesis.
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <limits>
 #include <map>
@@ -276,9 +275,9 @@ Action setup_study(CLI::App& app) {
   auto flags = std::make_shared<StudyFlags>();
   add_model_flag(app, flags->task.model);
   add_thread_flags(app, flags->task.model);
-  app.add_option("-o,--out", flags->folder, "Folder of the study; one that is there is continued")
-      ->type_name("DIR");
-  app.add_flag("--quick", flags->quick, "One window of 768 tokens and fewer recipes: minutes");
+  add_text(app, "-o,--out", flags->folder, "Folder of the study; one that is there is continued",
+           "DIR");
+  add_switch(app, "--quick", flags->quick, "One window of 768 tokens and fewer recipes: minutes");
   add_measured_text_flag(app, flags->file);
   add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 0, 1 << 24, "0: the mode's");
   add_integer(app, "--windows", flags->windows, "Windows to read at most", 0, 1 << 20,
@@ -286,16 +285,16 @@ Action setup_study(CLI::App& app) {
   add_weights_flag(app, flags->task.weights);
   add_integer(app, "-s,--seed", flags->task.seed, "Seed of resampling", 0,
               std::numeric_limits<std::uint32_t>::max());
-  app.add_flag("--restart", flags->restart, "Forget what the folder holds and begin anew");
-  app.add_flag("--dry-run", flags->dry_run, "List units, recipes and tokens to read, and stop");
-  app.footer(
-      "Examples:\n"
-      "  kvspan study -m smollm2 -o study --quick\n"
-      "  kvspan study -m smollm2 -o study -f wiki.test.raw --weights f16 -t 16\n"
-      "  kvspan study -m smollm2 --dry-run\n"
-      "Every unit is written when it is done: after Ctrl-C the same command goes on. "
-      "docs/study.md\n"
-      "says how verdicts are reached, docs/formats/study.md what the folder holds.");
+  add_switch(app, "--restart", flags->restart, "Forget what the folder holds and begin anew");
+  add_switch(app, "--dry-run", flags->dry_run, "List units, recipes and tokens to read, and stop");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan study -m smollm2 -o study --quick\n"
+             "  kvspan study -m smollm2 -o study -f wiki.test.raw --weights f16 -t 16\n"
+             "  kvspan study -m smollm2 --dry-run\n"
+             "Every unit is written when it is done: after Ctrl-C the same command goes on. "
+             "docs/study.md\n"
+             "says how verdicts are reached, docs/formats/study.md what the folder holds.");
   return [flags] { return run_study(*flags); };
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan tokenize: a text as token ids.
-#include <CLI/CLI.hpp>
 
 #include "base/fail.h"
 #include "cli/command.h"
@@ -54,15 +53,16 @@ Action setup_tokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
   add_model_flag(app, flags->model);
   add_text_flags(app, flags->text, "text");
-  app.add_flag("--pieces", flags->pieces, "One token a line, with its text");
-  app.add_flag("--special", flags->special, "Special tokens written out (<|im_end|>) are tokens");
-  app.add_flag("--no-bos", flags->no_bos, "Leave out the begin-of-text token");
+  add_switch(app, "--pieces", flags->pieces, "One token a line, with its text");
+  add_switch(app, "--special", flags->special,
+             "Special tokens written out (<|im_end|>) are tokens");
+  add_switch(app, "--no-bos", flags->no_bos, "Leave out the begin-of-text token");
   add_json_flag(app, flags->json);
-  app.footer(
-      "Examples:\n"
-      "  kvspan tokenize -m smollm2 \"Hello world\"\n"
-      "  kvspan tokenize -m smollm2 --pieces --special \"<|im_start|>user\"\n"
-      "  kvspan tokenize -m stories260k --json - -f story.txt\n");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan tokenize -m smollm2 \"Hello world\"\n"
+             "  kvspan tokenize -m smollm2 --pieces --special \"<|im_start|>user\"\n"
+             "  kvspan tokenize -m stories260k --json - -f story.txt\n");
   return [flags] { return tokenize(*flags); };
 }
 

@@ -102,7 +102,8 @@ Action setup_verify(CLI::App& app) {
              "bits, and what remains is the engines' own difference",
              {"file", "f32"});
   add_json_flag(app, flags->json);
-  app.footer(
+  set_footer(
+      app,
       "Examples:\n"
       "  kvspan verify -m smollm2 --weights f32\n"
       "  kvspan verify -m gemma3 --tokens 1500 --compare 1000\n"

@@ -8,7 +8,7 @@
 namespace kvspan {
 namespace {
 
-const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
+const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 std::vector<Token> some_tokens(std::size_t count) {
   std::vector<Token> tokens(count);

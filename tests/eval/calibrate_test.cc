@@ -23,7 +23,7 @@ using Row = RecordingCache::Row;
 constexpr std::int32_t kSkip = 16;
 
 std::string data(const std::string& name) {
-  return std::string(KVSPAN_SOURCE_DIR) + "/data/" + name;
+  return std::string(KVSPAN_SOURCE_DIR "/data/") + name;
 }
 std::unique_ptr<Engine> load(const std::string& name, std::int32_t block = 48) {
   auto engine = Engine::load(data(name), {2, block});

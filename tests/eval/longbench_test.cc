@@ -16,7 +16,7 @@ namespace {
 
 nlohmann::json fixture(const std::string& name) {
   const auto bytes =
-      read_file(std::string(KVSPAN_SOURCE_DIR) + "/tests/eval/fixtures/longbench/" + name).value();
+      read_file(std::string(KVSPAN_SOURCE_DIR "/tests/eval/fixtures/longbench/") + name).value();
   return nlohmann::json::parse(
       std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }

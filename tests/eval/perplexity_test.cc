@@ -18,7 +18,7 @@
 namespace kvspan::testing {
 namespace {
 
-const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
+const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 class PerplexityTest : public ::testing::Test {
  protected:
@@ -27,7 +27,7 @@ class PerplexityTest : public ::testing::Test {
     ASSERT_TRUE(engine) << engine.error().message;
     engine_ = std::move(*engine);
     const auto bytes =
-        read_file(std::string(KVSPAN_SOURCE_DIR) + "/data/text/tinystories_head.txt").value();
+        read_file(std::string(KVSPAN_SOURCE_DIR "/data/text/tinystories_head.txt")).value();
     const auto tokenizer = Tokenizer::open(kModel).value();
     windows_ = cut_windows(*tokenizer, {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                            {.length = 512, .most = 3, .least = 0})

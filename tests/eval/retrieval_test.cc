@@ -20,7 +20,7 @@ namespace kvspan::testing {
 namespace {
 
 std::string task_file(const std::string& name) {
-  const auto bytes = read_file(std::string(KVSPAN_SOURCE_DIR) + "/data/tasks/" + name).value();
+  const auto bytes = read_file(std::string(KVSPAN_SOURCE_DIR "/data/tasks/") + name).value();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

@@ -14,14 +14,14 @@
 namespace kvspan::testing {
 namespace {
 
-const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
+const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 class StudyMeasureTest : public ::testing::Test {
  protected:
   void SetUp() override {
     engine_ = std::move(*Engine::load(kModel, {2, 64}));
     const auto bytes =
-        read_file(std::string(KVSPAN_SOURCE_DIR) + "/data/text/tinystories_head.txt").value();
+        read_file(std::string(KVSPAN_SOURCE_DIR "/data/text/tinystories_head.txt")).value();
     const auto tokenizer = Tokenizer::open(kModel).value();
     windows_ = cut_windows(*tokenizer, {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                            {.length = 384, .most = 1, .least = 0})

@@ -18,7 +18,7 @@
 namespace kvspan::testing {
 namespace {
 
-const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
+const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 class TextTasksTest : public ::testing::Test {
  protected:

@@ -15,8 +15,8 @@
 namespace kvspan::testing {
 namespace {
 
-const std::string kStories = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
-const std::string kFixture = std::string(KVSPAN_SOURCE_DIR) + "/data/fixtures/llama.gguf";
+const std::string kStories = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
+const std::string kFixture = std::string(KVSPAN_SOURCE_DIR "/data/fixtures/llama.gguf");
 
 std::unique_ptr<Engine> load(const std::string& path) {
   auto engine = Engine::load(path, {1, 64});

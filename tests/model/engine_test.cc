@@ -17,7 +17,7 @@
 namespace kvspan::testing {
 namespace {
 
-const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
+const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 class StoriesTest : public ::testing::Test {
  protected:
@@ -35,7 +35,7 @@ class StoriesTest : public ::testing::Test {
     return std::move(*cache);
   }
   std::vector<Token> story_tokens(std::size_t count) {
-    std::ifstream in(std::string(KVSPAN_SOURCE_DIR) + "/data/text/tinystories_head.txt");
+    std::ifstream in(std::string(KVSPAN_SOURCE_DIR "/data/text/tinystories_head.txt"));
     std::stringstream text;
     text << in.rdbuf();
     auto tokens = tokenizer_->encode(text.str(), {}).value();

@@ -9,7 +9,7 @@
 namespace kvspan::testing {
 namespace {
 
-const std::string kModel = std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf";
+const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 class GenerateTest : public ::testing::Test {
  protected:

@@ -18,7 +18,7 @@ struct ReferenceLogits {
 };
 
 inline std::string fixture_path(const std::string& file) {
-  return std::string(KVSPAN_SOURCE_DIR) + "/data/fixtures/" + file;
+  return std::string(KVSPAN_SOURCE_DIR "/data/fixtures/") + file;
 }
 
 inline ReferenceLogits read_reference_logits(const std::string& name) {

@@ -13,7 +13,7 @@ namespace kvspan::testing {
 namespace {
 
 std::string data_file(const std::string& name) {
-  return std::string(KVSPAN_SOURCE_DIR) + "/data/tokenizers/" + name;
+  return std::string(KVSPAN_SOURCE_DIR "/data/tokenizers/") + name;
 }
 
 std::string text_of(const std::string& path) {
@@ -51,7 +51,7 @@ class TokenVectors : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TokenVectors, EqualLlamaCpp) {
   // The build unpacks the vocabularies, which are kept compressed.
-  auto tokenizer = Tokenizer::open(std::string(KVSPAN_VOCABULARIES) + "/" + GetParam() + ".gguf");
+  auto tokenizer = Tokenizer::open(std::string(KVSPAN_VOCABULARIES "/") + GetParam() + ".gguf");
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;
   const auto inputs = vector_inputs();
   const auto outputs = vector_outputs(GetParam());
@@ -74,8 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, TokenVectors,
                          });
 
 TEST(Tokenizer, BytesDecodeToTheText) {
-  auto tokenizer =
-      Tokenizer::open(std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf");
+  auto tokenizer = Tokenizer::open(std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf"));
   ASSERT_TRUE(tokenizer);
   const std::string text = "Grüße, 世界! \xf0\x9f\x8c\xb2";
   const auto tokens = (*tokenizer)->encode(text, {.add_special = false}).value();
@@ -83,8 +82,7 @@ TEST(Tokenizer, BytesDecodeToTheText) {
 }
 
 TEST(Tokenizer, InvalidUtf8NamesTheByte) {
-  auto tokenizer =
-      Tokenizer::open(std::string(KVSPAN_SOURCE_DIR) + "/data/models/stories260K.gguf");
+  auto tokenizer = Tokenizer::open(std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf"));
   ASSERT_TRUE(tokenizer);
   const auto tokens = (*tokenizer)
                           ->encode(

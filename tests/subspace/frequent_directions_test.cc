@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "linalg/subspaces.h"
+#include "tests/linalg/eigen_oracle.h"
 #include "tests/subspace/fixture.h"
-#include "tests/subspace/oracle.h"
 #include "tests/subspace/streams.h"
 
 namespace kvspan {
@@ -95,10 +95,10 @@ TEST(FrequentDirections, RowsNotShrunkYetCount) {
   for (std::size_t n = 0; n <= 8; ++n) {
     // Up to 2l rows nothing is lost: the basis is that of the rows themselves.
     EXPECT_EQ(tracker->delta(), 0.0);
-    const Eigen::MatrixXd seen = dense(A.top(n));
+    const MatrixD seen = dense(A.top(n));
     for (std::size_t r = 0; r <= 8; ++r) {
       const Basis basis = tracker->basis(r);
-      const double best = r < n ? squared_singular_values(seen)[Eigen::Index(r)] : 0.0;
+      const double best = r < n ? squared_singular_values(seen)[r] : 0.0;
       EXPECT_NEAR(left_out(seen, basis.rows.view()), best, 1e-5) << n << " rows, rank " << r;
       EXPECT_NEAR(tracker->certificate(r).bound(), best, 1e-5 * std::max(1.0, best) * 8);
       EXPECT_LE(orthonormality_defect(basis.rows.view()), 1e-6);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "linalg/subspaces.h"
-#include "tests/subspace/oracle.h"
+#include "tests/linalg/eigen_oracle.h"
 #include "tests/subspace/streams.h"
 
 namespace kvspan {
@@ -18,10 +18,11 @@ std::unique_ptr<GramTracker> make(std::size_t d, const GramOptions& options = {}
 }
 
 // Rows times the root of what decay and weight leave of them.
-Eigen::MatrixXd decayed(const Matrix& rows, std::span<const float> weights, double decay) {
-  Eigen::MatrixXd A = dense(rows.view(), weights);
-  for (Eigen::Index i = 0; i < A.rows(); ++i) {
-    A.row(i) *= std::sqrt(std::pow(decay, static_cast<double>(A.rows() - 1 - i)));
+MatrixD decayed(const Matrix& rows, std::span<const float> weights, double decay) {
+  MatrixD A = dense(rows.view(), weights);
+  for (std::size_t i = 0; i < A.rows(); ++i) {
+    const double root = std::sqrt(std::pow(decay, static_cast<double>(A.rows() - 1 - i)));
+    for (std::size_t j = 0; j < A.cols(); ++j) A(i, j) *= root;
   }
   return A;
 }
@@ -34,8 +35,8 @@ std::vector<float> random_weights(std::size_t n, std::uint64_t seed) {
 }
 
 // n terms in f64, each with a handful of roundings.
-double noise_of(const Eigen::MatrixXd& A) {
-  return static_cast<double>(A.rows() + 100) * 0x1p-52 * A.squaredNorm();
+double noise_of(const MatrixD& A) {
+  return static_cast<double>(A.rows() + 100) * 0x1p-52 * squared_norm(A);
 }
 
 TEST(GramTracker, HoldsTheDecayedWeightedGram) {
@@ -45,17 +46,16 @@ TEST(GramTracker, HoldsTheDecayedWeightedGram) {
         const auto weights = random_weights(stream.rows.rows(), d);
         auto tracker = make(stream.rows.cols(), {.decay = decay});
         ASSERT_TRUE(tracker->update(stream.rows.view(), weights));
-        const Eigen::MatrixXd A = decayed(stream.rows, weights, decay);
-        const Eigen::MatrixXd expected = A.transpose() * A;
+        const MatrixD A = decayed(stream.rows, weights, decay);
+        const MatrixD expected = product(transposed(A), A);
         const MatrixD G = tracker->gram();
         const double bound = noise_of(A);
         for (std::size_t i = 0; i < G.rows(); ++i) {
           for (std::size_t j = 0; j < G.cols(); ++j) {
-            ASSERT_NEAR(G(i, j), expected(Eigen::Index(i), Eigen::Index(j)), bound)
-                << stream.name << " decay " << decay;
+            ASSERT_NEAR(G(i, j), expected(i, j), bound) << stream.name << " decay " << decay;
           }
         }
-        EXPECT_NEAR(tracker->energy(), A.squaredNorm(), bound) << stream.name;
+        EXPECT_NEAR(tracker->energy(), squared_norm(A), bound) << stream.name;
       }
     }
   }
@@ -71,28 +71,28 @@ TEST(GramTracker, CentredHoldsTheScatterAboutTheMean) {
   for (const double decay : {1.0, 0.97}) {
     auto tracker = make(12, {.decay = decay, .centred = true});
     ASSERT_TRUE(tracker->update(rows.view(), weights));
-    Eigen::VectorXd mean = Eigen::VectorXd::Zero(12);
+    std::vector<double> mean(12);
     double total = 0.0;
-    const Eigen::MatrixXd A = dense(rows.view());
+    const MatrixD A = dense(rows.view());
     std::vector<double> w(200);
     for (std::size_t i = 0; i < 200; ++i) {
       w[i] = weights[i] * std::pow(decay, static_cast<double>(199 - i));
-      mean += w[i] * A.row(Eigen::Index(i)).transpose();
+      for (std::size_t j = 0; j < 12; ++j) mean[j] += w[i] * A(i, j);
       total += w[i];
     }
-    mean /= total;
-    Eigen::MatrixXd scatter = Eigen::MatrixXd::Zero(12, 12);
+    for (double& m : mean) m /= total;
+    MatrixD centred = A;  // rows off the mean, times the root of their weight
     for (std::size_t i = 0; i < 200; ++i) {
-      const Eigen::VectorXd x = A.row(Eigen::Index(i)).transpose() - mean;
-      scatter += w[i] * x * x.transpose();
+      for (std::size_t j = 0; j < 12; ++j) centred(i, j) = std::sqrt(w[i]) * (A(i, j) - mean[j]);
     }
+    const MatrixD scatter = product(transposed(centred), centred);
     EXPECT_NEAR(tracker->weight(), total, 1e-12 * total);
     const MatrixD G = tracker->gram();
     const double bound = 1e-11 * tracker->energy();
     for (std::size_t i = 0; i < 12; ++i) {
-      EXPECT_NEAR(tracker->mean()[i], mean[Eigen::Index(i)], 1e-12 * 20.0);
+      EXPECT_NEAR(tracker->mean()[i], mean[i], 1e-12 * 20.0);
       for (std::size_t j = 0; j < 12; ++j) {
-        EXPECT_NEAR(G(i, j), scatter(Eigen::Index(i), Eigen::Index(j)), bound);
+        EXPECT_NEAR(G(i, j), scatter(i, j), bound);
       }
     }
   }
@@ -114,12 +114,12 @@ TEST(GramTracker, TheBasisIsTheBestAndTheCertificateTight) {
     const std::size_t d = stream.rows.cols();
     auto tracker = make(d);
     ASSERT_TRUE(tracker->update(stream.rows.view()));
-    const Eigen::MatrixXd A = dense(stream.rows.view());
-    const Eigen::VectorXd squared = squared_singular_values(A);
+    const MatrixD A = dense(stream.rows.view());
+    const std::vector<double> squared = squared_singular_values(A);
     for (const std::size_t r : {std::size_t{0}, std::size_t{2}, d / 2, d}) {
       const double lost = left_out(A, tracker->basis(r).rows.view());
       const SubspaceCertificate certificate = tracker->certificate(r);
-      const double best = Eigen::Index(r) < squared.size() ? squared[Eigen::Index(r)] : 0.0;
+      const double best = r < squared.size() ? squared[r] : 0.0;
       EXPECT_LE(lost, certificate.bound() + noise_of(A)) << stream.name;
       // No more above the optimum than f32 makes of it: 2 sqrt(r) 2^-24 of |A| in the root.
       const double most = std::sqrt(best) + 2e-6 * std::sqrt(squared[0]);

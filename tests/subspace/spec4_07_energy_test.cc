@@ -7,7 +7,7 @@
 #include "linalg/qr.h"
 #include "subspace/energy_rank.h"
 #include "subspace/residual.h"
-#include "tests/subspace/oracle.h"
+#include "tests/linalg/eigen_oracle.h"
 #include "tests/subspace/streams.h"
 
 namespace kvspan {
@@ -15,29 +15,26 @@ namespace {
 
 constexpr double kUnit = 0x1p-24;
 
-// The exact squared residual of x against the row space of B.
-double exact_residual(const Eigen::VectorXd& x, const Eigen::MatrixXd& Q) {
-  return (x - Q * (Q.transpose() * x)).squaredNorm();
+// The exact squared residual of x [d, 1] against the span of the columns of Q.
+double exact_residual(const MatrixD& x, const MatrixD& Q) {
+  return squared_norm(sum(x, -1.0, product(Q, product(transposed(Q), x))));
 }
 
-// An orthonormal basis in f64 of the row space of B.
-Eigen::MatrixXd span_of(MatrixView B) {
-  const Eigen::MatrixXd Bt = dense(B).transpose();
-  return Eigen::HouseholderQR<Eigen::MatrixXd>(Bt).householderQ() *
-         Eigen::MatrixXd::Identity(Bt.rows(), Bt.cols());
+// An orthonormal basis in f64 of the row space of B, as columns.
+MatrixD span_of(MatrixView B) {
+  return householder_qr(transposed(dense(B))).Q;
 }
 
 // Rounding the rows of B and c to f32 moves Bx by at most (sqrt(r) + 1) 2^-24 |x| in all, hence
 // |Bx|^2 by twice that times |Bx|; for r <= 16: 10 2^-24 = 6e-7 at the very worst. The direct
 // branch sees a vector off by 2 (sqrt(r) + 1) 2^-24 |x|.
-void expect_residual(std::span<const float> x, MatrixView B, const Eigen::MatrixXd& Q,
+void expect_residual(std::span<const float> x, MatrixView B, const MatrixD& Q,
                      const std::string& name) {
   std::vector<float> c(B.shape[0]);
   const double found = project(x, B, c);
-  const Eigen::VectorXd exact_x =
-      Eigen::Map<const Eigen::VectorXf>(x.data(), Eigen::Index(x.size())).cast<double>();
+  const MatrixD exact_x = transposed(dense(MatrixView(x.data(), {1, x.size()})));
   const double exact = exact_residual(exact_x, Q);
-  const double whole = exact_x.squaredNorm();
+  const double whole = squared_norm(exact_x);
   const double turn = (std::sqrt(static_cast<double>(c.size())) + 1.0) * kUnit;
   EXPECT_GE(found, 0.0) << name;
   if (exact > 2.0 * kCancellationGuard * whole) {
@@ -59,7 +56,7 @@ TEST(Spec4_07, TheEnergyIdentityHoldsOnEveryStream) {
         if (r == 0 || r > 16) continue;
         Random random(r);
         const Matrix B = *orthonormal_rows(gaussian_rows(r, dim, random).view());
-        const Eigen::MatrixXd Q = span_of(B.view());
+        const MatrixD Q = span_of(B.view());
         for (std::size_t i = 0; i < stream.rows.rows(); ++i) {
           expect_residual({stream.rows.row(i), dim}, B.view(), Q, stream.name);
         }
@@ -74,7 +71,7 @@ TEST(Spec4_07, SmallResidualsAreNotLostToCancellation) {
   Random random(7);
   const std::size_t d = 48, r = 12;
   const Matrix B = *orthonormal_rows(gaussian_rows(r, d, random).view());
-  const Eigen::MatrixXd Q = span_of(B.view());
+  const MatrixD Q = span_of(B.view());
   for (int power = 1; power <= 9; ++power) {
     for (const double scale : {1e-3, 1.0, 1e3}) {
       for (int repeat = 0; repeat < 50; ++repeat) {
