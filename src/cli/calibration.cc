@@ -25,7 +25,7 @@ namespace {
 
 // Of weighing layers.
 constexpr std::int32_t kWeighedWindow = 768;
-constexpr std::size_t kWeighedWindows = 4;
+constexpr std::size_t kWeighedWindows = 2;
 constexpr double kWeighedBits = 1.0;
 
 void announce(const Choice& choice, const Engine& engine) {
