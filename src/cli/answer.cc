@@ -56,15 +56,18 @@ Result<Answer> answer_prompt(Session& session, std::span<const Token> prompt, Sa
     if (!status) answer.generation.reason = StopReason::kCancelled;
   }
   answer.read_seconds = reading.seconds();
-  answer.read_tokens = static_cast<std::size_t>(cache.tokens()) - held;
+  // A cache that Ctrl-C met in the middle of a step may be empty now.
+  const auto holds = static_cast<std::size_t>(cache.tokens());
+  answer.read_tokens = holds > held ? holds - held : 0;
 
   if (answer.generation.reason != StopReason::kCancelled) {
-    const std::int32_t before = cache.tokens();
     const Stopwatch decoding;
     KVSPAN_TRY(answer.generation,
                generate(*session.engine, *session.tokenizer, cache, sampler, options, stream));
     answer.decode_seconds = decoding.seconds();
-    answer.decoded_tokens = static_cast<std::size_t>(cache.tokens() - before);
+    // All tokens but the last have been read, too.
+    answer.decoded_tokens =
+        answer.generation.tokens.empty() ? 0 : answer.generation.tokens.size() - 1;
   }
   measure_cache(session, answer);
   return answer;

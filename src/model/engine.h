@@ -78,7 +78,7 @@ class Engine {
 
   // One pass over at most options().block tokens in all, each sequence named at most once. On
   // failure (a token outside the vocabulary, no memory, `cancel` set) the caches hold what they
-  // held before.
+  // held before, but for methods that have packed tokens of the step: these are empty then.
   Status decode(std::span<const BatchPart> batch);
   // Rows follow the batch: one for a part that asks for its last token, as many as tokens for kAll.
   std::int32_t logit_rows() const noexcept;
@@ -86,7 +86,8 @@ class Engine {
   std::span<const float> logits(std::int32_t row) const noexcept;
 
   // Reads `tokens` in blocks; afterwards logits(0) are those of the last. `progress` is called with
-  // the number of tokens read so far. On failure or cancellation the blocks already read stay.
+  // the number of tokens read so far. On failure or cancellation the blocks already read stay,
+  // unless decode had to empty the cache.
   Status prefill(KvCache& cache, std::span<const Token> tokens,
                  const std::function<void(std::size_t)>& progress = nullptr);
 

@@ -277,6 +277,7 @@ class BandsOracle : public ::testing::TestWithParam<Case> {
     const Case& c = GetParam();
     BandsOptions options;
     options.joint = c.joint;
+    options.quantizer = BandsQuantizer::kUniform;  // as the oracle's
     options.bits = c.bits;
     options.key_bits = c.key_bits;
     options.value_bits = c.value_bits;
