@@ -78,8 +78,8 @@ void add_thread_flags(CLI::App& app, ModelFlags& flags);
 Status apply_cpu_level(const ModelFlags& flags);
 // -t, --cpu-level, -c, --cache
 void add_engine_flags(CLI::App& app, ModelFlags& flags);
-// What answers are made with unless told otherwise: a little above 2 bits, whose KL from the full
-// cache was .0036 on a window of SmolLM2 (docs/methods/bands.md).
+// What answers are made with unless told otherwise: between 2 and 2.5 bits, whose KL from the full
+// cache was .0046 and .0016 on SmolLM2 (docs/methods/bands.md).
 inline constexpr std::string_view kDefaultRecipe = "bands:bits=2.25";
 // After add_engine_flags: --cache has that default, where the model has a calibration.
 void add_default_recipe(CLI::App& app, ModelFlags& flags);

@@ -11,7 +11,8 @@
 namespace kvspan {
 namespace {
 
-constexpr std::array<double, 4> kSizes{0.9, 1.0, 1.12, 1.25};
+// Of the step for a Gaussian: larger ones reach the tails that others have.
+constexpr std::array<double, 7> kSizes{0.9, 1.0, 1.12, 1.25, 1.5, 1.8, 2.2};
 constexpr std::size_t kMostSamples = 1024;
 
 // Whether the component at a stored place follows the trellis.
