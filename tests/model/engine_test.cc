@@ -191,9 +191,15 @@ class FailingCache final : public WrappedCache {
   }
   Status truncate(std::int32_t n) override {
     truncated_to = n;
+    if (!goes_back) return Error{ErrorCode::kInvalidArgument, "cannot go back"};
     return WrappedCache::truncate(n);
   }
+  void clear() override {
+    cleared = true;
+    WrappedCache::clear();
+  }
   std::int32_t truncated_to = -1;
+  bool goes_back = true, cleared = false;
 };
 
 TEST_F(StoriesTest, AFailingCacheEndsTheStepWithItsError) {
@@ -204,6 +210,18 @@ TEST_F(StoriesTest, AFailingCacheEndsTheStepWithItsError) {
   EXPECT_EQ(status.error().code, ErrorCode::kOutOfBudget);
   EXPECT_EQ(status.error().message, "the budget is spent");
   EXPECT_EQ(cache.truncated_to, 0);
+}
+
+// Layers that hold different tokens are of no use, and the first failure is the one to tell.
+TEST_F(StoriesTest, AFailingCacheThatCannotGoBackIsEmptied) {
+  FailingCache cache(engine_->cache_shape());
+  cache.goes_back = false;
+  const auto story = story_tokens(20);
+  const Status status = engine_->prefill(cache, story);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "the budget is spent");
+  EXPECT_TRUE(cache.cleared);
+  EXPECT_EQ(cache.tokens(), 0);
 }
 
 }  // namespace
