@@ -211,8 +211,8 @@ Status Engine::decode(std::span<const BatchPart> batch) {
   impl.last = graph;
   if (finished && !impl.run.error) return {};
 
-  // Layers before the failing one hold the new rows, later ones do not: take them all back, or, with
-  // a method that cannot, all there is: layers that hold different tokens are of no use.
+  // Layers before the failing one hold the new rows, later ones do not: take them all back, or,
+  // with a method that cannot, all there is: layers that hold different tokens are of no use.
   for (const SequenceRows& rows : impl.run.sequences) {
     const std::int32_t before = impl.run.positions[static_cast<std::size_t>(rows.begin)];
     if (!rows.cache->truncate(before)) rows.cache->clear();

@@ -49,10 +49,10 @@ std::optional<std::int64_t> as_int(gguf_type type, const void* at, std::size_t i
 
 }  // namespace
 
-Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path, Pages pages) {
+Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
   auto file = std::unique_ptr<GgufFile>(new GgufFile);
   file->path_ = path;
-  KVSPAN_CHECK_OK(file->map(path, pages));
+  KVSPAN_CHECK_OK(file->map(path));
   KVSPAN_CHECK_OK(file->place_tensors());
   return file;
 }
@@ -64,7 +64,7 @@ GgufFile::~GgufFile() {
   if (mapping_ != nullptr) munmap(mapping_, bytes_);
 }
 
-Status GgufFile::map(const std::string& path, Pages pages) {
+Status GgufFile::map(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
@@ -82,8 +82,7 @@ Status GgufFile::map(const std::string& path, Pages pages) {
     return fail(ErrorCode::kCorruptData, "'{}' is not a GGUF file (it does not start with 'GGUF')",
                 path);
   }
-  const int ahead = pages == Pages::kAhead ? MAP_POPULATE : 0;
-  mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED | ahead, fd, 0);
+  mapping_ = mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd, 0);
   const int map_errno = errno;
   ::close(fd);
   if (mapping_ == MAP_FAILED) {
@@ -240,11 +239,27 @@ Result<ggml_tensor*> GgufFile::require_tensor(const std::string& name, std::int6
   return tensor;
 }
 
-Result<ggml_tensor*> GgufFile::require_matrix(const std::string& name, std::int64_t ne0,
-                                              std::int64_t ne1) {
+Result<Matrix> GgufFile::require_matrix(const std::string& name, std::int64_t ne0,
+                                        std::int64_t ne1) {
   KVSPAN_TRY(ggml_tensor * mapped, require_tensor(name, ne0, ne1));
-  ggml_tensor* copy = repacker_.repack(mapped);
-  return copy != nullptr ? copy : mapped;
+  const Matrix matrix = repacker_.repack(mapped);
+  if (matrix.weight == mapped) {
+    advise(mapped, /*inner=*/false, MADV_POPULATE_READ);
+  } else {
+    advise(mapped, /*inner=*/true, MADV_DONTNEED);
+  }
+  return matrix;
+}
+
+// A system that does not know the advice reads pages when they are used: slower at first, not
+// wrong.
+void GgufFile::advise(const ggml_tensor* tensor, bool inner, int advice) const noexcept {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor->data);
+  const std::uintptr_t end = begin + ggml_nbytes(tensor);
+  const std::uintptr_t first = inner ? (begin + page - 1) / page * page : begin / page * page;
+  const std::uintptr_t last = inner ? end / page * page : end;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
 }
 
 }  // namespace kvspan

@@ -23,10 +23,7 @@ namespace kvspan {
 
 class GgufFile {
  public:
-  // When pages of weights are brought into memory, where they count as the process's.
-  enum class Pages { kAhead, kWhenRead };
-  static Result<std::unique_ptr<GgufFile>> open(const std::string& path,
-                                                Pages pages = Pages::kAhead);
+  static Result<std::unique_ptr<GgufFile>> open(const std::string& path);
   ~GgufFile();
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
@@ -53,8 +50,9 @@ class GgufFile {
   Result<ggml_tensor*> require_tensor(const std::string& name, std::int64_t ne0,
                                       std::int64_t ne1 = 1) const;
   // As require_tensor, for a matrix that is only multiplied with: in the layout that is fastest on
-  // this processor (model/repack.h), for the life of the file.
-  Result<ggml_tensor*> require_matrix(const std::string& name, std::int64_t ne0, std::int64_t ne1);
+  // this processor (model/repack.h), for the life of the file. Its pages of the file are in memory
+  // afterwards where it is used from there, and do not count as the process's where it is a copy.
+  Result<Matrix> require_matrix(const std::string& name, std::int64_t ne0, std::int64_t ne1);
   std::size_t tensor_bytes() const noexcept { return tensor_bytes_; }
   // In the file's order.
   std::vector<const ggml_tensor*> all_tensors() const;
@@ -63,7 +61,9 @@ class GgufFile {
 
  private:
   GgufFile() = default;
-  Status map(const std::string& path, Pages pages);
+  Status map(const std::string& path);
+  // madvise for the whole pages that hold the tensor; `inner`: no other tensor's.
+  void advise(const ggml_tensor* tensor, bool inner, int advice) const noexcept;
   Status place_tensors();
 
   std::string path_;

@@ -38,8 +38,10 @@ ggml_tensor* GraphBuilder::norm(ggml_tensor* x, const Norm& norm) const {
 }
 
 ggml_tensor* GraphBuilder::linear(ggml_tensor* x, const Linear& linear) const {
-  x = ggml_mul_mat(ctx_, linear.weight, x);
-  return linear.bias == nullptr ? x : ggml_add(ctx_, x, linear.bias);
+  const auto& [weight, offsets] = linear.matrix;
+  ggml_tensor* y = ggml_mul_mat(ctx_, weight, x);
+  if (offsets != nullptr) y = offsets->add(ctx_, y, x);
+  return linear.bias == nullptr ? y : ggml_add(ctx_, y, linear.bias);
 }
 
 ggml_tensor* GraphBuilder::heads(ggml_tensor* x, std::int32_t dim, std::int32_t count) const {

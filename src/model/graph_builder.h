@@ -10,12 +10,13 @@
 
 #include "model/attention_node.h"
 #include "model/model_config.h"
+#include "model/repack.h"
 
 namespace kvspan {
 
 struct Linear {
-  ggml_tensor* weight = nullptr;  // [in, out]
-  ggml_tensor* bias = nullptr;    // [out], or null
+  Matrix matrix;
+  ggml_tensor* bias = nullptr;  // [out], or null
 };
 
 struct Norm {

@@ -6,11 +6,11 @@
 namespace kvspan {
 namespace {
 
-// Whether ggml multiplies matrices of this type and shape in the layout of `type`.
+// Whether ggml multiplies matrices of this type and shape in the layout.
 bool multiplies(ggml_backend_dev_t device, ggml_backend_buffer_type_t layout,
-                const ggml_tensor* matrix) {
+                const ggml_tensor* matrix, ggml_type type) {
   ggml_context* ctx = ggml_init({4 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
-  ggml_tensor* weight = ggml_new_tensor_2d(ctx, matrix->type, matrix->ne[0], matrix->ne[1]);
+  ggml_tensor* weight = ggml_new_tensor_2d(ctx, type, matrix->ne[0], matrix->ne[1]);
   ggml_tensor* product =
       ggml_mul_mat(ctx, weight, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, matrix->ne[0], 512));
   // The question is asked of a tensor that lies in such memory; an empty buffer will do.
@@ -37,22 +37,42 @@ Repacker::Repacker() {
 
 Repacker::~Repacker() = default;
 
-ggml_tensor* Repacker::repack(const ggml_tensor* matrix) {
+ggml_backend_buffer_type_t Repacker::layout_of(const ggml_tensor* matrix, ggml_type type) const {
   for (ggml_backend_buffer_type_t layout : layouts_) {
-    if (!multiplies(device_, layout, matrix)) continue;
-    std::unique_ptr<ggml_context, Free> ctx(
-        ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    ggml_tensor* copy = ggml_new_tensor_2d(ctx.get(), matrix->type, matrix->ne[0], matrix->ne[1]);
-    ggml_set_name(copy, matrix->name);
-    std::unique_ptr<ggml_backend_buffer, Free> buffer(
-        ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), layout));
-    if (!buffer) return nullptr;
-    ggml_backend_tensor_set(copy, matrix->data, 0, ggml_nbytes(matrix));
-    tensors_.push_back(std::move(ctx));
-    buffers_.push_back(std::move(buffer));
-    return copy;
+    if (multiplies(device_, layout, matrix, type)) return layout;
   }
   return nullptr;
+}
+
+ggml_tensor* Repacker::copy(const ggml_tensor* matrix, ggml_type type, const void* data,
+                            ggml_backend_buffer_type_t layout) {
+  std::unique_ptr<ggml_context, Free> ctx(
+      ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+  ggml_tensor* copy = ggml_new_tensor_2d(ctx.get(), type, matrix->ne[0], matrix->ne[1]);
+  ggml_set_name(copy, matrix->name);
+  std::unique_ptr<ggml_backend_buffer, Free> buffer(
+      ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), layout));
+  if (!buffer) return nullptr;
+  ggml_backend_tensor_set(copy, data, 0, ggml_nbytes(copy));
+  tensors_.push_back(std::move(ctx));
+  buffers_.push_back(std::move(buffer));
+  return copy;
+}
+
+Matrix Repacker::repack(ggml_tensor* matrix) {
+  if (ggml_backend_buffer_type_t layout = layout_of(matrix, matrix->type)) {
+    ggml_tensor* weight = copy(matrix, matrix->type, matrix->data, layout);
+    return {weight != nullptr ? weight : matrix};
+  }
+  if (!BlockOffsets::fits(matrix)) return {matrix};
+  ggml_backend_buffer_type_t layout = layout_of(matrix, GGML_TYPE_Q4_0);
+  if (layout == nullptr) return {matrix};
+  std::vector<std::byte> rest(ggml_row_size(GGML_TYPE_Q4_0, ggml_nelements(matrix)));
+  auto offsets = std::make_unique<const BlockOffsets>(matrix, rest.data());
+  ggml_tensor* weight = copy(matrix, GGML_TYPE_Q4_0, rest.data(), layout);
+  if (weight == nullptr) return {matrix};
+  offsets_.push_back(std::move(offsets));
+  return {weight, offsets_.back().get()};
 }
 
 }  // namespace kvspan

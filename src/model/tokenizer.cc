@@ -42,7 +42,7 @@ Tokenizer::~Tokenizer() = default;
 Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
   // Checked by our own reader first: its errors name what is wrong with the file. The weights,
   // which an engine may have mapped already, stay where they are.
-  KVSPAN_TRY(const auto file, GgufFile::open(path, GgufFile::Pages::kWhenRead));
+  KVSPAN_TRY(const auto file, GgufFile::open(path));
   KVSPAN_TRY(const std::string architecture, file->require_string("general.architecture"));
   std::array<llama_model_kv_override, 2> overrides{};
   llama_model_params params = llama_model_default_params();

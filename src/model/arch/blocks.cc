@@ -32,7 +32,7 @@ std::string layer_name(int layer, const char* name) {
 Result<Linear> load_linear(GgufFile& file, const std::string& name, std::int32_t in,
                            std::int32_t out, Bias bias) {
   Linear linear;
-  KVSPAN_TRY(linear.weight, file.require_matrix(name + ".weight", in, out));
+  KVSPAN_TRY(linear.matrix, file.require_matrix(name + ".weight", in, out));
   const bool present = file.find_tensor(name + ".bias") != nullptr;
   if (bias == Bias::kRequired || (bias == Bias::kOptional && present)) {
     KVSPAN_TRY(linear.bias, file.require_tensor(name + ".bias", out));
@@ -94,7 +94,7 @@ Result<SelfAttention> SelfAttention::load(GgufFile& file, const ModelConfig& con
 
 ggml_tensor* SelfAttention::build(const GraphBuilder& graph, int layer, ggml_tensor* x) const {
   ggml_tensor *q = nullptr, *k = nullptr, *v = nullptr;
-  if (fused.weight != nullptr) {
+  if (fused.matrix.weight != nullptr) {
     ggml_tensor* all = graph.linear(x, fused);
     const std::int64_t query_width = std::int64_t{shape.query_heads} * shape.key_dim;
     const std::int64_t key_width = std::int64_t{shape.kv_heads} * shape.key_dim;
