@@ -36,45 +36,42 @@ struct Output {
   bool adds;
 };
 
-// Merges the chunks of a block of rows in their order and writes the rows.
-void write_rows(const BandsCode& code, const BandsCut& cut, std::int32_t block, const float* states,
-                const Output& out, std::vector<float>& memory) {
+// Merges the chunks of row r of a block in their order and writes the row.
+void write_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, std::int32_t r,
+               const float* states, const Output& out, std::vector<float>& memory) {
   const std::int32_t rows = cut.rows_of(block);
   const std::size_t state_floats = state_stride(cut, code);
   const auto places = static_cast<std::size_t>(code.places());
   const auto dim = static_cast<std::size_t>(code.value_dim());
-  memory.resize(places + dim);
+  memory.assign(places + dim, 0.0f);
   float* const c = memory.data();
   float* const row = c + places;
-  for (std::int32_t r = 0; r < rows; ++r) {
-    SoftmaxState whole;
-    float half = 0.0f;
-    std::fill_n(c, places, 0.0f);
-    for (std::int32_t k = 0; k < cut.chunks; ++k) {
-      const float* state = states + static_cast<std::size_t>(k) * state_floats;
-      const MergeFactors f = merge_into(whole, {state[r], state[rows + r]});
-      const float* o = state + 3 * rows + static_cast<std::size_t>(r) * places;
-      half = half * f.kept + state[2 * rows + r] * f.added;
-      for (std::size_t i = 0; i < places; ++i) c[i] = c[i] * f.kept + o[i] * f.added;
-    }
-    const auto [head, position, query_head] = cut.row(block, r);
-    const float inverse = whole.sum > 0.0f ? 1.0f / whole.sum : 0.0f;
-    for (std::size_t i = 0; i < places; ++i) {
-      c[i] = code.steps()[i] * (c[i] + 0.5f * half) * inverse;
-    }
-    const float* b = code.value_rows(head);
-    const float* mean = code.value_mean(head);
-    for (std::size_t j = 0; j < dim; ++j, b += places) {
-      row[j] = (whole.sum > 0.0f ? mean[j] : 0.0f) + dot(b, c, places);
-    }
-    float* to = out.rows.row(position, query_head);
-    float* lse = out.lse.row(position) + query_head;
-    if (out.adds) {
-      merge_row(row, whole.log_sum_exp(), dim, to, lse);
-    } else {
-      std::copy_n(row, dim, to);
-      *lse = whole.log_sum_exp();
-    }
+  SoftmaxState whole;
+  float half = 0.0f;
+  for (std::int32_t k = 0; k < cut.chunks; ++k) {
+    const float* state = states + static_cast<std::size_t>(k) * state_floats;
+    const MergeFactors f = merge_into(whole, {state[r], state[rows + r]});
+    const float* o = state + 3 * rows + static_cast<std::size_t>(r) * places;
+    half = half * f.kept + state[2 * rows + r] * f.added;
+    for (std::size_t i = 0; i < places; ++i) c[i] = c[i] * f.kept + o[i] * f.added;
+  }
+  const auto [head, position, query_head] = cut.row(block, r);
+  const float inverse = whole.sum > 0.0f ? 1.0f / whole.sum : 0.0f;
+  for (std::size_t i = 0; i < places; ++i) {
+    c[i] = code.steps()[i] * (c[i] + 0.5f * half) * inverse;
+  }
+  const float* b = code.value_rows(head);
+  const float* mean = code.value_mean(head);
+  for (std::size_t j = 0; j < dim; ++j, b += places) {
+    row[j] = (whole.sum > 0.0f ? mean[j] : 0.0f) + dot(b, c, places);
+  }
+  float* to = out.rows.row(position, query_head);
+  float* lse = out.lse.row(position) + query_head;
+  if (out.adds) {
+    merge_row(row, whole.log_sum_exp(), dim, to, lse);
+  } else {
+    std::copy_n(row, dim, to);
+    *lse = whole.log_sum_exp();
   }
 }
 
@@ -121,15 +118,20 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     float* state = cut.chunks > 1 ? scratch.partials() + static_cast<std::size_t>(i) * state_floats
                                   : runner.state();
     runner.run(block, chunk, state);
-    if (cut.chunks == 1) write_rows(values.code(), cut, block, state, output, memory);
+    for (std::int32_t r = 0; cut.chunks == 1 && r < cut.rows_of(block); ++r) {
+      write_row(values.code(), cut, block, r, state, output, memory);
+    }
   }
   team.barrier();
   if (cut.chunks == 1) return {};
-  for (int block; (block = team.take()) < cut.row_blocks;) {
-    write_rows(values.code(), cut, block,
-               scratch.partials() + static_cast<std::size_t>(block) *
-                                        static_cast<std::size_t>(cut.chunks) * state_floats,
-               output, memory);
+  // Row by row, as often there is but one block.
+  const std::int32_t block_rows = cut.rows_of(0);
+  for (int i; (i = team.take()) < cut.positions * cut.query_heads;) {
+    const std::int32_t block = i / block_rows;
+    write_row(values.code(), cut, block, i % block_rows,
+              scratch.partials() + static_cast<std::size_t>(block) *
+                                       static_cast<std::size_t>(cut.chunks) * state_floats,
+              output, memory);
   }
   team.barrier();
   return {};
