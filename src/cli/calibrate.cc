@@ -112,7 +112,7 @@ Action setup_calibrate(CLI::App& app) {
   add_choice(
       app, "--layer-weights", flags->layer_weights,
       "What errors of each layer cost: those that come with kvspan for this model, else "
-      "measured (auto), measured, the longer part of the work, measured thoroughly, on five times "
+      "measured (auto), measured, the longer part of the work, measured thoroughly, on four times "
       "as much text, or none: bands then takes all layers alike",
       {"auto", "measure", "thorough", "none"});
   add_text(app, "-o,--output", flags->output,
