@@ -26,7 +26,7 @@ ln -sfn /usr/include/fmt "$build/include/fmt"  # alone: other headers there are 
 ln -sfn "$root" "$build/root"                  # ninja's paths may not hold spaces
 flags_of() {
   case $1 in
-    *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c" \
+    *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c" \
                       "-Wno-uninitialized -Wno-maybe-uninitialized" ;;
     *_avx2.cc) echo "-mavx2 -mfma -mf16c" ;;
     *_neon.cc) echo "-march=armv8.2-a+fp16+dotprod" ;;
