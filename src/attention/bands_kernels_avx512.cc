@@ -109,40 +109,39 @@ template <int R, int T>
   });
 }
 
-template <int R>
-void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, std::int32_t first, const float* gains,
-                const float* means, std::ptrdiff_t mean_stride, float* scores,
-                std::ptrdiff_t score_stride) noexcept {
-  const std::int8_t* rounded =
-      queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
-  const float* scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales;
-  __m512 total[R];
-  for (int r = 0; r < R; ++r) total[r] = _mm512_set1_ps(queries.offsets[first + r]);
-  for (std::size_t w = 0; w < runs.size(); ++w) {
-    __m512i sum[R][1];
-    dots<R, 1>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, 0, runs[w].quads,
-               rounded + 4 * runs[w].first_quad, queries.stride, sum);
-    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      const __m512 scale = _mm512_set1_ps(scales[r * kBandScales + static_cast<int>(w)]);
-      total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);
-    });
-  }
-  const __m512 gain = _mm512_loadu_ps(gains);
-  for (int r = 0; r < R; ++r) {
-    const __m512 mean = _mm512_loadu_ps(means + r * mean_stride);
-    _mm512_storeu_ps(scores + r * score_stride, _mm512_fmadd_ps(gain, total[r], mean));
-  }
-}
-
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, const float* means,
            std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
-  in_even_blocks<kDotRows>(queries.rows, [&]<int R>(std::int32_t r) {
-    score_rows<R>(codes, runs, queries, r, gains,
-                  means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
-                  scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
-  });
+  in_even_blocks<kDotRows>(
+      queries.rows, [&]<int R>(std::ptrdiff_t first) __attribute__((noinline)) {
+        // Copies: bytes that are written could be what is captured.
+        const std::int8_t* const tile = codes;
+        const std::ptrdiff_t stride = queries.stride, from_stride = mean_stride,
+                             to_stride = score_stride;
+        const std::int8_t* const rounded = queries.rounded + first * stride;
+        const float* scales = queries.scales + first * kBandScales;
+        const float* const offsets = queries.offsets + first;
+        __m512 total[R];
+        detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+          total[r] = _mm512_set1_ps(offsets[r]);
+        });
+        for (const auto& [quad, quads] : runs) {
+          __m512i sum[R][1];
+          dots<R, 1>(tile + std::ptrdiff_t{quad} * 64, 0, quads, rounded + 4 * quad, stride, sum);
+          detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+            const __m512 scale = _mm512_set1_ps(scales[r * kBandScales]);
+            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);
+          });
+          ++scales;
+        }
+        const __m512 gain = _mm512_loadu_ps(gains);
+        const float* const from = means + first * from_stride;
+        float* const to = scores + first * to_stride;
+        detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+          const __m512 mean = _mm512_loadu_ps(from + r * from_stride);
+          _mm512_storeu_ps(to + r * to_stride, _mm512_fmadd_ps(gain, total[r], mean));
+        });
+      });
 }
 
 template <int R, int T>
@@ -259,10 +258,10 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
     const bool whole = half - k >= 16;
     const __mmask16 there = whole ? 0xffff : 0xff;
     __m512 even[R], odd[R];
-    for (int r = 0; r < R; ++r) {
+    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       even[r] = _mm512_set1_ps(sums[r * row + 2 * pairs]);
       odd[r] = _mm512_setzero_ps();
-    }
+    });
     const float* turn = means.turns() + k;
     for (std::ptrdiff_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
       const __m512 c = _mm512_maskz_loadu_ps(there, turn);
@@ -273,7 +272,7 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
       });
     }
     const __m512i back = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    for (int r = 0; r < R; ++r) {
+    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       float* const middle = to + r * stride + half;
       _mm512_mask_storeu_ps(middle + k, there, _mm512_add_ps(even[r], odd[r]));
       const __m512 before = _mm512_permutexvar_ps(back, _mm512_sub_ps(even[r], odd[r]));
@@ -282,7 +281,7 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
       } else {
         _mm256_storeu_ps(middle - k - 8, _mm512_extractf32x8_ps(before, 1));
       }
-    }
+    });
   }
 }
 
