@@ -13,6 +13,7 @@
 
 #include "attention/bands_kernels.h"
 #include "attention/bands_kernels_body.h"
+#include "base/unrolled.h"
 
 namespace kvspan {
 namespace {
@@ -56,7 +57,7 @@ inline __mmask16 first_of_16(std::int32_t n) noexcept {
 
 template <int R, int T>
 [[gnu::always_inline]] inline void clear(__m512i (&sum)[R][T]) noexcept {
-  detail::unrolled<R * T>([&]<int k>() __attribute__((always_inline)) {
+  unrolled<R * T>([&]<int k>() __attribute__((always_inline)) {
     sum[k / T][k % T] = _mm512_setzero_si512();
   });
 }
@@ -90,20 +91,19 @@ template <int R, int T>
     raise<R>(queries + 4 * first, stride, n, raised);
     for (std::int32_t q = 0; q < n; ++q, codes += 64) {
       __m512i c[T];
-      detail::unrolled<T>([&]<int i>() __attribute__((always_inline)) {
+      unrolled<T>([&]<int i>() __attribute__((always_inline)) {
         c[i] = _mm512_loadu_si512(codes + i * tile_stride);
         add_dots(added[0][i], _mm512_set1_epi8(-128), c[i]);
       });
-      detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         const __m512i query = four_everywhere(raised[r] + 4 * q);
-        detail::unrolled<T>([&]<int i>() __attribute__((always_inline)) {
-          add_dots(sum[r][i], query, c[i]);
-        });
+        unrolled<T>([&]<int i>()
+                        __attribute__((always_inline)) { add_dots(sum[r][i], query, c[i]); });
       });
     }
   }
-  detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-    detail::unrolled<T>([&]<int i>() __attribute__((always_inline)) {
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    unrolled<T>([&]<int i>() __attribute__((always_inline)) {
       sum[r][i] = _mm512_sub_epi32(sum[r][i], added[0][i]);
     });
   });
@@ -122,13 +122,12 @@ void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
         const float* scales = queries.scales + first * kBandScales;
         const float* const offsets = queries.offsets + first;
         __m512 total[R];
-        detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-          total[r] = _mm512_set1_ps(offsets[r]);
-        });
+        unrolled<R>([&]<int r>()
+                        __attribute__((always_inline)) { total[r] = _mm512_set1_ps(offsets[r]); });
         for (const auto& [quad, quads] : runs) {
           __m512i sum[R][1];
           dots<R, 1>(tile + std::ptrdiff_t{quad} * 64, 0, quads, rounded + 4 * quad, stride, sum);
-          detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+          unrolled<R>([&]<int r>() __attribute__((always_inline)) {
             const __m512 scale = _mm512_set1_ps(scales[r * kBandScales]);
             total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);
           });
@@ -137,7 +136,7 @@ void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
         const __m512 gain = _mm512_loadu_ps(gains);
         const float* const from = means + first * from_stride;
         float* const to = scores + first * to_stride;
-        detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+        unrolled<R>([&]<int r>() __attribute__((always_inline)) {
           const __m512 mean = _mm512_loadu_ps(from + r * from_stride);
           _mm512_storeu_ps(to + r * to_stride, _mm512_fmadd_ps(gain, total[r], mean));
         });
@@ -150,9 +149,9 @@ void project_tiles(const std::int8_t* matrix, std::int32_t quads, const float* f
                    std::ptrdiff_t to_stride) noexcept {
   __m512i sum[R][T];
   dots<R, T>(matrix, static_cast<std::ptrdiff_t>(quads) * 64, quads, vectors, stride, sum);
-  detail::unrolled<T>([&]<int i>() __attribute__((always_inline)) {
+  unrolled<T>([&]<int i>() __attribute__((always_inline)) {
     const __m512 factor = _mm512_loadu_ps(factors + 16 * i);
-    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       _mm512_storeu_ps(to + r * to_stride + 16 * i,
                        _mm512_mul_ps(factor, _mm512_cvtepi32_ps(sum[r][i])));
     });
@@ -209,14 +208,14 @@ template <int R>
   for (std::int32_t i = 0; i < tiles; ++i, codes += tile_stride, weights += weight_stride) {
     __m512i c[4];
     by_tokens(codes, there, c);
-    detail::unrolled<4>([&]<int k>() __attribute__((always_inline)) {
-      detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    unrolled<4>([&]<int k>() __attribute__((always_inline)) {
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         add_dots(sum[r][0], four_everywhere(weights + 16 * r + 4 * k), c[k]);
       });
     });
   }
   const __mmask16 places = first_of_16(4 * there);
-  detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
     float* const to = out + r * out_stride;
     __m512 before = _mm512_maskz_loadu_ps(places, to);
     if (kept != nullptr) before = _mm512_mul_ps(before, _mm512_set1_ps(kept[r]));
@@ -258,7 +257,7 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
     const bool whole = half - k >= 16;
     const __mmask16 there = whole ? 0xffff : 0xff;
     __m512 even[R], odd[R];
-    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       even[r] = _mm512_set1_ps(sums[r * row + 2 * pairs]);
       odd[r] = _mm512_setzero_ps();
     });
@@ -266,13 +265,13 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
     for (std::ptrdiff_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
       const __m512 c = _mm512_maskz_loadu_ps(there, turn);
       const __m512 s = _mm512_maskz_loadu_ps(there, turn + half);
-      detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         even[r] = _mm512_fmadd_ps(c, _mm512_set1_ps(sums[r * row + j]), even[r]);
         odd[r] = _mm512_fmadd_ps(s, _mm512_set1_ps(sums[r * row + pairs + j]), odd[r]);
       });
     }
     const __m512i back = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       float* const middle = to + r * stride + half;
       _mm512_mask_storeu_ps(middle + k, there, _mm512_add_ps(even[r], odd[r]));
       const __m512 before = _mm512_permutexvar_ps(back, _mm512_sub_ps(even[r], odd[r]));

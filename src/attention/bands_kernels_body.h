@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 
 #include "attention/bands_kernels.h"
 
@@ -22,16 +21,6 @@ template <int... kSizes, class Use>
     for (; r + R <= rows; r += R) use.template operator()<R>(r);
   };
   (some.template operator()<kSizes>(), ...);
-}
-
-// use.template operator()<k>() for k < N. Loops are unrolled too late for arrays of sums to stay in
-// registers.
-template <int N, class Use>
-[[gnu::always_inline]] inline void unrolled(const Use& use) noexcept {
-  [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
-    (use.template operator()<k>(), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
 }
 
 // sums[t] = codes [quads][16][4] . query

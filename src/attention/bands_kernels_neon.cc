@@ -23,14 +23,23 @@ template <int kLane>
   sum = x;
 }
 
+// use.template operator()<k>() for k < N. Loops are unrolled too late for arrays of sums to stay in
+// registers.
+template <int N, class Use>
+[[gnu::always_inline]] inline void unrolled(const Use& use) noexcept {
+  [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
+    (use.template operator()<k>(), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
 template <int kLane, int R>
 [[gnu::always_inline]] inline void add_quad(const std::int8_t* codes, const int8x16_t (&query)[R],
                                             int32x4_t (&sum)[R][4]) noexcept {
-  detail::unrolled<4>([&]<int i>() __attribute__((always_inline)) {
+  unrolled<4>([&]<int i>() __attribute__((always_inline)) {
     const int8x16_t four = vld1q_s8(codes + 16 * i);
-    detail::unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      add_dot<kLane>(sum[r][i], four, query[r]);
-    });
+    unrolled<R>([&]<int r>()
+                    __attribute__((always_inline)) { add_dot<kLane>(sum[r][i], four, query[r]); });
   });
 }
 
@@ -131,7 +140,7 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
       float32x4_t a[R], b[R];
       for (int r = 0; r < R; ++r) a[r] = vld1q_f32(sums + r * row + j);
       for (int r = 0; r < R; ++r) b[r] = vld1q_f32(sums + r * row + pairs + j);
-      detail::unrolled<4>([&]<int kLane>() __attribute__((always_inline)) {
+      unrolled<4>([&]<int kLane>() __attribute__((always_inline)) {
         const float32x4_t c0 = vld1q_f32(turn), c1 = vld1q_f32(turn + 4);
         const float32x4_t s0 = vld1q_f32(turn + half), s1 = vld1q_f32(turn + half + 4);
         for (int r = 0; r < R; ++r) {

@@ -24,21 +24,14 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
       return avx2;
     }
     case CpuLevel::kAvx512: {
-      static const BandsKernels avx512{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512};
+      static const BandsKernels avx512{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512,
+                                       detail::kBandsReadAvx512};
       return avx512;
     }
 #endif
     default:
       return detail::kBandsKernelsRef;
   }
-}
-
-const BandsReads* bands_reads(CpuLevel level) noexcept {
-#if defined(__x86_64__)
-  if (level == CpuLevel::kAvx512) return &detail::kBandsReadsAvx512;
-#endif
-  (void)level;
-  return nullptr;
 }
 
 Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
@@ -52,7 +45,6 @@ Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
   BandsLayout layout;
   layout.kernels_ = &bands_kernels(cpu_level());
   layout.trellis_ = &trellis_reads(cpu_level());
-  layout.reads_ = bands_reads(cpu_level());
   layout.quantizer_ = quantizer;
   layout.components_ = bits.size();
   auto& order = layout.order_;
@@ -98,13 +90,14 @@ void BandsLayout::unpack(const std::uint8_t* tile, std::int8_t* out) const noexc
   std::array<std::uint8_t, kBandCodes> history{};
   for (const Run& run : runs_) {
     std::int8_t* const to = out + run.first * kBandCodes;
+    const std::uint8_t* const from = tile + run.offset;
     const auto width = static_cast<std::size_t>(run.width);
     const bool trellis = quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits;
-    if (trellis && reads_ != nullptr) {
-      (*reads_)[width](tile + run.offset, run.count, history.data(), to);
+    if (trellis && kernels_->read[width] != nullptr) {
+      kernels_->read[width](from, run.count, history.data(), to);
       continue;
     }
-    kernels_->unpack[width](tile + run.offset, run.count, to);
+    kernels_->unpack[width](from, run.count, to);
     if (trellis) (*trellis_)[width](to, run.count, history.data());
   }
 }

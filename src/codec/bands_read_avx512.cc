@@ -93,7 +93,7 @@ void read(const std::uint8_t* packed, std::size_t quads, std::uint8_t* history,
 const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx512 = {
     nullptr, unpack<1>, unpack<2>, unpack<3>, unpack<4>, unpack<5>, unpack<6>, nullptr, unpack<8>};
 
-const BandsReads kBandsReadsAvx512 = {nullptr, read<1>, read<2>, read<3>,
-                                      read<4>, read<5>, read<6>};
+const BandsKernels::Reads kBandsReadAvx512 = {nullptr, read<1>, read<2>, read<3>,
+                                              read<4>, read<5>, read<6>};
 
 }  // namespace kvspan::detail
