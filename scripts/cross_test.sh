@@ -38,7 +38,9 @@ launcher=$(command -v ccache || true)
   echo 'rule cc'
   echo "  command = $launcher $compiler -std=c++20 -O1 -Wall -Wextra -Wshadow -Werror \$flags" \
        "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -Iroot/include -Iroot/src -Iroot" \
-       "-isystem include -isystem $gtest/include -I$gtest -c \$in -o \$out"
+       "-isystem include -isystem $gtest/include -I$gtest -MD -MF \$out.d -c \$in -o \$out"
+  echo '  deps = gcc'
+  echo '  depfile = $out.d'
   echo 'rule link'
   echo "  command = $compiler \$in -o \$out -lpthread"
   objects=
