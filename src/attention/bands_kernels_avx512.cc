@@ -124,9 +124,10 @@ void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
         __m512 total[R];
         unrolled<R>([&]<int r>()
                         __attribute__((always_inline)) { total[r] = _mm512_set1_ps(offsets[r]); });
-        for (const auto& [quad, quads] : runs) {
+        for (const BandsCode::ScaleRun& run : runs) {
           __m512i sum[R][1];
-          dots<R, 1>(tile + std::ptrdiff_t{quad} * 64, 0, quads, rounded + 4 * quad, stride, sum);
+          const std::ptrdiff_t quad = run.first_quad;
+          dots<R, 1>(tile + 64 * quad, 0, run.quads, rounded + 4 * quad, stride, sum);
           unrolled<R>([&]<int r>() __attribute__((always_inline)) {
             const __m512 scale = _mm512_set1_ps(scales[r * kBandScales]);
             total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);

@@ -38,6 +38,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       runs.push_back({q, n});
     }
     ASSERT_LE(runs.size(), std::size_t(kBandScales));
+    std::vector<BandsCode::ScaleRun> one = {{0, quads}};
     for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
       std::vector<std::int8_t> codes(places * 16 * 4), queries(n * places), weights(n * 48);
@@ -59,9 +60,11 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       };
       const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
       using Kernels = const BandsAttentionKernels&;
-      same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
-        kernels.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, to, 20);
-      });
+      for (const auto* some : {&runs, &one}) {
+        same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
+          kernels.score(codes.data(), *some, asked, factors.data(), offsets.data(), 0, to, 20);
+        });
+      }
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
         same(std::vector<float>(n * places, 8.0f), [&](Kernels kernels, float* to) {
           kernels.weigh(codes.data(), 3, quads, weights.data(), rows, factor, scales.data(), to);
