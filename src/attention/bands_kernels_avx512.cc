@@ -248,8 +248,7 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   });
 }
 
-// What row r makes of the mean, `positions` (16, or 8 at the end) of them after the middle and as
-// many before it.
+// 16 positions after the middle and 16 before it at a time, or the last 8.
 template <int R>
 void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
                std::ptrdiff_t stride) noexcept {
