@@ -26,7 +26,7 @@ ln -sfn /usr/include/fmt "$build/include/fmt"  # alone: other headers there are 
 ln -sfn "$root" "$build/root"                  # ninja's paths may not hold spaces
 flags_of() {
   case $1 in
-    *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c" \
+    *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c" \
                       "-Wno-uninitialized -Wno-maybe-uninitialized" ;;
     *_avx2.cc) echo "-mavx2 -mfma -mf16c" ;;
     *_neon.cc) echo "-march=armv8.2-a+fp16+dotprod" ;;
@@ -38,7 +38,9 @@ launcher=$(command -v ccache || true)
   echo 'rule cc'
   echo "  command = $launcher $compiler -std=c++20 -O1 -Wall -Wextra -Wshadow -Werror \$flags" \
        "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -Iroot/include -Iroot/src -Iroot" \
-       "-isystem include -isystem $gtest/include -I$gtest -c \$in -o \$out"
+       "-isystem include -isystem $gtest/include -I$gtest -MD -MF \$out.d -c \$in -o \$out"
+  echo '  deps = gcc'
+  echo '  depfile = $out.d'
   echo 'rule link'
   echo "  command = $compiler \$in -o \$out -lpthread"
   objects=

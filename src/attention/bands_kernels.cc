@@ -12,7 +12,8 @@ const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)
   if (level == CpuLevel::kNeon || level == CpuLevel::kNeonI8mm) return detail::kBandsAttentionNeon;
 #elif defined(__x86_64__)
-  if (level == CpuLevel::kAvx2 || level == CpuLevel::kAvx512) return detail::kBandsAttentionAvx2;
+  if (level == CpuLevel::kAvx2) return detail::kBandsAttentionAvx2;
+  if (level == CpuLevel::kAvx512) return detail::kBandsAttentionAvx512;
 #endif
   (void)level;
   return detail::kBandsAttentionRef;

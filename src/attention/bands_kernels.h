@@ -66,6 +66,7 @@ namespace detail {
 extern const BandsAttentionKernels kBandsAttentionRef;
 extern const BandsAttentionKernels kBandsAttentionNeon;
 extern const BandsAttentionKernels kBandsAttentionAvx2;
+extern const BandsAttentionKernels kBandsAttentionAvx512;
 }  // namespace detail
 
 }  // namespace kvspan

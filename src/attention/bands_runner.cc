@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "attention/item.h"
+#include "base/memory.h"
 #include "cache/rope.h"
 
 namespace kvspan {
@@ -40,9 +41,11 @@ struct BandsRunner::Places {
   float* next;
   std::size_t used = 0;
 
+  // From whole cache lines on: a register of AVX-512 is one, and tiles are whole ones.
   float* floats(std::size_t count) {
+    constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
     float* const here = next == nullptr ? nullptr : next + used;
-    used += (count + 3) / 4 * 4;
+    used += (count + kLine - 1) / kLine * kLine;
     return here;
   }
   std::int8_t* codes(std::size_t count) {

@@ -33,7 +33,7 @@ std::vector<CpuLevel> detect() {
     levels.push_back(CpuLevel::kAvx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni")) {
+        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) {
       levels.push_back(CpuLevel::kAvx512);
     }
   }

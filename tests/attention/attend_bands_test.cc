@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/certificate.h"
+#include "base/cpu_level.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "cache/bands_residuals.h"
@@ -245,21 +246,27 @@ TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
     Problem p = random_problem(tiles, n, joint, anchor, random);
     if (trial % 7 == 3) p.layer.window = 40;
     const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
-    const Attended got = attend(p);
+    std::vector<Attended> of_levels;
+    for (const CpuLevel level : available_cpu_levels()) {
+      ASSERT_TRUE(force_cpu_level(level));
+      of_levels.push_back(attend(p));
+    }
     Expected expected(p);
     for (std::size_t at = 0; at < std::size_t(n) * heads; ++at) {
       expected.attend(p, at / heads, at % heads);
-      if (!expected.sees) {
-        EXPECT_EQ(got.lse[at], -std::numeric_limits<float>::infinity());
-        continue;
-      }
-      // Queries, the matrix that moves them and what it gives in 8 bits each: a logit is off by
-      // about 1/254 of |q| |c| / sqrt(places) for each; weights in 7 bits: 1/254 of the largest.
-      // Both times the size of a value. Keys that are rebuilt are off by f32 alone: 1e-7 of some
-      // hundred products whose sum is below 100.
-      EXPECT_NEAR(got.lse[at], expected.lse, anchor < 0 ? 1e-3 : 0.08) << trial;
-      for (std::size_t j = 0; j < d; ++j) {
-        EXPECT_NEAR(got.out[at * d + j], expected.out[j], 0.04 * expected.spread) << trial;
+      for (const Attended& got : of_levels) {
+        if (!expected.sees) {
+          EXPECT_EQ(got.lse[at], -std::numeric_limits<float>::infinity());
+          continue;
+        }
+        // Queries, the matrix that moves them and what it gives in 8 bits each: a logit is off by
+        // about 1/254 of |q| |c| / sqrt(places) for each; weights in 7 bits: 1/254 of the largest.
+        // Both times the size of a value. Keys that are rebuilt are off by f32 alone: 1e-7 of some
+        // hundred products whose sum is below 100.
+        EXPECT_NEAR(got.lse[at], expected.lse, anchor < 0 ? 1e-3 : 0.08) << trial;
+        for (std::size_t j = 0; j < d; ++j) {
+          EXPECT_NEAR(got.out[at * d + j], expected.out[j], 0.04 * expected.spread) << trial;
+        }
       }
     }
   }

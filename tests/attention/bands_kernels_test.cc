@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels of bands at this processor's level against the plain loops and against
+// The integer kernels of bands at every level of this processor against the plain loops and against
 // double.
 #include "attention/bands_kernels.h"
 
@@ -16,11 +16,19 @@
 namespace kvspan {
 namespace {
 
+// Of the levels of this processor, the plain loops first.
+std::vector<const BandsAttentionKernels*> kernels_of_all_levels() {
+  std::vector<const BandsAttentionKernels*> all;
+  for (const CpuLevel level : available_cpu_levels()) {
+    all.push_back(&bands_attention_kernels(level));
+  }
+  return all;
+}
+
 // Factors are powers of two and sums stay below 2^23, so that every order of them gives the same
 // bits.
 TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
   Random random(22);
-  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
   const BandsAttentionKernels& plain = detail::kBandsAttentionRef;
   const auto power = [&] { return std::ldexp(1.0f, -int(random.below(3))); };
   for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
@@ -30,36 +38,44 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       runs.push_back({q, n});
     }
     ASSERT_LE(runs.size(), std::size_t(kBandScales));
-    for (std::int32_t rows = 1; rows <= 19; ++rows) {
+    std::vector<BandsCode::ScaleRun> one = {{0, quads}};
+    for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
-      std::vector<std::int8_t> codes(places * 16 * 3), queries(n * places), weights(n * 48);
+      std::vector<std::int8_t> codes(places * 16 * 4), queries(n * places), weights(n * 48);
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
       for (auto& x : weights) x = std::int8_t(random.below(128));
-      std::vector<float> scales(n * kBandScales), offsets(n + 16), kept(n), factors(48);
+      std::vector<float> scales(n * kBandScales), offsets(n + 16), kept(n), factors(64);
       for (auto* some : {&scales, &offsets, &kept, &factors}) {
         for (float& x : *some) x = power();
       }
-      const auto same = [](const std::vector<float>& a, const auto& call) {
-        std::vector<float> b = a, c = a;
-        call(b.data(), c.data());
-        EXPECT_EQ(b, c);
+      const auto same = [&](const std::vector<float>& a, const auto& call) {
+        std::vector<float> c = a;
+        call(plain, c.data());
+        for (const CpuLevel level : available_cpu_levels()) {
+          std::vector<float> b = a;
+          call(bands_attention_kernels(level), b.data());
+          EXPECT_EQ(b, c) << name_of(level);
+        }
       };
       const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
-      same(std::vector<float>(n * 20, 3.0f), [&](float* b, float* c) {
-        kernels.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, b, 20);
-        plain.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, c, 20);
-      });
-      same(std::vector<float>(n * places, 8.0f), [&](float* b, float* c) {
-        kernels.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), b);
-        plain.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), c);
-      });
-      same(std::vector<float>(n * 50), [&](float* b, float* c) {
-        kernels.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4, rows, b,
-                        50);
-        plain.project(codes.data(), 3, quads, factors.data(), queries.data(), quads * 4, rows, c,
-                      50);
-      });
+      using Kernels = const BandsAttentionKernels&;
+      for (const auto* some : {&runs, &one}) {
+        same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
+          kernels.score(codes.data(), *some, asked, factors.data(), offsets.data(), 0, to, 20);
+        });
+      }
+      for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
+        same(std::vector<float>(n * places, 8.0f), [&](Kernels kernels, float* to) {
+          kernels.weigh(codes.data(), 3, quads, weights.data(), rows, factor, scales.data(), to);
+        });
+      }
+      for (const std::int32_t tiles : {2, 4}) {
+        same(std::vector<float>(n * 66), [&](Kernels kernels, float* to) {
+          kernels.project(codes.data(), tiles, quads, factors.data(), queries.data(), quads * 4,
+                          rows, to, 66);
+        });
+      }
     }
   }
 }
@@ -75,7 +91,7 @@ TEST(BandsKernels, KernelsOfEveryLevelRoundToTheNearest) {
       EXPECT_NEAR(unit * to[i], double{x[i]}, 0.50005 * unit) << i << " of " << x.size();
     }
   };
-  for (const auto* kernels : {&bands_attention_kernels(cpu_level()), &detail::kBandsAttentionRef}) {
+  for (const BandsAttentionKernels* kernels : kernels_of_all_levels()) {
     for (const std::int32_t count : {4, 12, 16, 20, 64, 288}) {
       std::vector<float> x(static_cast<std::size_t>(count));
       std::vector<std::int8_t> to(x.size());
@@ -144,8 +160,7 @@ TEST(BandsKernels, KernelsOfEveryLevelMeetTheMean) {
       means.fold(rope, r % heads, u.data() + std::size_t(r) * d,
                  sums.data() + std::ptrdiff_t(r) * means.sums());
     }
-    for (const auto* kernels :
-         {&bands_attention_kernels(cpu_level()), &detail::kBandsAttentionRef}) {
+    for (const BandsAttentionKernels* kernels : kernels_of_all_levels()) {
       std::vector<float> got(std::size_t(rows * block));
       kernels->means(means, sums.data(), rows, got.data(), block);
       for (std::int32_t i = 0; i < rows * block; ++i) {

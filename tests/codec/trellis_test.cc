@@ -97,6 +97,29 @@ TEST(Trellis, FindsThePathOfLeastErrorAmongAll) {
   }
 }
 
+// From odd addresses, and from any history.
+TEST(Trellis, PackedCodesAreReadAsUnpackedOnesAreAtEveryLevel) {
+  Random random(73);
+  at_every_level([&](CpuLevel level) {
+    const BandsKernels::Reads& reads = bands_kernels(level).read;
+    if (reads[1] == nullptr) return;  // this level unpacks first
+    for (std::size_t width = 1; width <= kTrellisMaxBits; ++width) {
+      for (const std::size_t quads : {1u, 2u, 7u}) {
+        std::vector<std::uint8_t> packed(1 + quads * 8 * width), history(kBandCodes);
+        for (auto& byte : packed) byte = static_cast<std::uint8_t>(random.below(256));
+        for (auto& byte : history) byte = static_cast<std::uint8_t>(random.below(256));
+        std::vector<std::int8_t> expected(quads * kBandCodes), got(expected.size());
+        auto after = history;
+        detail::kBandsKernelsRef.unpack[width](packed.data() + 1, quads, expected.data());
+        detail::kTrellisReadsRef[width](expected.data(), quads, after.data());
+        reads[width](packed.data() + 1, quads, history.data(), got.data());
+        ASSERT_EQ(got, expected) << width << " bits, " << quads << " quads";
+        ASSERT_EQ(history, after) << width << " bits, " << quads << " quads";
+      }
+    }
+  });
+}
+
 TEST(Trellis, TilesUnpackToWhatTheCodesOfEachTokenStandForAtEveryLevel) {
   Random random(72);
   at_every_level([&](CpuLevel) {

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes times bytes by VPDPBUSD, 64 products an instruction, which takes one side unsigned: of
+// scores and projections the queries raised by 128, for which 128 times the codes' sums are taken
+// off again, one more product for all rows; of weighted sums the weights, which have no sign. A
+// register is a quad of a tile, so that lanes are tokens. An instruction takes five cycles and two
+// start in each, so ten sums or more are under way at once; more rows share what is loaded.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "attention/bands_kernels.h"
+#include "attention/bands_kernels_body.h"
+#include "base/unrolled.h"
+
+namespace kvspan {
+namespace {
+
+constexpr int kDotRows = 18;  // sums; beside them codes and their sum
+constexpr int kMeanRows = 9;  // x 2 sums
+constexpr int kTogether = 3;  // tiles of a matrix, for few rows
+constexpr int kFewRows = 5;   // x 3 sums
+constexpr int kChunk = 64;    // quads of queries that are raised at once
+
+// use.template operator()<R>(first) for blocks of at most kMost of the rows, of nearly equal sizes.
+template <int kMost, class Use>
+inline void in_even_blocks(std::int32_t rows, const Use& use) noexcept {
+  for (std::int32_t r = 0, blocks = (rows + kMost - 1) / kMost; blocks > 0; --blocks) {
+    const std::int32_t size = (rows - r + blocks - 1) / blocks;
+    [&]<int... k>(std::integer_sequence<int, k...>) {
+      (void)((size == k + 1 && (use.template operator()<k + 1>(r), true)) || ...);
+    }
+    (std::make_integer_sequence<int, kMost>{});
+    r += size;
+  }
+}
+
+inline __mmask16 first_of_16(std::int32_t n) noexcept {
+  return static_cast<__mmask16>((1u << std::min(n, 16)) - 1u);
+}
+
+[[gnu::always_inline]] inline __m512i four_everywhere(const void* from) noexcept {
+  std::int32_t four;
+  std::memcpy(&four, from, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// sum += u . s, of four bytes each, in the register that sum is in: left to itself the compiler
+// copies sums to and fro, and keeps some of them in memory.
+[[gnu::always_inline]] inline void add_dots(__m512i& sum, __m512i u, __m512i s) noexcept {
+  __m512i x = sum;
+  asm("vpdpbusd %2, %1, %0" : "+v"(x) : "v"(u), "v"(s));
+  sum = x;
+}
+
+template <int R, int T>
+[[gnu::always_inline]] inline void clear(__m512i (&sum)[R][T]) noexcept {
+  unrolled<R * T>([&]<int k>() __attribute__((always_inline)) {
+    sum[k / T][k % T] = _mm512_setzero_si512();
+  });
+}
+
+// to[r] = queries + 128
+template <int R>
+inline void raise(const std::int8_t* queries, std::ptrdiff_t stride, std::int32_t quads,
+                  std::uint8_t (&to)[R][4 * kChunk]) noexcept {
+  const __m512i sign = _mm512_set1_epi8(-128);
+#pragma GCC unroll 1
+  for (std::int32_t q = 0; q < quads; q += 16) {
+    const __mmask16 there = first_of_16(quads - q);
+    for (int r = 0; r < R; ++r) {
+      const __m512i x = _mm512_maskz_loadu_epi32(there, queries + r * stride + 4 * q);
+      _mm512_store_si512(to[r] + 4 * q, _mm512_xor_si512(x, sign));
+    }
+  }
+}
+
+// sum[r][i] = codes of quads [quads][16][4] . queries, the codes of T tiles `tile_stride` apart.
+template <int R, int T>
+[[gnu::always_inline]] inline void dots(const std::int8_t* codes, std::ptrdiff_t tile_stride,
+                                        std::int32_t quads, const std::int8_t* queries,
+                                        std::ptrdiff_t stride, __m512i (&sum)[R][T]) noexcept {
+  alignas(64) std::uint8_t raised[R][4 * kChunk];
+  __m512i added[1][T];
+  clear(added);
+  clear(sum);
+  for (std::int32_t first = 0; first < quads; first += kChunk) {
+    const std::int32_t n = std::min(kChunk, quads - first);
+    raise<R>(queries + 4 * first, stride, n, raised);
+    for (std::int32_t q = 0; q < n; ++q, codes += 64) {
+      __m512i c[T];
+      unrolled<T>([&]<int i>() __attribute__((always_inline)) {
+        c[i] = _mm512_loadu_si512(codes + i * tile_stride);
+        add_dots(added[0][i], _mm512_set1_epi8(-128), c[i]);
+      });
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+        const __m512i query = four_everywhere(raised[r] + 4 * q);
+        unrolled<T>([&]<int i>()
+                        __attribute__((always_inline)) { add_dots(sum[r][i], query, c[i]); });
+      });
+    }
+  }
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    unrolled<T>([&]<int i>() __attribute__((always_inline)) {
+      sum[r][i] = _mm512_sub_epi32(sum[r][i], added[0][i]);
+    });
+  });
+}
+
+void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+           const BandsQueries& queries, const float* gains, const float* means,
+           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+  in_even_blocks<kDotRows>(
+      queries.rows, [&]<int R>(std::ptrdiff_t first) __attribute__((noinline)) {
+        // Copies: bytes that are written could be what is captured.
+        const std::int8_t* const tile = codes;
+        const std::ptrdiff_t stride = queries.stride, from_stride = mean_stride,
+                             to_stride = score_stride;
+        const std::int8_t* const rounded = queries.rounded + first * stride;
+        const float* scales = queries.scales + first * kBandScales;
+        const float* const offsets = queries.offsets + first;
+        __m512 total[R];
+        unrolled<R>([&]<int r>()
+                        __attribute__((always_inline)) { total[r] = _mm512_set1_ps(offsets[r]); });
+        for (const BandsCode::ScaleRun& run : runs) {
+          __m512i sum[R][1];
+          const std::ptrdiff_t quad = run.first_quad;
+          dots<R, 1>(tile + 64 * quad, 0, run.quads, rounded + 4 * quad, stride, sum);
+          unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+            const __m512 scale = _mm512_set1_ps(scales[r * kBandScales]);
+            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);
+          });
+          ++scales;
+        }
+        const __m512 gain = _mm512_loadu_ps(gains);
+        const float* const from = means + first * from_stride;
+        float* const to = scores + first * to_stride;
+        unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+          const __m512 mean = _mm512_loadu_ps(from + r * from_stride);
+          _mm512_storeu_ps(to + r * to_stride, _mm512_fmadd_ps(gain, total[r], mean));
+        });
+      });
+}
+
+template <int R, int T>
+void project_tiles(const std::int8_t* matrix, std::int32_t quads, const float* factors,
+                   const std::int8_t* vectors, std::ptrdiff_t stride, float* to,
+                   std::ptrdiff_t to_stride) noexcept {
+  __m512i sum[R][T];
+  dots<R, T>(matrix, static_cast<std::ptrdiff_t>(quads) * 64, quads, vectors, stride, sum);
+  unrolled<T>([&]<int i>() __attribute__((always_inline)) {
+    const __m512 factor = _mm512_loadu_ps(factors + 16 * i);
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      _mm512_storeu_ps(to + r * to_stride + 16 * i,
+                       _mm512_mul_ps(factor, _mm512_cvtepi32_ps(sum[r][i])));
+    });
+  });
+}
+
+void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
+             const float* factors, const std::int8_t* vectors, std::int32_t stride,
+             std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
+  in_even_blocks<kFewRows>(rows, [&]<int R>(std::int32_t r) {
+    std::int32_t i = 0;
+    const auto some = [&]<int T>() {
+      for (; i + T <= tiles; i += T) {
+        project_tiles<R, T>(matrix + static_cast<std::ptrdiff_t>(i) * quads * 64, quads,
+                            factors + 16 * i, vectors + static_cast<std::ptrdiff_t>(r) * stride,
+                            stride, to + static_cast<std::ptrdiff_t>(r) * to_stride + 16 * i,
+                            to_stride);
+      }
+    };
+    some.template operator()<kTogether>();
+    some.template operator()<1>();
+  });
+}
+
+// Of four quads of a tile, of which `there` exist: to[k] the codes of tokens 4 k to 4 k + 3,
+// [quads][4 components][4 tokens].
+[[gnu::always_inline]] inline void by_tokens(const std::int8_t* codes, std::int32_t there,
+                                             __m512i (&to)[4]) noexcept {
+  const __m512i none = _mm512_setzero_si512();
+  const __m512i a = _mm512_loadu_si512(codes);
+  const __m512i b = there > 1 ? _mm512_loadu_si512(codes + 64) : none;
+  const __m512i c = there > 2 ? _mm512_loadu_si512(codes + 128) : none;
+  const __m512i d = there > 3 ? _mm512_loadu_si512(codes + 192) : none;
+  const __m512i ab = _mm512_shuffle_i32x4(a, b, 0x44), cd = _mm512_shuffle_i32x4(c, d, 0x44);
+  const __m512i ba = _mm512_shuffle_i32x4(a, b, 0xee), dc = _mm512_shuffle_i32x4(c, d, 0xee);
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  to[0] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ab, cd, 0x88), order);
+  to[1] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ab, cd, 0xdd), order);
+  to[2] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ba, dc, 0x88), order);
+  to[3] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ba, dc, 0xdd), order);
+}
+
+// Four quads or what is left of them: 16 sums of a row in a register.
+template <int R>
+[[gnu::always_inline]] inline void weigh_four(const std::int8_t* codes, std::int32_t there,
+                                              std::int32_t tiles, std::ptrdiff_t tile_stride,
+                                              const std::int8_t* weights,
+                                              std::ptrdiff_t weight_stride, const float* kept,
+                                              const float* scales, float* out,
+                                              std::ptrdiff_t out_stride) noexcept {
+  __m512i sum[R][1];
+  clear(sum);
+  for (std::int32_t i = 0; i < tiles; ++i, codes += tile_stride, weights += weight_stride) {
+    __m512i c[4];
+    by_tokens(codes, there, c);
+    unrolled<4>([&]<int k>() __attribute__((always_inline)) {
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+        add_dots(sum[r][0], four_everywhere(weights + 16 * r + 4 * k), c[k]);
+      });
+    });
+  }
+  const __mmask16 places = first_of_16(4 * there);
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    float* const to = out + r * out_stride;
+    __m512 before = _mm512_maskz_loadu_ps(places, to);
+    if (kept != nullptr) before = _mm512_mul_ps(before, _mm512_set1_ps(kept[r]));
+    const __m512 scale = _mm512_set1_ps(scales[r]);
+    _mm512_mask_storeu_ps(to, places,
+                          _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, before));
+  });
+}
+
+template <int R>
+void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+                const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
+                const float* scales, float* out) noexcept {
+  const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
+  const std::ptrdiff_t out_stride = static_cast<std::ptrdiff_t>(quads) * 4;
+  for (std::int32_t q = 0; q < quads; q += 4, codes += 256, out += 16) {
+    weigh_four<R>(codes, std::min(4, quads - q), tiles, tile_stride, weights, weight_stride, kept,
+                  scales, out, out_stride);
+  }
+}
+
+void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+           const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
+           float* out) noexcept {
+  in_even_blocks<kDotRows>(rows, [&]<int R>(std::int32_t r) {
+    weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
+                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
+                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+  });
+}
+
+// 16 positions after the middle and 16 before it at a time, or the last 8.
+template <int R>
+void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
+               std::ptrdiff_t stride) noexcept {
+  const std::ptrdiff_t half = means.half(), pairs = means.pairs(), row = means.sums();
+  for (std::ptrdiff_t k = 0; k < half; k += 16) {
+    const bool whole = half - k >= 16;
+    const __mmask16 there = whole ? 0xffff : 0xff;
+    __m512 even[R], odd[R];
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      even[r] = _mm512_set1_ps(sums[r * row + 2 * pairs]);
+      odd[r] = _mm512_setzero_ps();
+    });
+    const float* turn = means.turns() + k;
+    for (std::ptrdiff_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
+      const __m512 c = _mm512_maskz_loadu_ps(there, turn);
+      const __m512 s = _mm512_maskz_loadu_ps(there, turn + half);
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+        even[r] = _mm512_fmadd_ps(c, _mm512_set1_ps(sums[r * row + j]), even[r]);
+        odd[r] = _mm512_fmadd_ps(s, _mm512_set1_ps(sums[r * row + pairs + j]), odd[r]);
+      });
+    }
+    const __m512i back = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      float* const middle = to + r * stride + half;
+      _mm512_mask_storeu_ps(middle + k, there, _mm512_add_ps(even[r], odd[r]));
+      const __m512 before = _mm512_permutexvar_ps(back, _mm512_sub_ps(even[r], odd[r]));
+      if (whole) {
+        _mm512_storeu_ps(middle - k - 16, before);
+      } else {
+        _mm256_storeu_ps(middle - k - 8, _mm512_extractf32x8_ps(before, 1));
+      }
+    });
+  }
+}
+
+void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
+           std::int32_t stride) noexcept {
+  in_even_blocks<kMeanRows>(rows, [&]<int R>(std::int32_t r) {
+    mean_rows<R>(means, sums + static_cast<std::ptrdiff_t>(r) * means.sums(),
+                 to + static_cast<std::ptrdiff_t>(r) * stride, stride);
+  });
+}
+
+inline __m128i rounded(__m512 x, __m512 factor) noexcept {
+  return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x, factor)));
+}
+
+float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
+                    std::int32_t stride, float* sum) noexcept {
+  __m512 most = _mm512_setzero_ps(), total = _mm512_setzero_ps();
+  for (std::int32_t i = 0; i < count; i += 16) {
+    const __m512 product = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(factors + i));
+    _mm512_storeu_ps(x + i, product);
+    total = _mm512_add_ps(total, product);
+    most = _mm512_max_ps(product, most);
+  }
+  *sum += _mm512_reduce_add_ps(total);
+  const float largest = _mm512_reduce_max_ps(most);
+  const __m512 factor = _mm512_set1_ps(detail::to_bytes(largest));
+  for (std::int32_t i = 0; i < count; i += 16, to += stride) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), rounded(_mm512_loadu_ps(x + i), factor));
+  }
+  return largest;
+}
+
+float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
+  __m512 most = _mm512_setzero_ps(), total = _mm512_setzero_ps();
+  for (std::int32_t i = 0; i < count; i += 16) {
+    const __m512 some = _mm512_maskz_loadu_ps(first_of_16(count - i), x + i);
+    total = _mm512_add_ps(total, some);
+    most = _mm512_max_ps(_mm512_abs_ps(some), most);
+  }
+  *sum += _mm512_reduce_add_ps(total);
+  const float largest = _mm512_reduce_max_ps(most);
+  const __m512 factor = _mm512_set1_ps(detail::to_bytes(largest));
+  for (std::int32_t i = 0; i < count; i += 16) {
+    const __mmask16 there = first_of_16(count - i);
+    _mm_mask_storeu_epi8(to + i, there, rounded(_mm512_maskz_loadu_ps(there, x + i), factor));
+  }
+  return largest;
+}
+
+}  // namespace
+
+const BandsAttentionKernels detail::kBandsAttentionAvx512{score,   means,         weigh,
+                                                          project, round_weights, round};
+
+}  // namespace kvspan
