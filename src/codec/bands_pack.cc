@@ -15,7 +15,8 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)
     case CpuLevel::kNeon:
     case CpuLevel::kNeonI8mm: {
-      static const BandsKernels neon{detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon};
+      static const BandsKernels neon{detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon,
+                                     detail::kBandsReadNeon};
       return neon;
     }
 #elif defined(__x86_64__)
@@ -86,10 +87,15 @@ void BandsLayout::unpack(const std::uint8_t* tile, std::int8_t* out) const noexc
   std::array<std::uint8_t, kBandCodes> history{};
   for (const Run& run : runs_) {
     std::int8_t* const to = out + run.first * kBandCodes;
-    kernels_->unpack[run.width](tile + run.offset, run.count, to);
-    if (quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits) {
-      (*trellis_)[static_cast<std::size_t>(run.width)](to, run.count, history.data());
+    const std::uint8_t* const from = tile + run.offset;
+    const auto width = static_cast<std::size_t>(run.width);
+    const bool trellis = quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits;
+    if (trellis && kernels_->read[width] != nullptr) {
+      kernels_->read[width](from, run.count, history.data(), to);
+      continue;
     }
+    kernels_->unpack[width](from, run.count, to);
+    if (trellis) (*trellis_)[width](to, run.count, history.data());
   }
 }
 

@@ -99,12 +99,18 @@ class BandsLayout {
 };
 
 // Per width: packs or unpacks `quads` quads of one tile that lie side by side. Index 0 and 7 are
-// empty. Pointers need no alignment.
+// empty. `read` unpacks codes of a trellis to what they stand for, as unpack and TrellisRead
+// together do: all widths, or at levels that have no such loops none. history [64] is theirs, zeros
+// before the first quad. Pointers need no alignment.
 struct BandsKernels {
   using Pack = void (*)(const std::int8_t* codes, std::size_t quads, std::uint8_t* out) noexcept;
   using Unpack = void (*)(const std::uint8_t* in, std::size_t quads, std::int8_t* out) noexcept;
+  using Read = void (*)(const std::uint8_t* in, std::size_t quads, std::uint8_t* history,
+                        std::int8_t* out) noexcept;
+  using Reads = std::array<Read, kTrellisMaxBits + 1>;
   std::array<Pack, 9> pack;
   std::array<Unpack, 9> unpack;
+  Reads read{};
 };
 // The table of a level this processor has. AVX-512 uses the AVX2 loops; packing is the reference's.
 const BandsKernels& bands_kernels(CpuLevel level) noexcept;
@@ -113,6 +119,7 @@ namespace detail {
 extern const BandsKernels kBandsKernelsRef;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackNeon;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx2;
+extern const BandsKernels::Reads kBandsReadNeon;
 }  // namespace detail
 
 }  // namespace kvspan

@@ -161,11 +161,7 @@ void trellis_values(std::span<const std::uint8_t> widths, const std::int8_t* cod
 
 const TrellisReads& trellis_reads(CpuLevel level) noexcept {
   switch (level) {
-#if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return detail::kTrellisReadsNeon;
-#elif defined(__x86_64__)
+#if defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
       return detail::kTrellisReadsAvx2;
