@@ -27,6 +27,7 @@
 namespace kvspan {
 
 inline constexpr int kTrellisMaxBits = 6;
+inline constexpr int kTrellisEntries = 64;  // of a table
 
 // T_w, 1 <= bits <= 6.
 const std::int8_t* trellis_table(int bits) noexcept;
