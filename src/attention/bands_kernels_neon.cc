@@ -115,16 +115,23 @@ template <int R>
     sum[k / 4][k % 4] = start_of_sum(b.small ? kSumStart : kZeroStart);
   });
   add_dots<R>(b.codes, b.quads, b.queries, b.query_stride, sum);
+  float32x4_t gains[4];
+  unrolled<4>([&]<int i>()
+                  __attribute__((always_inline)) { gains[i] = vld1q_f32(b.gains + 4 * i); });
+  const float* mean = b.means;
+  float* to = b.scores;
   const auto finish = [&]<bool kBiased>() __attribute__((always_inline)) {
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       const float32x4_t offset = vdupq_n_f32(b.offsets[r]);
       const float scale = b.scales[r * kBandScales];
       unrolled<4>([&]<int i>() __attribute__((always_inline)) {
-        const float32x4_t total = vfmaq_n_f32(offset, end_of_sum(sum[r][i], kBiased), scale);
-        vst1q_f32(b.scores + r * b.score_stride + 4 * i,
-                  vfmaq_f32(vld1q_f32(b.means + r * b.mean_stride + 4 * i),
-                            vld1q_f32(b.gains + 4 * i), total));
+        const float32x4_t total =
+            vaddq_f32(offset, vmulq_n_f32(end_of_sum(sum[r][i], kBiased), scale));
+        vst1q_f32(to + 4 * i, vfmaq_f32(vld1q_f32(mean + 4 * i), gains[i], total));
       });
+      mean += b.mean_stride;
+      to += b.score_stride;
+      asm("" : "+r"(mean), "+r"(to));  // else all addresses are worked out before
     });
   };
   b.small ? finish.template operator()<true>() : finish.template operator()<false>();

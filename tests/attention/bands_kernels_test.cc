@@ -30,6 +30,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       runs.push_back({q, n});
     }
     ASSERT_LE(runs.size(), std::size_t(kBandScales));
+    const std::vector<BandsCode::ScaleRun> one = {{0, quads, true}};  // 288 * 100 * 127 < 2^22
     for (std::int32_t rows = 1; rows <= 19; ++rows) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
       std::vector<std::int8_t> codes(places * 16 * 3), queries(n * places), weights(n * 48);
@@ -49,6 +50,12 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       same(std::vector<float>(n * 20, 3.0f), [&](float* b, float* c) {
         kernels.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, b, 20);
         plain.score(codes.data(), runs, asked, factors.data(), offsets.data(), 0, c, 20);
+      });
+      std::vector<std::int8_t> small = codes;
+      for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
+      same(std::vector<float>(n * 20, 3.0f), [&](float* b, float* c) {
+        kernels.score(small.data(), one, asked, factors.data(), offsets.data(), 0, b, 20);
+        plain.score(small.data(), one, asked, factors.data(), offsets.data(), 0, c, 20);
       });
       same(std::vector<float>(n * places, 8.0f), [&](float* b, float* c) {
         kernels.weigh(codes.data(), 3, quads, weights.data(), rows, kept.data(), scales.data(), b);
