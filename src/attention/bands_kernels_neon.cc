@@ -91,84 +91,60 @@ alignas(16) constexpr std::int32_t kZeroStart[4] = {};
                 : vcvtq_f32_s32(sum);
 }
 
-struct ScoreBlock {
-  const std::int8_t* codes;
-  std::int32_t quads;
-  bool small;
-  const std::int8_t* queries;
-  std::ptrdiff_t query_stride;
-  const float* scales;  // kBandScales apart
-  const float* offsets;
-  const float* gains;
-  const float* means;
-  std::ptrdiff_t mean_stride;
-  float* scores;
-  std::ptrdiff_t score_stride;
-};
-
-// Where there is one run of quads only, usually.
+// Rows `first` on of run w. Its own function for each R, with few numbers to keep: there are none
+// of the registers to spare.
 template <int R>
-[[gnu::noinline]] void score_rows(const ScoreBlock& block) noexcept {
-  const ScoreBlock b = block;  // a copy that no store of scores can change
+[[gnu::noinline]] void score_rows(const std::int8_t* codes, const BandsCode::ScaleRun& run,
+                                  const BandsQueries& queries, std::int32_t first, std::int32_t w,
+                                  const float* gains, const float* mean, std::ptrdiff_t mean_stride,
+                                  float* to, std::ptrdiff_t stride) noexcept {
+  const bool small = run.small;
   int32x4_t sum[R][4];
   unrolled<4 * R>([&]<int k>() __attribute__((always_inline)) {
-    sum[k / 4][k % 4] = start_of_sum(b.small ? kSumStart : kZeroStart);
+    sum[k / 4][k % 4] = start_of_sum(small ? kSumStart : kZeroStart);
   });
-  add_dots<R>(b.codes, b.quads, b.queries, b.query_stride, sum);
-  float32x4_t gains[4];
-  unrolled<4>([&]<int i>()
-                  __attribute__((always_inline)) { gains[i] = vld1q_f32(b.gains + 4 * i); });
-  const float* mean = b.means;
-  float* to = b.scores;
-  const auto finish = [&]<bool kBiased>() __attribute__((always_inline)) {
+  const std::ptrdiff_t query_stride = queries.stride;
+  add_dots<R>(codes + static_cast<std::ptrdiff_t>(run.first_quad) * 64, run.quads,
+              queries.rounded + first * query_stride + 4 * run.first_quad, query_stride, sum);
+  const float* const scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales + w;
+  const float* const offsets = queries.offsets + first;
+  float32x4_t gain[4];
+  unrolled<4>([&]<int i>() __attribute__((always_inline)) { gain[i] = vld1q_f32(gains + 4 * i); });
+  const auto finish = [&]<bool kSmall>() __attribute__((always_inline)) {
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      const float32x4_t offset = vdupq_n_f32(b.offsets[r]);
-      const float scale = b.scales[r * kBandScales];
+      const float32x4_t offset = vdupq_n_f32(w == 0 ? offsets[r] : 0.0f);
+      const float scale = scales[r * kBandScales];
       unrolled<4>([&]<int i>() __attribute__((always_inline)) {
-        const float32x4_t total =
-            vaddq_f32(offset, vmulq_n_f32(end_of_sum(sum[r][i], kBiased), scale));
-        vst1q_f32(to + 4 * i, vfmaq_f32(vld1q_f32(mean + 4 * i), gains[i], total));
+        const float32x4_t total = vfmaq_n_f32(offset, end_of_sum(sum[r][i], kSmall), scale);
+        vst1q_f32(to + 4 * i, vfmaq_f32(vld1q_f32(mean + 4 * i), gain[i], total));
       });
-      mean += b.mean_stride;
-      to += b.score_stride;
+      mean += mean_stride;
+      to += stride;
       asm("" : "+r"(mean), "+r"(to));  // else all addresses are worked out before
     });
   };
-  b.small ? finish.template operator()<true>() : finish.template operator()<false>();
+  small ? finish.template operator()<true>() : finish.template operator()<false>();
 }
 
 // Up to five rows at once: their sums and a quad's codes fill the registers. Runs after the first
-// add to the scores that there are: with no offset, and those in place of the means.
+// add to the scores that there are, in place of means.
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, const float* means,
            std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
-  static const float kNone[5] = {};
   for (std::int32_t first = 0, n = 0; first < queries.rows; first += n) {
-    const std::int32_t left = queries.rows - first, blocks = (left + 4) / 5;
-    n = (left + blocks - 1) / blocks;
-    const std::ptrdiff_t row = first;
-    ScoreBlock block{nullptr,
-                     0,
-                     false,
-                     nullptr,
-                     queries.stride,
-                     queries.scales + row * kBandScales,
-                     queries.offsets + row,
-                     gains,
-                     means + row * mean_stride,
-                     mean_stride,
-                     scores + row * score_stride,
-                     score_stride};
-    for (const BandsCode::ScaleRun& run : runs) {
-      block.codes = codes + static_cast<std::ptrdiff_t>(run.first_quad) * 64;
-      block.quads = run.quads;
-      block.small = run.small;
-      block.queries = queries.rounded + row * queries.stride + 4 * run.first_quad;
-      n == 5 ? score_rows<5>(block) : detail::with_rows(n, [&]<int R>() { score_rows<R>(block); });
-      ++block.scales;
-      block.offsets = kNone;
-      block.means = block.scores;
-      block.mean_stride = score_stride;
+    const std::int32_t left = queries.rows - first;
+    n = left == 6 ? 3 : left == 7 || left == 8 ? 4 : std::min(left, 5);
+    float* const to = scores + static_cast<std::ptrdiff_t>(first) * score_stride;
+    const float* mean = means + static_cast<std::ptrdiff_t>(first) * mean_stride;
+    std::ptrdiff_t stride = mean_stride;
+    for (std::size_t w = 0; w < runs.size(); ++w) {
+      const auto some = [&]<int R>() {
+        score_rows<R>(codes, runs[w], queries, first, static_cast<std::int32_t>(w), gains, mean,
+                      stride, to, score_stride);
+      };
+      n == 5 ? some.template operator()<5>() : detail::with_rows(n, some);
+      mean = to;
+      stride = score_stride;
     }
   }
 }
