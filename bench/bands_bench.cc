@@ -2,7 +2,7 @@
 // Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
 // query, one thread, layers in turn so that the caches do not hold them. Also a block of 64 queries
 // (prefill), and what coding a token costs. Names: anchor block (-1: keys before RoPE, which are
-// rebuilt), queries.
+// rebuilt), queries, quantizer (0 uniform, 1 trellis).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -32,7 +32,8 @@ LayerShape layer_shape() {
 
 // 384 components of which 288 carry bits, 2 bits on average, as on SmolLM2. The transform's numbers
 // do not matter to the time.
-std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t anchor) {
+std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t anchor,
+                                         BandsQuantizer quantizer) {
   const std::size_t d = 2 * kHeads * kDim;
   std::vector<float> identity(d * d), mean(d / 2), ones(d, 1.0f);
   std::vector<std::uint8_t> bits(d);
@@ -56,6 +57,7 @@ std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t a
   parts.analysis = parts.synthesis = {identity.data(), {d, d}};
   parts.bits = bits;
   parts.steps = parts.sigma = ones;
+  parts.quantizer = quantizer;
   return BandsCode::create(parts, nullptr).value();
 }
 
@@ -77,7 +79,8 @@ struct Call {
 
 void bands(benchmark::State& state) {
   const LayerShape layer = layer_shape();
-  const auto code = code_of(layer, static_cast<std::int32_t>(state.range(0)));
+  const auto code = code_of(layer, static_cast<std::int32_t>(state.range(0)),
+                            static_cast<BandsQuantizer>(state.range(2)));
   Random random(1);
   std::vector<BandsStore> stores;
   std::vector<std::int8_t> codes(16 * std::size_t(code->places())), gains(16);
@@ -105,8 +108,9 @@ void bands(benchmark::State& state) {
       double(stores[0].payload_bytes() + stores[0].gain_bytes()) / kTokens;
 }
 BENCHMARK(bands)
-    ->ArgsProduct({{64, 128, 256, -1}, {1}})
-    ->Args({64, 64})
+    ->ArgsProduct({{64, 128, 256}, {1}, {0, 1}})
+    ->Args({-1, 1, 0})
+    ->ArgsProduct({{64}, {64}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
 
 void full_f16(benchmark::State& state) {
@@ -139,7 +143,7 @@ BENCHMARK(full_f16)->Arg(1)->Arg(64)->Unit(benchmark::kMicrosecond);
 
 void code_a_token(benchmark::State& state) {
   const LayerShape layer = layer_shape();
-  const auto code = code_of(layer, 64);
+  const auto code = code_of(layer, 64, static_cast<BandsQuantizer>(state.range(0)));
   std::vector<float> rows(kHeads * kDim, 0.3f), z(2 * kHeads * kDim),
       work(std::size_t(code->places()));
   std::vector<std::int8_t> codes(std::size_t(code->places()));
@@ -150,7 +154,7 @@ void code_a_token(benchmark::State& state) {
     benchmark::DoNotOptimize(codes.data());
   }
 }
-BENCHMARK(code_a_token)->Unit(benchmark::kMicrosecond);
+BENCHMARK(code_a_token)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kvspan

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "attention/bands_kernels.h"
 #include "attention/bands_kernels_body.h"
 #include "attention/neon.h"
+#include "base/unrolled.h"
 
 namespace kvspan {
 namespace {
@@ -22,15 +22,14 @@ template <int kLane>
   asm("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(x) : "w"(codes), "w"(four), "i"(kLane));
   sum = x;
 }
-
-// use.template operator()<k>() for k < N. Loops are unrolled too late for arrays of sums to stay in
-// registers.
-template <int N, class Use>
-[[gnu::always_inline]] inline void unrolled(const Use& use) noexcept {
-  [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
-    (use.template operator()<k>(), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
+// The same where it stands: the compiler would bring products together that add to one sum and wait
+// for each other.
+template <int kLane>
+[[gnu::always_inline]] inline void add_dot_here(int32x4_t& sum, int8x16_t codes,
+                                                int8x16_t four) noexcept {
+  int32x4_t x = sum;
+  asm volatile("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(x) : "w"(codes), "w"(four), "i"(kLane));
+  sum = x;
 }
 
 template <int kLane, int R>
@@ -38,8 +37,9 @@ template <int kLane, int R>
                                             int32x4_t (&sum)[R][4]) noexcept {
   unrolled<4>([&]<int i>() __attribute__((always_inline)) {
     const int8x16_t four = vld1q_s8(codes + 16 * i);
-    unrolled<R>([&]<int r>()
-                    __attribute__((always_inline)) { add_dot<kLane>(sum[r][i], four, query[r]); });
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      add_dot_here<kLane>(sum[r][i], four, query[r]);
+    });
   });
 }
 
@@ -49,8 +49,7 @@ template <int R>
                                             const std::int8_t* queries, std::ptrdiff_t stride,
                                             int32x4_t (&sum)[R][4]) noexcept {
   std::int32_t q = 0;
-  // Every taken branch costs about six products here.
-#pragma GCC unroll 4
+#pragma GCC unroll 1
   for (; q + 4 <= quads; q += 4, codes += 256) {
     int8x16_t query[R];
 #pragma GCC unroll 4
@@ -72,56 +71,81 @@ template <int R>
   }
 }
 
-template <int R>
-[[gnu::always_inline]] inline void clear(int32x4_t (&sum)[R][4]) noexcept {
-  for (auto& row : sum) {
-    for (int32x4_t& four : row) four = vdupq_n_s32(0);
-  }
+// Sums that start as the bits of 1.5 * 2^23 are such floats plus the sum, while that is below 2^22:
+// conversions would take a pipe for two cycles each.
+constexpr std::int32_t kSumBits = 0x4b400000;
+constexpr std::int32_t kSumQuads = 64;  // 256 products of bytes below 2^14
+alignas(16) constexpr std::int32_t kSumStart[4] = {kSumBits, kSumBits, kSumBits, kSumBits};
+alignas(16) constexpr std::int32_t kZeroStart[4] = {};
+
+// Loaded each time: the load pipes are idle, where a copy would take its turn in those of the
+// products.
+[[gnu::always_inline]] inline int32x4_t start_of_sum(const std::int32_t (&from)[4]) noexcept {
+  int32x4_t x;
+  asm volatile("ldr %q0, %1" : "=w"(x) : "Q"(from));
+  return x;
 }
 
-// Three rows: their integer and float sums fill the registers.
-template <int R>
-void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, std::int32_t first, const float* gains,
-                const float* means, std::ptrdiff_t mean_stride, float* scores,
-                std::ptrdiff_t score_stride) noexcept {
-  const std::int8_t* rounded =
-      queries.rounded + static_cast<std::ptrdiff_t>(first) * queries.stride;
-  const float* scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales;
-  float32x4_t total[R][4];
-  for (int r = 0; r < R; ++r) {
-    for (float32x4_t& four : total[r]) four = vdupq_n_f32(queries.offsets[first + r]);
-  }
-  for (std::size_t w = 0; w < runs.size(); ++w) {
-    int32x4_t sum[R][4];
-    clear(sum);
-    add_dots<R>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads,
-                rounded + 4 * runs[w].first_quad, queries.stride, sum);
-    for (int r = 0; r < R; ++r) {
-      const float32x4_t scale = vdupq_n_f32(scales[r * kBandScales + static_cast<int>(w)]);
-      for (int i = 0; i < 4; ++i) {
-        total[r][i] = vfmaq_f32(total[r][i], vcvtq_f32_s32(sum[r][i]), scale);
-      }
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < 4; ++i) {
-      vst1q_f32(scores + r * score_stride + 4 * i,
-                vfmaq_f32(vld1q_f32(means + r * mean_stride + 4 * i), vld1q_f32(gains + 4 * i),
-                          total[r][i]));
-    }
-  }
+[[gnu::always_inline]] inline float32x4_t end_of_sum(int32x4_t sum, bool biased) noexcept {
+  return biased ? vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(detail::kNearest))
+                : vcvtq_f32_s32(sum);
 }
 
+// Rows `first` on of run w. Its own function for each R, with few numbers to keep: there are none
+// of the registers to spare.
+template <int R>
+[[gnu::noinline]] void score_rows(const std::int8_t* codes, const BandsCode::ScaleRun& run,
+                                  const BandsQueries& queries, std::int32_t first, std::int32_t w,
+                                  const float* gains, const float* mean, std::ptrdiff_t mean_stride,
+                                  float* to, std::ptrdiff_t stride) noexcept {
+  const bool small = run.small;
+  int32x4_t sum[R][4];
+  unrolled<4 * R>([&]<int k>() __attribute__((always_inline)) {
+    sum[k / 4][k % 4] = start_of_sum(small ? kSumStart : kZeroStart);
+  });
+  const std::ptrdiff_t query_stride = queries.stride;
+  add_dots<R>(codes + static_cast<std::ptrdiff_t>(run.first_quad) * 64, run.quads,
+              queries.rounded + first * query_stride + 4 * run.first_quad, query_stride, sum);
+  const float* const scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales + w;
+  const float* const offsets = queries.offsets + first;
+  float32x4_t gain[4];
+  unrolled<4>([&]<int i>() __attribute__((always_inline)) { gain[i] = vld1q_f32(gains + 4 * i); });
+  const auto finish = [&]<bool kSmall>() __attribute__((always_inline)) {
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      const float32x4_t offset = vdupq_n_f32(w == 0 ? offsets[r] : 0.0f);
+      const float scale = scales[r * kBandScales];
+      unrolled<4>([&]<int i>() __attribute__((always_inline)) {
+        const float32x4_t total = vfmaq_n_f32(offset, end_of_sum(sum[r][i], kSmall), scale);
+        vst1q_f32(to + 4 * i, vfmaq_f32(vld1q_f32(mean + 4 * i), gain[i], total));
+      });
+      mean += mean_stride;
+      to += stride;
+      asm("" : "+r"(mean), "+r"(to));  // else all addresses are worked out before
+    });
+  };
+  small ? finish.template operator()<true>() : finish.template operator()<false>();
+}
+
+// Up to five rows at once: their sums and a quad's codes fill the registers. Runs after the first
+// add to the scores that there are, in place of means.
 void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, const float* means,
            std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
-  for (std::int32_t r = 0; r < queries.rows; r += 3) {
-    detail::with_rows(std::min(3, queries.rows - r), [&]<int R>() {
-      score_rows<R>(codes, runs, queries, r, gains,
-                    means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
-                    scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
-    });
+  for (std::int32_t first = 0, n = 0; first < queries.rows; first += n) {
+    const std::int32_t left = queries.rows - first;
+    n = left == 6 ? 3 : left == 7 || left == 8 ? 4 : std::min(left, 5);
+    float* const to = scores + static_cast<std::ptrdiff_t>(first) * score_stride;
+    const float* mean = means + static_cast<std::ptrdiff_t>(first) * mean_stride;
+    std::ptrdiff_t stride = mean_stride;
+    for (std::size_t w = 0; w < runs.size(); ++w) {
+      const auto some = [&]<int R>() {
+        score_rows<R>(codes, runs[w], queries, first, static_cast<std::int32_t>(w), gains, mean,
+                      stride, to, score_stride);
+      };
+      n == 5 ? some.template operator()<5>() : detail::with_rows(n, some);
+      mean = to;
+      stride = score_stride;
+    }
   }
 }
 
@@ -173,11 +197,6 @@ void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, flo
   }
 }
 
-// Sums that start as the bits of 1.5 * 2^23 are such floats plus the sum, while that is below 2^22:
-// conversions would take a pipe for two cycles each.
-constexpr std::int32_t kSumBits = 0x4b400000;
-constexpr std::int32_t kSumQuads = 64;  // 256 products of bytes below 2^14
-
 template <int R>
 [[gnu::always_inline]] inline void project_rows(const std::int8_t* matrix, std::int32_t quads,
                                                 const float* factors, const std::int8_t* vectors,
@@ -186,16 +205,13 @@ template <int R>
   const bool biased = quads <= kSumQuads;
   int32x4_t sum[R][4];
   for (auto& row : sum) {
-    for (int32x4_t& four : row) four = vdupq_n_s32(biased ? kSumBits : 0);
+    for (int32x4_t& four : row) four = start_of_sum(biased ? kSumStart : kZeroStart);
   }
   add_dots<R>(matrix, quads, vectors, stride, sum);
   for (int k = 0; k < 4; ++k) {
     const float32x4_t factor = vld1q_f32(factors + 4 * k);
     for (int r = 0; r < R; ++r) {
-      const float32x4_t x =
-          biased ? vsubq_f32(vreinterpretq_f32_s32(sum[r][k]), vdupq_n_f32(detail::kNearest))
-                 : vcvtq_f32_s32(sum[r][k]);
-      vst1q_f32(to + r * to_stride + 4 * k, vmulq_f32(factor, x));
+      vst1q_f32(to + r * to_stride + 4 * k, vmulq_f32(factor, end_of_sum(sum[r][k], biased)));
     }
   }
 }
@@ -228,7 +244,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
   for (std::int32_t q = 0; q < quads; ++q, codes += 64, out += 4) {
     int32x4_t sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = vdupq_n_s32(kSumBits);
+    for (int r = 0; r < R; ++r) sum[r] = start_of_sum(kSumStart);
     const std::int8_t* from = codes;
     const std::int8_t* by = weights;
 #pragma GCC unroll 4
@@ -246,8 +262,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       float* to = out + static_cast<std::ptrdiff_t>(r) * quads * 4;
       float32x4_t before = vld1q_f32(to);
       if (kept != nullptr) before = vmulq_n_f32(before, kept[r]);
-      const float32x4_t x = vsubq_f32(vreinterpretq_f32_s32(sum[r]), vdupq_n_f32(detail::kNearest));
-      vst1q_f32(to, vfmaq_n_f32(before, x, scales[r]));
+      vst1q_f32(to, vfmaq_n_f32(before, end_of_sum(sum[r], true), scales[r]));
     }
   }
 }

@@ -14,7 +14,7 @@ namespace kvspan {
 namespace {
 
 // log_gain by table: one power of two for each token would cost as much as its products.
-float gain_of(std::int8_t code) {
+const float* gain_table() {
   static const std::array<float, 256> kGains = [] {
     std::array<float, 256> gains;
     for (int c = -128; c < 128; ++c) {
@@ -22,7 +22,7 @@ float gain_of(std::int8_t code) {
     }
     return gains;
   }();
-  return kGains[static_cast<std::size_t>(code + 128)];
+  return kGains.data() + 128;
 }
 
 void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
@@ -32,7 +32,8 @@ void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
     return;
   }
   const std::int8_t* const codes = store.gains(tile);
-  for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = gain_of(codes[t]);
+  const float* const table = gain_table();
+  for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = table[codes[t]];
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ class BandsCode {
   // component is off by about as much.
   struct ScaleRun {
     std::int32_t first_quad, quads;
+    bool small = false;  // products of a token's codes with bytes sum to less than 2^22
   };
   std::span<const ScaleRun> scale_runs() const noexcept { return runs_; }
   // [places], 0 at empty ones.

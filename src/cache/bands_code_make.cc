@@ -211,6 +211,13 @@ void BandsCode::make_scale_runs() {
     }
     runs_.back().quads += to - from;
   }
+  for (ScaleRun& run : runs_) {
+    std::int64_t most = 0;
+    for (std::int32_t q = 0; q < run.quads; ++q) {
+      most += std::int64_t{4 * 127} * layout_.largest(width(run.first_quad + q));
+    }
+    run.small = most < std::int64_t{1} << 22;
+  }
 }
 
 void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {

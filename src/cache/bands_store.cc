@@ -31,6 +31,7 @@ void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
     Block block{
         std::make_shared<Buffer>(tile_bytes * kBlockTiles, MemoryKind::kCoefficients, ledger_),
         std::make_shared<Buffer>(kGainBytes, MemoryKind::kScales, ledger_), nullptr};
+    block.find();
     if (has_residuals()) {
       block.norms = std::make_shared<Buffer>(tile_norm_bytes() * kBlockTiles,
                                              MemoryKind::kPositions, ledger_);
@@ -38,7 +39,9 @@ void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
     blocks_.push_back(std::move(block));
   } else {
     make_sole_owner(blocks_.back().payload, ledger_);
+    blocks_.back().find();
     make_sole_owner(blocks_.back().gains, ledger_);
+    blocks_.back().find();
     if (has_residuals()) make_sole_owner(blocks_.back().norms, ledger_);
   }
   Block& block = blocks_.back();
@@ -117,36 +120,28 @@ void BandsStore::clear() noexcept {
 }
 
 void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
-  const BandsLayout& layout = code_->layout();
-  const Block& block = blocks_[static_cast<std::size_t>(tile / kBlockTiles)];
-  layout.unpack(block.payload->as<std::uint8_t>() +
-                    static_cast<std::size_t>(tile % kBlockTiles) * layout.tile_bytes(),
-                codes);
+  code_->layout().unpack(packed(tile), codes);
 }
 
 void BandsStore::ask_for(std::int32_t tile) const noexcept {
   if (tile >= tiles_) return;
   const std::size_t bytes = code_->layout().tile_bytes();
-  const std::byte* from = blocks_[static_cast<std::size_t>(tile / kBlockTiles)].payload->data() +
-                          static_cast<std::size_t>(tile % kBlockTiles) * bytes;
+  const std::uint8_t* const from = packed(tile);
   for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
-}
-
-const std::int8_t* BandsStore::gains(std::int32_t tile) const noexcept {
-  return blocks_[static_cast<std::size_t>(tile / kBlockTiles)].gains->as<std::int8_t>() +
-         tile % kBlockTiles * kTileTokens;
+  if (tile % kBlockTiles != 0) return;
+  const std::int8_t* const gains = block_of(tile).gain_codes;
+  __builtin_prefetch(gains, 0, 2);
+  __builtin_prefetch(gains + kGainBytes - 1, 0, 2);
 }
 
 const BFloat16* BandsStore::norms(std::int32_t tile) const noexcept {
-  return blocks_[static_cast<std::size_t>(tile / kBlockTiles)].norms->as<BFloat16>() +
-         tile % kBlockTiles * kTileTokens * residuals_;
+  return block_of(tile).norms->as<BFloat16>() + tile % kBlockTiles * kTileTokens * residuals_;
 }
 
 std::uint16_t BandsStore::escaped(std::int32_t tile) const noexcept {
   std::uint16_t bits = 0;
   std::memcpy(&bits,
-              blocks_[static_cast<std::size_t>(tile / kBlockTiles)].gains->as<std::int8_t>() +
-                  kBlockTokens +
+              block_of(tile).gain_codes + kBlockTokens +
                   static_cast<std::size_t>(tile % kBlockTiles) * sizeof(std::uint16_t),
               sizeof(bits));
   return bits;

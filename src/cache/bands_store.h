@@ -67,7 +67,9 @@ class BandsStore {
   void unpack(std::int32_t tile, std::int8_t* codes) const noexcept;
   // Asks memory for a tile that will be unpacked soon; none where there is no such tile.
   void ask_for(std::int32_t tile) const noexcept;
-  const std::int8_t* gains(std::int32_t tile) const noexcept;
+  const std::int8_t* gains(std::int32_t tile) const noexcept {
+    return block_of(tile).gain_codes + tile % kBlockTiles * kTileTokens;
+  }
   std::uint16_t escaped(std::int32_t tile) const noexcept;
   // c^ [places] of one token.
   void coefficients(std::int32_t token, float* c) const;
@@ -86,7 +88,21 @@ class BandsStore {
     std::shared_ptr<Buffer> payload;  // [kBlockTiles][tile_bytes]
     std::shared_ptr<Buffer> gains;    // [64] gains, then [4] uint16 of escapes
     std::shared_ptr<Buffer> norms;    // [64, residuals_], where kept
+    // Of payload and gains, so that readers need not go through objects in memory far apart.
+    const std::uint8_t* packed = nullptr;
+    const std::int8_t* gain_codes = nullptr;
+    void find() noexcept {
+      packed = payload->as<std::uint8_t>();
+      gain_codes = gains->as<std::int8_t>();
+    }
   };
+  const Block& block_of(std::int32_t tile) const noexcept {
+    return blocks_[static_cast<std::size_t>(tile / kBlockTiles)];
+  }
+  const std::uint8_t* packed(std::int32_t tile) const noexcept {
+    return block_of(tile).packed +
+           static_cast<std::size_t>(tile % kBlockTiles) * code_->layout().tile_bytes();
+  }
   void append_packed(std::int32_t position, const std::uint8_t* tile, const std::int8_t* gains,
                      std::uint16_t escaped, const BFloat16* norms);
   const BFloat16* norms(std::int32_t tile) const noexcept;

@@ -2,6 +2,7 @@
 #include "codec/bands_pack.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -15,7 +16,8 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)
     case CpuLevel::kNeon:
     case CpuLevel::kNeonI8mm: {
-      static const BandsKernels neon{detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon};
+      static const BandsKernels neon{detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon,
+                                     detail::kBandsReadNeon};
       return neon;
     }
 #elif defined(__x86_64__)
@@ -100,6 +102,17 @@ void BandsLayout::unpack(const std::uint8_t* tile, std::int8_t* out) const noexc
     kernels_->unpack[width](from, run.count, to);
     if (trellis) (*trellis_)[width](to, run.count, history.data());
   }
+}
+
+int BandsLayout::largest(int width) const noexcept {
+  int most = 1 << (width - 1);
+  if (quantizer_ == BandsQuantizer::kTrellis && width <= kTrellisMaxBits) {
+    most = 0;
+    for (int i = 0; i < kTrellisEntries; ++i) {
+      most = std::max(most, std::abs(int{trellis_table(width)[i]}));
+    }
+  }
+  return most;
 }
 
 void BandsLayout::values(const std::int8_t* codes, std::int8_t* out) const noexcept {

@@ -71,6 +71,8 @@ class BandsLayout {
   int width(std::size_t i) const noexcept { return widths_[i / kBandQuad]; }
   std::span<const std::uint8_t> quad_widths() const noexcept { return widths_; }
   BandsQuantizer quantizer() const noexcept { return quantizer_; }
+  // The largest magnitude of what codes of `width` bits stand for.
+  int largest(int width) const noexcept;
   std::size_t tile_bytes() const noexcept { return tile_bytes_; }
   std::size_t unpacked_bytes() const noexcept { return quads() * kBandCodes; }
 
@@ -119,6 +121,7 @@ namespace detail {
 extern const BandsKernels kBandsKernelsRef;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackNeon;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx2;
+extern const BandsKernels::Reads kBandsReadNeon;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx512;
 extern const BandsKernels::Reads kBandsReadAvx512;
 }  // namespace detail

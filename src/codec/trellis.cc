@@ -6,10 +6,8 @@
 namespace kvspan {
 namespace {
 
-constexpr int kTable = 64;
-
 // By bits, printed by scripts/design_trellis.py.
-constexpr std::int8_t kTables[kTrellisMaxBits][kTable] = {
+constexpr std::int8_t kTables[kTrellisMaxBits][kTrellisEntries] = {
     {-5, 2,  -6, 2, 1,  -6, 2, -6, -2, 5,  -2, 7,  6, -3, 6,  -3, -8, 1, -8, 1,  1, -6,
      2,  -7, -2, 6, -2, 6,  7, -3, 6,  -2, 1,  -6, 2, -6, -8, 1,  -7, 2, 6,  -3, 9, -2,
      -2, 7,  -2, 7, 1,  -9, 1, -9, -8, 1,  -6, 1,  5, -3, 5,  -2, -3, 4, -3, 6},
@@ -44,7 +42,7 @@ constexpr int memory_of(int width) {
 
 std::uint8_t index_of(int width, std::uint8_t history, std::int8_t code) {
   const auto low = static_cast<unsigned>(code) & ((1u << width) - 1u);
-  return static_cast<std::uint8_t>((unsigned{history} << width | low) % kTable);
+  return static_cast<std::uint8_t>((unsigned{history} << width | low) % kTrellisEntries);
 }
 
 float value_of(std::int8_t held) {
@@ -129,7 +127,7 @@ void TrellisEncoder::trace(std::span<const std::uint8_t> widths, const float* x,
     const int width = widths[q];
     if (width > kTrellisMaxBits) continue;  // its code is not of the trellis
     const std::size_t from = state >> 1 | (steps_[q][state][chain] != 0 ? kStates / 2 : 0);
-    const std::int8_t* table = trellis_table(width) + (from << width) % kTable;
+    const std::int8_t* table = trellis_table(width) + (from << width) % kTrellisEntries;
     int low = static_cast<int>(state & 1);
     float best = std::numeric_limits<float>::infinity();
     for (int trial = low; trial < 1 << width; trial += 2) {
@@ -161,11 +159,7 @@ void trellis_values(std::span<const std::uint8_t> widths, const std::int8_t* cod
 
 const TrellisReads& trellis_reads(CpuLevel level) noexcept {
   switch (level) {
-#if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return detail::kTrellisReadsNeon;
-#elif defined(__x86_64__)
+#if defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
       return detail::kTrellisReadsAvx2;
@@ -180,8 +174,8 @@ namespace {
 
 template <int kWidth>
 void read(std::int8_t* codes, std::size_t quads, std::uint8_t* history) noexcept {
-  for (; quads > 0; --quads, codes += kTable) {
-    for (int i = 0; i < kTable; ++i) {
+  for (; quads > 0; --quads, codes += kTrellisEntries) {
+    for (int i = 0; i < kTrellisEntries; ++i) {
       const std::int8_t code = codes[i];
       codes[i] = kTables[kWidth - 1][index_of(kWidth, history[i], code)];
       history[i] = after(history[i], code);

@@ -39,6 +39,8 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
     }
     ASSERT_LE(runs.size(), std::size_t(kBandScales));
     std::vector<BandsCode::ScaleRun> one = {{0, quads}};
+    const std::vector<BandsCode::ScaleRun> small_one = {
+        {0, quads, true}};  // 288 * 100 * 127 < 2^22
     for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
       std::vector<std::int8_t> codes(places * 16 * 4), queries(n * places), weights(n * 48);
@@ -65,6 +67,11 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
           kernels.score(codes.data(), *some, asked, factors.data(), offsets.data(), 0, to, 20);
         });
       }
+      std::vector<std::int8_t> small = codes;
+      for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
+      same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
+        kernels.score(small.data(), small_one, asked, factors.data(), offsets.data(), 0, to, 20);
+      });
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
         same(std::vector<float>(n * places, 8.0f), [&](Kernels kernels, float* to) {
           kernels.weigh(codes.data(), 3, quads, weights.data(), rows, factor, scales.data(), to);
