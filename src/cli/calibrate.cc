@@ -112,8 +112,8 @@ Action setup_calibrate(CLI::App& app) {
   add_choice(
       app, "--layer-weights", flags->layer_weights,
       "What errors of each layer cost: those that come with kvspan for this model, else "
-      "measured (auto), measured, the longer part of the work, measured thoroughly, on four times "
-      "as much text, or none: bands then takes all layers alike",
+      "measured (auto), measured, the longer part of the work, measured thoroughly, on windows "
+      "of 2,048 tokens, or none: bands then takes all layers alike",
       {"auto", "measure", "thorough", "none"});
   add_text(app, "-o,--output", flags->output,
            "Where to write (default: the user's cache folder, where recipes look)", "FILE");

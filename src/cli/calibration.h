@@ -22,7 +22,7 @@ struct WeighedText {
   std::size_t windows;
   std::int32_t window;  // tokens
 };
-inline constexpr WeighedText kQuickWeighing{2, 768}, kThoroughWeighing{3, 2048};
+inline constexpr WeighedText kQuickWeighing{2, 768}, kThoroughWeighing{2, 2048};
 
 // Measures what errors of each layer cost and what `bands` costs by its bits (eval/layer_weights.h,
 // eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
