@@ -20,58 +20,81 @@ std::size_t state_stride(const BandsCut& cut, const BandsCode& values) {
   return bands_state_floats(static_cast<std::size_t>(cut.row_positions * cut.query_heads), values);
 }
 
-// A row and its log-sum-exp become those of both parts of the tokens together.
-void merge_row(const float* added, float added_lse, std::size_t dim, float* row, float* lse) {
-  const double a = *lse, b = added_lse, most = std::max(a, b);
-  if (!(most > -std::numeric_limits<double>::infinity())) return;
-  const double wa = std::exp(a - most), wb = std::exp(b - most);
-  const auto fa = static_cast<float>(wa / (wa + wb)), fb = static_cast<float>(wb / (wa + wb));
-  for (std::size_t i = 0; i < dim; ++i) row[i] = fa * row[i] + fb * added[i];
-  *lse = static_cast<float>(most + std::log(wa + wb));
-}
-
 struct Output {
   const TensorView<float, 3>& rows;
   const TensorView<float, 2>& lse;
   bool adds;
 };
 
-// Merges the chunks of row r of a block in their order and writes the row.
-void write_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, std::int32_t r,
-               const float* states, const Output& out, std::vector<float>& memory) {
+// What the output row was counts `kept`, what bands make of it counts `added`.
+struct Shares {
+  float kept, added;
+};
+
+// A log-sum-exp becomes that of both parts of the tokens together.
+Shares merge_lse(float added_lse, float* lse) {
+  const double a = *lse, b = added_lse, most = std::max(a, b);
+  if (!(most > -std::numeric_limits<double>::infinity())) return {1.0f, 0.0f};
+  const double wa = std::exp(a - most), wb = std::exp(b - most);
+  *lse = static_cast<float>(most + std::log(wa + wb));
+  return {static_cast<float>(wa / (wa + wb)), static_cast<float>(wb / (wa + wb))};
+}
+
+// Merges the chunks of row r of a block in their order into the first: its coefficients, and in
+// place of maximum and sum the row's shares.
+void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, std::int32_t r,
+               float* states, const Output& out) {
   const std::int32_t rows = cut.rows_of(block);
   const std::size_t state_floats = state_stride(cut, code);
   const auto places = static_cast<std::size_t>(code.places());
-  const auto dim = static_cast<std::size_t>(code.value_dim());
-  memory.assign(places + dim, 0.0f);
-  float* const c = memory.data();
-  float* const row = c + places;
-  SoftmaxState whole;
-  float half = 0.0f;
-  for (std::int32_t k = 0; k < cut.chunks; ++k) {
+  const auto coefficients = [&](std::int32_t chunk) {
+    return states + static_cast<std::size_t>(chunk) * state_floats + 3 * rows +
+           static_cast<std::size_t>(r) * places;
+  };
+  float* const c = coefficients(0);
+  SoftmaxState whole{states[r], states[rows + r]};
+  float half = states[2 * rows + r];
+  for (std::int32_t k = 1; k < cut.chunks; ++k) {
     const float* state = states + static_cast<std::size_t>(k) * state_floats;
     const MergeFactors f = merge_into(whole, {state[r], state[rows + r]});
-    const float* o = state + 3 * rows + static_cast<std::size_t>(r) * places;
+    const float* o = coefficients(k);
     half = half * f.kept + state[2 * rows + r] * f.added;
     for (std::size_t i = 0; i < places; ++i) c[i] = c[i] * f.kept + o[i] * f.added;
   }
-  const auto [head, position, query_head] = cut.row(block, r);
   const float inverse = whole.sum > 0.0f ? 1.0f / whole.sum : 0.0f;
   for (std::size_t i = 0; i < places; ++i) {
     c[i] = code.steps()[i] * (c[i] + 0.5f * half) * inverse;
   }
-  const float* b = code.value_rows(head);
-  const float* mean = code.value_mean(head);
-  for (std::size_t j = 0; j < dim; ++j, b += places) {
-    row[j] = (whole.sum > 0.0f ? mean[j] : 0.0f) + dot(b, c, places);
-  }
-  float* to = out.rows.row(position, query_head);
-  float* lse = out.lse.row(position) + query_head;
+  const BandsCut::Row row = cut.row(block, r);
+  float* lse = out.lse.row(row.position) + row.query_head;
+  Shares shares{0.0f, whole.sum > 0.0f ? 1.0f : 0.0f};
   if (out.adds) {
-    merge_row(row, whole.log_sum_exp(), dim, to, lse);
+    shares = merge_lse(whole.log_sum_exp(), lse);
   } else {
-    std::copy_n(row, dim, to);
     *lse = whole.log_sum_exp();
+  }
+  states[r] = shares.kept;
+  states[rows + r] = shares.added;
+}
+
+// Numbers [first, last) of the merged rows of one head of a block: every row of B is read once for
+// all of them.
+void write_numbers(const BandsCode& code, const BandsCut& cut, std::int32_t block,
+                   std::int32_t head, std::int32_t first, std::int32_t last, const float* state,
+                   const Output& out) {
+  const std::int32_t rows = cut.rows_of(block), together = rows / code.heads();
+  const auto places = static_cast<std::size_t>(code.places());
+  const float* mean = code.value_mean(head);
+  for (std::int32_t j = first; j < last; ++j) {
+    const float* b = code.value_rows(head) + static_cast<std::size_t>(j) * places;
+    for (std::int32_t r = head * together; r < (head + 1) * together; ++r) {
+      const float* c = state + 3 * rows + static_cast<std::size_t>(r) * places;
+      const float kept = state[r], added = state[rows + r];
+      const BandsCut::Row row = cut.row(block, r);
+      float* to = out.rows.row(row.position, row.query_head) + j;
+      const float x = added > 0.0f ? added * (mean[j] + dot(b, c, places)) : 0.0f;
+      *to = kept > 0.0f ? kept * *to + x : x;
+    }
   }
 }
 
@@ -111,27 +134,40 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   if (!scratch.ready) {
     return fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", cut.positions);
   }
+  const BandsCode& code = values.code();
+  const auto states_of = [&](std::int32_t block) {
+    return scratch.partials() +
+           static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * state_floats;
+  };
   BandsRunner runner(layer, keys, values, queries, cut, scratch.work(team.index()));
-  std::vector<float> memory;
   for (int i; (i = team.take()) < cut.items();) {
     const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
-    float* state = cut.chunks > 1 ? scratch.partials() + static_cast<std::size_t>(i) * state_floats
-                                  : runner.state();
+    float* state = cut.chunks > 1
+                       ? states_of(block) + static_cast<std::size_t>(chunk) * state_floats
+                       : runner.state();
     runner.run(block, chunk, state);
-    for (std::int32_t r = 0; cut.chunks == 1 && r < cut.rows_of(block); ++r) {
-      write_row(values.code(), cut, block, r, state, output, memory);
+    if (cut.chunks > 1) continue;
+    for (std::int32_t r = 0; r < cut.rows_of(block); ++r) {
+      merge_row(code, cut, block, r, state, output);
+    }
+    for (std::int32_t head = 0; head < code.heads(); ++head) {
+      write_numbers(code, cut, block, head, 0, code.value_dim(), state, output);
     }
   }
   team.barrier();
   if (cut.chunks == 1) return {};
-  // Row by row, as often there is but one block.
+  // By rows, then by parts of heads, as often there is but one block.
   const std::int32_t block_rows = cut.rows_of(0);
   for (int i; (i = team.take()) < cut.positions * cut.query_heads;) {
-    const std::int32_t block = i / block_rows;
-    write_row(values.code(), cut, block, i % block_rows,
-              scratch.partials() + static_cast<std::size_t>(block) *
-                                       static_cast<std::size_t>(cut.chunks) * state_floats,
-              output, memory);
+    merge_row(code, cut, i / block_rows, i % block_rows, states_of(i / block_rows), output);
+  }
+  team.barrier();
+  constexpr std::int32_t kNumbers = 16;
+  const std::int32_t parts = (code.value_dim() + kNumbers - 1) / kNumbers;
+  for (int i; (i = team.take()) < cut.row_blocks * code.heads() * parts;) {
+    const std::int32_t block = i / (code.heads() * parts), first = i % parts * kNumbers;
+    write_numbers(code, cut, block, i / parts % code.heads(), first,
+                  std::min(first + kNumbers, code.value_dim()), states_of(block), output);
   }
   team.barrier();
   return {};

@@ -16,7 +16,7 @@ constexpr std::array<KeyDeclaration, 19> kBandsKeys{
     count("heads", "2", 2, 1024, "KV heads of a group (share=group)"),
     of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),
     word("rope", "anchor", "anchor|pre|post", kRope.summary),
-    kAnchor,
+    count("anchor", "256", 16, 4096, kAnchorSummary, 16),
     word("gain", "token", "token|none", "one scale for each token, or none"),
     word("quantizer", "trellis", "trellis|uniform",
          "codes of neighbouring directions share finer levels, or each has its own"),
