@@ -37,22 +37,6 @@ Lanes load(const float* from) {
   return x;
 }
 
-// `count` numbers, a multiple of 4. Every 64-bit Arm processor converts four at once, of which ggml
-// makes no use.
-void widen(const ggml_fp16_t* from, std::int64_t count, float* to) {
-#if defined(__aarch64__)
-  using Halves = __fp16 __attribute__((vector_size(8)));
-  for (std::int64_t i = 0; i < count; i += 4) {
-    Halves four;
-    std::memcpy(&four, from + i, sizeof four);
-    const Lanes wide = __builtin_convertvector(four, Lanes);
-    std::memcpy(to + i, &wide, sizeof wide);
-  }
-#else
-  ggml_cpu_fp16_to_fp32(from, to, count);
-#endif
-}
-
 float sum_of_block(const float* x) {
   Lanes sum = load(x);
   for (int i = 4; i < kBlock; i += 4) sum += load(x + i);
@@ -132,7 +116,8 @@ void BlockOffsets::add_rows(const float* x, std::int64_t x_stride, std::int64_t 
         }
       }
       for (std::int64_t t = first; t < last; ++t) {
-        widen(offsets_.data() + (t * blocks_ + block) * kTile, blocks * kTile, tile);
+        ggml_cpu_fp16_to_fp32(offsets_.data() + (t * blocks_ + block) * kTile, tile,
+                              blocks * kTile);
         float* to = out + column * out_stride + t * kTile;
         std::int64_t c = 0;
         for (; c + kColumns <= n; c += kColumns) {
