@@ -64,9 +64,8 @@ Result<int> calibrate(const CalibrateFlags& flags) {
   if (flags.layer_weights != "none" && !known) {
     // What has been learnt already is worth keeping if this is stopped.
     KVSPAN_CHECK_OK(save_calibration(path, *calibration));
-    KVSPAN_CHECK_OK(measure_costs(
-        model_path, static_cast<int>(flags.model.threads), text,
-        flags.layer_weights == "thorough" ? kThoroughWeighing : kQuickWeighing, *calibration));
+    KVSPAN_CHECK_OK(
+        measure_costs(model_path, static_cast<int>(flags.model.threads), text, *calibration));
   }
   KVSPAN_CHECK_OK(save_calibration(path, *calibration));
 
@@ -112,9 +111,9 @@ Action setup_calibrate(CLI::App& app) {
   add_choice(
       app, "--layer-weights", flags->layer_weights,
       "What errors of each layer cost: those that come with kvspan for this model, else "
-      "measured (auto), measured, the longer part of the work, measured thoroughly, on windows "
-      "of 2,048 tokens, or none: bands then takes all layers alike",
-      {"auto", "measure", "thorough", "none"});
+      "measured (auto), measured, the longer part of the work, or none: bands then takes all "
+      "layers alike",
+      {"auto", "measure", "none"});
   add_text(app, "-o,--output", flags->output,
            "Where to write (default: the user's cache folder, where recipes look)", "FILE");
   add_json_flag(app, flags->json);

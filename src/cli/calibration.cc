@@ -23,7 +23,10 @@
 namespace kvspan::cli {
 namespace {
 
-constexpr double kWeighedBits = 1.0;  // of the coded side
+// Of weighing layers.
+constexpr std::int32_t kWeighedWindow = 768;
+constexpr std::size_t kWeighedWindows = 2;
+constexpr double kWeighedBits = 1.0;
 
 void announce(const Choice& choice, const Engine& engine) {
   std::string text = fmt::format("kvspan: auto chose {}", choice.recipe);
@@ -85,17 +88,17 @@ Result<Calibration> calibration_for(Engine& engine) {
 }
 
 Status measure_costs(const std::string& model_path, int threads, const std::string& text,
-                     const WeighedText& weighed, Calibration& calibration) {
+                     Calibration& calibration) {
   KVSPAN_TRY(const auto floats, TemporaryModel::float_copy_of(model_path, FloatWeights::kF16));
   KVSPAN_TRY(const auto engine, Engine::load(floats.path(), {.threads = threads}));
   engine->set_cancel_flag(&interrupted());
   KVSPAN_TRY(const auto tokenizer, Tokenizer::open(model_path));
   WindowOptions cut;
-  cut.length = static_cast<std::size_t>(std::min(weighed.window, engine->info().context)) / 4 * 3;
+  cut.length = static_cast<std::size_t>(std::min(kWeighedWindow, engine->info().context)) / 4 * 3;
   KVSPAN_TRY(const auto passages, cut_windows(*tokenizer, text, cut));
   std::vector<std::vector<Token>> read;
-  for (std::size_t i = 0; i < weighed.windows; ++i) {
-    read.push_back(passages[passages.size() * (2 * i + 1) / (2 * weighed.windows)]);
+  for (std::size_t i = 0; i < kWeighedWindows; ++i) {
+    read.push_back(passages[passages.size() * (2 * i + 1) / (2 * kWeighedWindows)]);
   }
   std::optional<ProgressBar> bar;
   const auto under = [&](const char* what) {

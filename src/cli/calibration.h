@@ -16,18 +16,10 @@ Result<std::string> calibration_text(const std::string& file = "");
 // ensure_calibration with that text; a line on standard error says what is being made and why.
 Result<Calibration> calibration_for(Engine& engine);
 
-// Of weighing layers: the first takes minutes, the second tells layers apart that matter for what
-// stands far back, and is what weights that come with kvspan are measured on.
-struct WeighedText {
-  std::size_t windows;
-  std::int32_t window;  // tokens
-};
-inline constexpr WeighedText kQuickWeighing{2, 768}, kThoroughWeighing{2, 2048};
-
 // Measures what errors of each layer cost and what `bands` costs by its bits (eval/layer_weights.h,
 // eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
 Status measure_costs(const std::string& model_path, int threads, const std::string& text,
-                     const WeighedText& weighed, Calibration& calibration);
+                     Calibration& calibration);
 
 // "kvspan: RECIPE: code ..." on standard error: which code the cache uses and where that comes
 // from; nothing where that is what was said last of it, or it has none.
