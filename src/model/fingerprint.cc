@@ -27,6 +27,7 @@ std::string fingerprint_of(const GgufFile& file) {
     hash.add(bytes.subspan((bytes.size() - sample) / 2, sample));
     hash.add(bytes.last(sample));
   }
+  file.give_back_copied();
   return hash.finish().substr(0, kDigits);
 }
 

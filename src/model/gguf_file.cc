@@ -246,9 +246,14 @@ Result<Matrix> GgufFile::require_matrix(const std::string& name, std::int64_t ne
   if (matrix.weight == mapped) {
     advise(mapped, /*inner=*/false, MADV_POPULATE_READ);
   } else {
+    copied_.push_back(mapped);
     advise(mapped, /*inner=*/true, MADV_DONTNEED);
   }
   return matrix;
+}
+
+void GgufFile::give_back_copied() const noexcept {
+  for (const ggml_tensor* tensor : copied_) advise(tensor, /*inner=*/true, MADV_DONTNEED);
 }
 
 // A system that does not know the advice reads pages when they are used: slower at first, not

@@ -53,6 +53,8 @@ class GgufFile {
   // this processor (model/repack.h), for the life of the file. Its pages of the file are in memory
   // afterwards where it is used from there, and do not count as the process's where it is a copy.
   Result<Matrix> require_matrix(const std::string& name, std::int64_t ne0, std::int64_t ne1);
+  // Whoever read the file's own pages of tensors that have been copied gives them back by this.
+  void give_back_copied() const noexcept;
   std::size_t tensor_bytes() const noexcept { return tensor_bytes_; }
   // In the file's order.
   std::vector<const ggml_tensor*> all_tensors() const;
@@ -74,6 +76,7 @@ class GgufFile {
   ggml_context* tensors_ = nullptr;
   ggml_backend_buffer* buffer_ = nullptr;
   Repacker repacker_;
+  std::vector<const ggml_tensor*> copied_;  // by the repacker
 };
 
 }  // namespace kvspan
