@@ -244,27 +244,25 @@ Result<Matrix> GgufFile::require_matrix(const std::string& name, std::int64_t ne
   KVSPAN_TRY(ggml_tensor * mapped, require_tensor(name, ne0, ne1));
   const Matrix matrix = repacker_.repack(mapped);
   if (matrix.weight == mapped) {
-    advise(mapped, /*inner=*/false, MADV_POPULATE_READ);
+    advise(mapped, MADV_POPULATE_READ);
   } else {
     copied_.push_back(mapped);
-    advise(mapped, /*inner=*/true, MADV_DONTNEED);
+    advise(mapped, MADV_DONTNEED);
   }
   return matrix;
 }
 
 void GgufFile::give_back_copied() const noexcept {
-  for (const ggml_tensor* tensor : copied_) advise(tensor, /*inner=*/true, MADV_DONTNEED);
+  for (const ggml_tensor* tensor : copied_) advise(tensor, MADV_DONTNEED);
 }
 
-// A system that does not know the advice reads pages when they are used: slower at first, not
-// wrong.
-void GgufFile::advise(const ggml_tensor* tensor, bool inner, int advice) const noexcept {
+// Pages that are given back are read again when they are used. A system that does not know the
+// other advice reads pages when they are used: slower at first, not wrong.
+void GgufFile::advise(const ggml_tensor* tensor, int advice) const noexcept {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor->data);
-  const std::uintptr_t end = begin + ggml_nbytes(tensor);
-  const std::uintptr_t first = inner ? (begin + page - 1) / page * page : begin / page * page;
-  const std::uintptr_t last = inner ? end / page * page : end;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
+  const std::uintptr_t first = begin / page * page;
+  madvise(reinterpret_cast<void*>(first), begin + ggml_nbytes(tensor) - first, advice);
 }
 
 }  // namespace kvspan

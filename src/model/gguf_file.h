@@ -64,8 +64,8 @@ class GgufFile {
  private:
   GgufFile() = default;
   Status map(const std::string& path);
-  // madvise for the whole pages that hold the tensor; `inner`: no other tensor's.
-  void advise(const ggml_tensor* tensor, bool inner, int advice) const noexcept;
+  // madvise for the pages that hold the tensor, and may hold parts of its neighbours.
+  void advise(const ggml_tensor* tensor, int advice) const noexcept;
   Status place_tensors();
 
   std::string path_;
