@@ -140,14 +140,15 @@ TEST(BandsOnline, RefreshFollowsDrift) {
 
 // Real activations, 192 and 256 tokens of which 96 are learnt from, against a calibration of this
 // very text, metric of queries and all: within a third on the average of 9, where chance alone
-// makes single ones vary by as much.
+// makes single ones vary by as much. Anchors are 64 positions apart: the texts have no more than
+// one of the usual blocks.
 TEST(BandsOnline, CloseToACalibrationOfTheSameText) {
   double sum = 0.0;
   for (const auto& a : testing::all_activations()) {
     const SyntheticText text(a);
     const Calibration calibration = text.calibration();
     for (const char* bits : {"1.5", "2", "3"}) {
-      const std::string tail = std::string(",sink=32,recent=16,bits=") + bits;
+      const std::string tail = std::string(",sink=32,recent=16,anchor=64,bits=") + bits;
       const std::int32_t first = text.size() - 48;
       const double file = error_of(text, "bands:calib=file" + tail, first, &calibration);
       const double online = error_of(text, "bands:calib=online,learn=96" + tail, first);
@@ -160,10 +161,11 @@ TEST(BandsOnline, CloseToACalibrationOfTheSameText) {
   EXPECT_LT(std::exp(sum / 9.0), 1.33);
 }
 
-// SmolLM2's shape. Of both B and the metric are held, and no analysis.
+// SmolLM2's shape. Of both B and the metric are held, and no analysis. With few positions a block,
+// so that the mean at each of them takes little room.
 TEST(BandsOnline, LearntCodesTakeNoMoreRoomThanCalibratedOnes) {
   const SyntheticText text(testing::synthetic_shape(1, 3, 64), 2208, 4);
-  const std::string tail = ",bits=2,levels=0/2/4";
+  const std::string tail = ",bits=2,levels=0/2/4,anchor=64";
   const auto cache = make(text, "bands:calib=online" + tail);
   TeamState state;
   Team team(state, 0, 1);
