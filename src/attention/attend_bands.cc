@@ -139,7 +139,8 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     return scratch.partials() +
            static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * state_floats;
   };
-  BandsRunner runner(layer, keys, values, queries, cut, scratch.work(team.index()));
+  BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
+                     scratch.work(team.index()));
   for (int i; (i = team.take()) < cut.items();) {
     const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
     float* state = cut.chunks > 1

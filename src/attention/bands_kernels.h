@@ -28,6 +28,25 @@ struct BandsQueries {
   std::int32_t rows = 0;
 };
 
+// Rows of weights, 0 .. 127, and where their sums go.
+struct BandsWeights {
+  const std::int8_t* rounded = nullptr;  // [tiles][stride][16]
+  std::int32_t stride = 0;
+  const float* kept = nullptr;    // [rows], what counts of each sum so far; null where all of it
+  const float* scales = nullptr;  // [rows]
+  float* const* out = nullptr;    // [rows], of 4 quads numbers each
+  std::int32_t rows = 0;
+
+  BandsWeights from(std::int32_t r) const noexcept {
+    return {rounded + static_cast<std::ptrdiff_t>(r) * 16,
+            stride,
+            kept != nullptr ? kept + r : nullptr,
+            scales + r,
+            out + r,
+            rows - r};
+  }
+};
+
 struct BandsAttentionKernels {
   // One tile: scores[r * score_stride + t] = gains[t] * (offset[r] + sum over runs of
   // scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes` starts at the first
@@ -39,12 +58,10 @@ struct BandsAttentionKernels {
   // positions of a block; rows of sums lie sums() apart.
   void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
                 std::int32_t stride) noexcept;
-  // out[r * 4 quads + 4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i
-  // and t < 16 of codes[i][q][t][k] * weights[i][r][t]; tiles, at most kBandTiles, lie quads * 64
-  // apart. Weights are 0 .. 127. kept: null where all are 1.
+  // out[r][4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i and t < 16 of
+  // codes[i][q][t][k] * rounded[i][r][t]; tiles, at most kBandTiles, lie quads * 64 apart.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::int32_t rows, const float* kept,
-                const float* scales, float* out) noexcept;
+                const BandsWeights& weights) noexcept;
   // to[r * to_stride + 16 i + p] = factors[16 i + p] * sum over q, k of matrix[i][q][p][k] *
   // vectors[r * stride + 4 q + k], i < tiles.
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,

@@ -125,9 +125,9 @@ inline __m256i weights_of(const std::int8_t* from) noexcept {
 
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
-                const float* scales, float* out) noexcept {
+                const BandsWeights& weights) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
+  const std::ptrdiff_t weight_stride = static_cast<std::ptrdiff_t>(weights.stride) * 16;
   for (std::int32_t q = 0; q < quads; ++q) {
     __m256i sum[R];
     for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_si256();
@@ -135,7 +135,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const std::int8_t* from = codes + i * tile_stride + static_cast<std::ptrdiff_t>(q) * 64;
       const __m256i c0 = transposed(load(from)), c1 = transposed(load(from + 32));
       for (int r = 0; r < R; ++r) {
-        const std::int8_t* w = weights + i * weight_stride + 16 * r;
+        const std::int8_t* w = weights.rounded + i * weight_stride + 16 * r;
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w), c0)));
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w + 8), c1)));
       }
@@ -143,21 +143,18 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
     for (int r = 0; r < R; ++r) {
       const __m128 added = _mm_cvtepi32_ps(
           _mm_add_epi32(_mm256_castsi256_si128(sum[r]), _mm256_extracti128_si256(sum[r], 1)));
-      float* to = out + (static_cast<std::ptrdiff_t>(r) * quads + q) * 4;
+      float* const to = weights.out[r] + 4 * q;
       __m128 before = _mm_loadu_ps(to);
-      if (kept != nullptr) before = _mm_mul_ps(before, _mm_set1_ps(kept[r]));
-      _mm_storeu_ps(to, _mm_fmadd_ps(added, _mm_set1_ps(scales[r]), before));
+      if (weights.kept != nullptr) before = _mm_mul_ps(before, _mm_set1_ps(weights.kept[r]));
+      _mm_storeu_ps(to, _mm_fmadd_ps(added, _mm_set1_ps(weights.scales[r]), before));
     }
   }
 }
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-           const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
-           float* out) noexcept {
-  detail::in_blocks<6, 3, 1>(rows, [&]<int R>(std::int32_t r) {
-    weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
-                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+           const BandsWeights& weights) noexcept {
+  detail::in_blocks<6, 5, 4, 3, 2, 1>(weights.rows, [&]<int R>(std::int32_t r) {
+    weigh_rows<R>(codes, tiles, quads, weights.from(r));
   });
 }
 

@@ -200,27 +200,27 @@ void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
 template <int R>
 [[gnu::always_inline]] inline void weigh_four(const std::int8_t* codes, std::int32_t there,
                                               std::int32_t tiles, std::ptrdiff_t tile_stride,
-                                              const std::int8_t* weights,
-                                              std::ptrdiff_t weight_stride, const float* kept,
-                                              const float* scales, float* out,
-                                              std::ptrdiff_t out_stride) noexcept {
+                                              const BandsWeights& weights,
+                                              std::ptrdiff_t place) noexcept {
+  const std::int8_t* by = weights.rounded;
+  const std::ptrdiff_t weight_stride = static_cast<std::ptrdiff_t>(weights.stride) * 16;
   __m512i sum[R][1];
   clear(sum);
-  for (std::int32_t i = 0; i < tiles; ++i, codes += tile_stride, weights += weight_stride) {
+  for (std::int32_t i = 0; i < tiles; ++i, codes += tile_stride, by += weight_stride) {
     __m512i c[4];
     by_tokens(codes, there, c);
     unrolled<4>([&]<int k>() __attribute__((always_inline)) {
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-        add_dots(sum[r][0], four_everywhere(weights + 16 * r + 4 * k), c[k]);
+        add_dots(sum[r][0], four_everywhere(by + 16 * r + 4 * k), c[k]);
       });
     });
   }
   const __mmask16 places = first_of_16(4 * there);
   unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-    float* const to = out + r * out_stride;
+    float* const to = weights.out[r] + place;
     __m512 before = _mm512_maskz_loadu_ps(places, to);
-    if (kept != nullptr) before = _mm512_mul_ps(before, _mm512_set1_ps(kept[r]));
-    const __m512 scale = _mm512_set1_ps(scales[r]);
+    if (weights.kept != nullptr) before = _mm512_mul_ps(before, _mm512_set1_ps(weights.kept[r]));
+    const __m512 scale = _mm512_set1_ps(weights.scales[r]);
     _mm512_mask_storeu_ps(to, places,
                           _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, before));
   });
@@ -228,23 +228,17 @@ template <int R>
 
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
-                const float* scales, float* out) noexcept {
+                const BandsWeights& weights) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  const std::ptrdiff_t out_stride = static_cast<std::ptrdiff_t>(quads) * 4;
-  for (std::int32_t q = 0; q < quads; q += 4, codes += 256, out += 16) {
-    weigh_four<R>(codes, std::min(4, quads - q), tiles, tile_stride, weights, weight_stride, kept,
-                  scales, out, out_stride);
+  for (std::int32_t q = 0; q < quads; q += 4, codes += 256) {
+    weigh_four<R>(codes, std::min(4, quads - q), tiles, tile_stride, weights, 4 * q);
   }
 }
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-           const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
-           float* out) noexcept {
-  in_even_blocks<kDotRows>(rows, [&]<int R>(std::int32_t r) {
-    weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
-                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+           const BandsWeights& weights) noexcept {
+  in_even_blocks<kDotRows>(weights.rows, [&]<int R>(std::int32_t r) {
+    weigh_rows<R>(codes, tiles, quads, weights.from(r));
   });
 }
 

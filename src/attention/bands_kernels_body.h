@@ -79,21 +79,22 @@ template <int... kSizes, class Use>
 }
 
 [[maybe_unused]] void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                                  const std::int8_t* weights, std::int32_t rows, const float* kept,
-                                  const float* scales, float* out) noexcept {
-  for (std::int32_t r = 0; r < rows; ++r) {
+                                  const BandsWeights& weights) noexcept {
+  for (std::int32_t r = 0; r < weights.rows; ++r) {
+    float* out = weights.out[r];
     for (std::int32_t q = 0; q < quads; ++q, out += 4) {
       std::int32_t total[4] = {};
       for (std::int32_t i = 0; i < tiles; ++i) {
         const std::int8_t* from = codes + (static_cast<std::ptrdiff_t>(i) * quads + q) * 64;
-        const std::int8_t* row = weights + (static_cast<std::ptrdiff_t>(i) * rows + r) * 16;
+        const std::int8_t* row =
+            weights.rounded + (static_cast<std::ptrdiff_t>(i) * weights.stride + r) * 16;
         for (std::int32_t t = 0; t < 16; ++t) {
           for (std::int32_t k = 0; k < 4; ++k) total[k] += from[4 * t + k] * row[t];
         }
       }
       for (std::int32_t k = 0; k < 4; ++k) {
-        const float before = kept != nullptr ? out[k] * kept[r] : out[k];
-        out[k] = before + scales[r] * static_cast<float>(total[k]);
+        const float before = weights.kept != nullptr ? out[k] * weights.kept[r] : out[k];
+        out[k] = before + weights.scales[r] * static_cast<float>(total[k]);
       }
     }
   }

@@ -239,14 +239,17 @@ inline int8x16_t transposed(int8x16_t x) noexcept {
 
 template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const std::int8_t* weights, std::ptrdiff_t weight_stride, const float* kept,
-                const float* scales, float* out) noexcept {
+                const BandsWeights& weights) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  for (std::int32_t q = 0; q < quads; ++q, codes += 64, out += 4) {
+  const std::ptrdiff_t weight_stride = static_cast<std::ptrdiff_t>(weights.stride) * 16;
+  const float* const kept = weights.kept;
+  float* out[R];
+  for (int r = 0; r < R; ++r) out[r] = weights.out[r];
+  for (std::int32_t q = 0; q < quads; ++q, codes += 64) {
     int32x4_t sum[R];
     for (int r = 0; r < R; ++r) sum[r] = start_of_sum(kSumStart);
     const std::int8_t* from = codes;
-    const std::int8_t* by = weights;
+    const std::int8_t* by = weights.rounded;
 #pragma GCC unroll 4
     for (std::int32_t i = 0; i < tiles; ++i, from += tile_stride, by += weight_stride) {
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
@@ -259,21 +262,18 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       for (int r = 0; r < R; ++r) add_dot<3>(sum[r], c3, w[r]);
     }
     for (int r = 0; r < R; ++r) {
-      float* to = out + static_cast<std::ptrdiff_t>(r) * quads * 4;
+      float* const to = out[r] + 4 * q;
       float32x4_t before = vld1q_f32(to);
       if (kept != nullptr) before = vmulq_n_f32(before, kept[r]);
-      vst1q_f32(to, vfmaq_n_f32(before, end_of_sum(sum[r], true), scales[r]));
+      vst1q_f32(to, vfmaq_n_f32(before, end_of_sum(sum[r], true), weights.scales[r]));
     }
   }
 }
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-           const std::int8_t* weights, std::int32_t rows, const float* kept, const float* scales,
-           float* out) noexcept {
-  detail::in_blocks<9, 4, 1>(rows, [&]<int R>(std::int32_t r) {
-    weigh_rows<R>(codes, tiles, quads, weights + static_cast<std::ptrdiff_t>(r) * 16,
-                  static_cast<std::ptrdiff_t>(rows) * 16, kept != nullptr ? kept + r : nullptr,
-                  scales + r, out + static_cast<std::ptrdiff_t>(r) * 4 * quads);
+           const BandsWeights& weights) noexcept {
+  detail::in_blocks<9, 8, 7, 6, 5, 4, 3, 2, 1>(weights.rows, [&]<int R>(std::int32_t r) {
+    weigh_rows<R>(codes, tiles, quads, weights.from(r));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "attention/item.h"
 #include "base/memory.h"
@@ -55,12 +56,14 @@ struct BandsRunner::Places {
 };
 
 BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
-                         const Queries& queries, const BandsCut& cut, float* work)
+                         const Queries& queries, const BandsCut& cut,
+                         const TensorView<float, 2>* others, float* work)
     : layer_(layer),
       keys_(keys),
       values_(values),
       queries_(queries),
       cut_(cut),
+      others_(others),
       key_code_(keys.code()),
       value_code_(values.code()),
       kernels_(attention_kernels(cpu_level())),
@@ -69,6 +72,7 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       key_stride_(16 * key_code_.place_tiles()),
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
+      light_(keys.has_residuals() ? 0.0f : kLightShare),
       batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))) {
   Places places{work};
   place(places);
@@ -78,7 +82,7 @@ std::size_t BandsRunner::work_floats(const BandsStore& keys, const BandsStore& v
                                      const BandsCut& cut) {
   const LayerShape none;
   const Queries nobody;
-  BandsRunner runner(none, keys, values, nobody, cut, nullptr);
+  BandsRunner runner(none, keys, values, nobody, cut, nullptr, nullptr);
   Places places{nullptr};
   runner.place(places);
   return places.used;
@@ -98,6 +102,8 @@ void BandsRunner::place(Places& places) {
   scales_ = places.floats(batch_rows * kBandScales);
   scores_ = places.floats(rows * kStride);
   kept_ = places.floats(rows);
+  others_sum_ = places.floats(rows);
+  summed_ = reinterpret_cast<float**>(places.floats(rows * sizeof(float*) / sizeof(float)));
   weight_scales_ = places.floats(rows);
   key_gains_ = places.floats(kRunTokens);
   value_gains_ = &keys_ == &values_ ? key_gains_ : places.floats(kRunTokens);
@@ -127,7 +133,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   sum_ = state + rows_;
   half_ = state + 2 * rows_;
   out_ = state + 3 * rows_;
-  std::fill_n(max_, rows_, -std::numeric_limits<float>::infinity());
+  start_from_others();
   std::fill_n(sum_, 2 * rows_ + static_cast<std::ptrdiff_t>(rows_) * value_places_, 0.0f);
   load_queries();
   const std::int32_t end = cut_.first_tile(chunk + 1);
@@ -136,6 +142,17 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   batch_anchor_ = batch_anchors_ = 0;
   for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += kRunTiles) {
     run_tiles(tile, std::min(kRunTiles, end - tile));
+  }
+}
+
+// The others' log-sum-exp is the first maximum: their weights then sum to 1.
+void BandsRunner::start_from_others() {
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const BandsCut::Row row = cut_.row(block_, r);
+    max_[r] = others_ == nullptr
+                  ? -std::numeric_limits<float>::infinity()
+                  : others_->row(row.position)[row.query_head] * std::numbers::log2e_v<float>;
+    others_sum_[r] = std::isinf(max_[r]) ? 0.0f : 1.0f;
   }
 }
 
@@ -273,9 +290,8 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
     load_gains(values_, tile + i, value_gains_ + i * kTile);
   }
   if (rebuilds) score_rebuilt(n * kTile);
-  const bool all_kept = soften(tile, n);
-  bands_.weigh(value_codes_, n, value_places_ / 4, weights_, rows_, all_kept ? nullptr : kept_,
-               weight_scales_, out_);
+  const BandsWeights weights = soften(tile, n);
+  if (weights.rows > 0) bands_.weigh(value_codes_, n, value_places_ / 4, weights);
 }
 
 // Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].
@@ -329,9 +345,9 @@ void BandsRunner::score_rebuilt(std::int32_t tokens) {
   }
 }
 
-// Scores to weights times gains, rounded, weights_ [tiles][rows][16]; sums and maxima on the way.
-// Whether all of kept_ is 1.
-bool BandsRunner::soften(std::int32_t tile, std::int32_t n) {
+// Scores to weights times gains, rounded, weights_ [tiles][rows][16], of the rows that are worth
+// summing; sums and maxima on the way.
+BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
   const std::int32_t tokens = n * kTile, position = keys_.first_position() + tile * kTile;
   std::int32_t escaped[kRunTokens], escapes = 0;
   for (std::int32_t i = 0; i < n; ++i) {
@@ -341,33 +357,36 @@ bool BandsRunner::soften(std::int32_t tile, std::int32_t n) {
     }
   }
   bool all_kept = true;
+  std::int32_t used = 0;
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
     const std::int32_t from =
         layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
                           : 0;
-    kept_[r] = 1.0f;
-    if (from < tokens) {
-      if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
-      for (std::int32_t i = 0; i < escapes; ++i) {
-        s[escaped[i]] = -std::numeric_limits<float>::infinity();
-      }
-      const float old = max_[r];
-      const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
-      if (old != max_[r]) {
-        kept_[r] = std::exp2(old - max_[r]);
-        sum_[r] *= kept_[r];
-        half_[r] *= kept_[r];
-        all_kept = false;
-      }
-      sum_[r] += more;
+    if (from == tokens) continue;
+    if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
+    for (std::int32_t i = 0; i < escapes; ++i) {
+      s[escaped[i]] = -std::numeric_limits<float>::infinity();
     }
+    const float old = max_[r];
+    const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
+    float kept = 1.0f;
+    if (old != max_[r]) {
+      kept = std::exp2(old - max_[r]);
+      for (float* const sum : {sum_, half_, others_sum_}) sum[r] *= kept;
+      all_kept = false;
+    }
+    const bool light = old == max_[r] && more < light_ * (others_sum_[r] + sum_[r]);
+    sum_[r] += more;
+    if (light) continue;
     std::fill_n(s, from, 0.0f);
-    weight_scales_[r] = bands_.round_weights(s, value_gains_, tokens, weights_ + r * kTile,
-                                             rows_ * kTile, &half_[r]) /
-                        127.0f;
+    weight_scales_[used] = bands_.round_weights(s, value_gains_, tokens, weights_ + used * kTile,
+                                                rows_ * kTile, &half_[r]) /
+                           127.0f;
+    kept_[used] = kept;
+    summed_[used++] = out_ + static_cast<std::ptrdiff_t>(r) * value_places_;
   }
-  return all_kept;
+  return {weights_, rows_, all_kept ? nullptr : kept_, weight_scales_, summed_, used};
 }
 
 }  // namespace kvspan

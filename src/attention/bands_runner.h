@@ -14,8 +14,11 @@ namespace kvspan {
 class BandsRunner {
  public:
   // Works in `work`, of work_floats().
+  // others: log-sum-exps, natural, [positions, query heads], of what the rows make of tokens that
+  // are not these; null where there are none.
   BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
-              const Queries& queries, const BandsCut& cut, float* work);
+              const Queries& queries, const BandsCut& cut, const TensorView<float, 2>* others,
+              float* work);
   static std::size_t work_floats(const BandsStore& keys, const BandsStore& values,
                                  const BandsCut& cut);
 
@@ -23,6 +26,12 @@ class BandsRunner {
   float* state() const { return state_; }
   // The item's tiles into `state`, of bands_state_floats().
   void run(std::int32_t block, std::int32_t chunk, float* state);
+
+  // Tokens that hardly count beside others count as the mean of values instead of being summed:
+  // runs of tokens whose weights are less than 2^-12 of all that the row has met. That moves an
+  // output by no more than this share, for each run, of how far a value is from the mean. With
+  // certificates, every token is summed.
+  static constexpr float kLightShare = 0x1p-12f;
 
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
@@ -45,6 +54,7 @@ class BandsRunner {
   std::int32_t position_of(std::int32_t row) const {
     return queries_.positions[static_cast<std::size_t>(cut_.row(block_, row).position)];
   }
+  void start_from_others();
   void load_queries();
   void turn_queries(std::int32_t anchor);
   void move_to_anchors(std::int32_t first, std::int32_t count);
@@ -55,18 +65,21 @@ class BandsRunner {
                     std::int32_t position);
   void score_rebuilt(std::int32_t tokens);
   void copy_means();
-  bool soften(std::int32_t tile, std::int32_t n);
+  BandsWeights soften(std::int32_t tile, std::int32_t n);
 
   const LayerShape& layer_;
   const BandsStore& keys_;
   const BandsStore& values_;
   const Queries& queries_;
   const BandsCut& cut_;
+  const TensorView<float, 2>* others_;
   const BandsCode& key_code_;
   const BandsCode& value_code_;
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
   std::int32_t dim_, key_stride_, value_places_, mean_stride_;
+  // Share of a row's weights so far below which those of a run count as that of mean values.
+  float light_;
   std::int32_t batch_;                                 // anchors moved to at once
   std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;    // anchor_: that turned_ is turned to
   BandsQueries asked_;                                 // at asked_anchor_, the anchor in use
@@ -76,10 +89,13 @@ class BandsRunner {
   // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
   float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
   float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
-  float *scores_, *kept_, *weight_scales_, *key_gains_, *value_gains_;  // of a run of tiles
-  float *rebuilt_ = nullptr, *coefficients_ = nullptr;                  // keys before RoPE
-  float *cosines_, *sines_, *step_cosines_, *step_sines_;               // of anchors
+  float *scores_, *key_gains_, *value_gains_;              // of a run of tiles
+  float *kept_, *weight_scales_;                           // of the rows that are summed over a run
+  float** summed_;                                         // where their sums are
+  float *rebuilt_ = nullptr, *coefficients_ = nullptr;     // keys before RoPE
+  float *cosines_, *sines_, *step_cosines_, *step_sines_;  // of anchors
   bool steps_ = false;  // step_cosines_ and step_sines_ are known
+  float* others_sum_;   // sums of the others' weights, in the unit of sum_
   float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
   std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;
 };

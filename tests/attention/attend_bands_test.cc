@@ -146,16 +146,18 @@ Queries queries_of(const Problem& p) {
           p.positions};
 }
 
-Attended attend(const Problem& p, int threads = 1) {
+// others: log-sum-exps of other tokens, whose values are all 0; empty where there are none.
+Attended attend(const Problem& p, int threads = 1, const std::vector<float>& others = {}) {
   const auto n = p.positions.size(), heads = std::size_t(p.layer.query_heads);
   const auto d = std::size_t(p.layer.value_dim);
-  Attended got{std::vector<float>(n * heads * d), std::vector<float>(n * heads)};
+  Attended got{std::vector<float>(n * heads * d), others};
+  got.lse.resize(n * heads);
   BandsScratch scratch;
   ThreadPool pool(threads);
   pool.run([&](Team& team) {
     EXPECT_TRUE(attend_bands(p.layer, p.keys, p.value_store(), queries_of(p),
-                             {got.out.data(), {n, heads, d}}, {got.lse.data(), {n, heads}}, false,
-                             scratch, team));
+                             {got.out.data(), {n, heads, d}}, {got.lse.data(), {n, heads}},
+                             !others.empty(), scratch, team));
   });
   return got;
 }
@@ -311,6 +313,38 @@ TEST(AttendBands, CertificatesCoverWhatAttentionRoundsOff) {
     std::printf("anchor %d: %zu rows; bound / error, least and median: logits %.1f %.1f, ", anchor,
                 ratios.size(), logits.front(), logits[logits.size() / 2]);
     std::printf("output %.1f %.1f\n", ratios.front(), ratios[ratios.size() / 2]);
+  }
+}
+
+// Beside other tokens of much larger weight, tokens count as the mean of values, their weights as
+// they are; with norms for certificates, and beside tokens of little weight, all are summed.
+TEST(AttendBands, TokensThatHardlyCountCountAsTheMean) {
+  Random random(26);
+  for (int trial = 0; trial < 12; ++trial) {
+    const bool exact = trial % 3 == 0;
+    const Problem p = random_problem(70, 2, trial % 2 == 0, 64, random, exact);
+    const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
+    const Attended alone = attend(p);
+    // 2^-14.4 and 2^4.3 of the others' weights: 9 runs of tokens, below 2^-12 all together, or well
+    // above it each.
+    for (const float more : {10.0f, -3.0f}) {
+      std::vector<float> others = alone.lse;
+      for (float& x : others) x += more;
+      const Attended got = attend(p, 1, others);
+      const bool light = more > 0.0f && !exact;
+      for (std::size_t at = 0; at < alone.lse.size(); ++at) {
+        const double total = std::log1p(std::exp(double{more})) + double{alone.lse[at]};
+        EXPECT_NEAR(got.lse[at], total, 1e-4);
+        const double share = std::exp(double{alone.lse[at]} - total);
+        const float* mean = p.values_code->value_mean(
+            std::int32_t(at % heads / std::size_t(p.layer.query_heads / p.layer.kv_heads)));
+        for (std::size_t j = 0; j < d; ++j) {
+          const double from = light ? double{mean[j]} : double{alone.out[at * d + j]};
+          // Scores are rounded alike in both; sums in f32, of numbers below 100.
+          EXPECT_NEAR(got.out[at * d + j] / share, from, 1e-3) << trial << ", " << more;
+        }
+      }
+    }
   }
 }
 

@@ -43,7 +43,8 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         {0, quads, true}};  // 288 * 100 * 127 < 2^22
     for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
-      std::vector<std::int8_t> codes(places * 16 * 4), queries(n * places), weights(n * 48);
+      std::vector<std::int8_t> codes(places * 16 * 4), queries(n * places);
+      std::vector<std::int8_t> weights((n + 1) * 48);
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
       for (auto& x : weights) x = std::int8_t(random.below(128));
@@ -73,8 +74,12 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         kernels.score(small.data(), small_one, asked, factors.data(), offsets.data(), 0, to, 20);
       });
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
-        same(std::vector<float>(n * places, 8.0f), [&](Kernels kernels, float* to) {
-          kernels.weigh(codes.data(), 3, quads, weights.data(), rows, factor, scales.data(), to);
+        same(std::vector<float>((n + 2) * places, 8.0f), [&](Kernels kernels, float* to) {
+          // Sums lie anywhere, here with a gap and the last one first.
+          std::vector<float*> out(n, to);
+          for (std::size_t r = 0; r + 1 < n; ++r) out[r] = to + (r + 2) * places;
+          kernels.weigh(codes.data(), 3, quads,
+                        {weights.data(), rows + 1, factor, scales.data(), out.data(), rows});
         });
       }
       for (const std::int32_t tiles : {2, 4}) {
