@@ -215,19 +215,20 @@ void cap(double most, std::vector<Seen>& seen) {
 }
 
 // What logits that are off by at most `error` each make of the weights: |a - a^|_1 by line 4, or
-// for errors that differ; and adds to off[i] what bounds |a_i - a^_i|.
+// for errors that differ; and adds to off[i] what bounds |a_i - a^_i|. Exponents are added before
+// they are raised: a weight that vanishes times an error that overflows would be no number.
 double weights_bound(const std::vector<Seen>& seen, double Seen::*error, std::vector<double>& off) {
   double high = 0.0, low = 0.0, worst = 0.0;
   for (const Seen& s : seen) {
-    high += s.weight * std::exp(s.*error);
-    low += s.weight * std::exp(-(s.*error));
+    high += std::exp(s.log_weight + s.*error);
+    low += std::exp(s.log_weight - s.*error);
     worst = std::max(worst, s.*error);
   }
   double up = 0.0, down = 0.0;  // bounds of sum (a - a^)+ and sum (a^ - a)+, which are equal
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Seen& s = seen[i];
-    const double more = s.weight * std::max(0.0, std::exp(s.*error) / low - 1.0);
-    const double less = s.weight * std::max(0.0, 1.0 - std::exp(-(s.*error)) / high);
+    const double more = std::exp(s.log_weight + s.*error) / low - s.weight;
+    const double less = s.weight - std::exp(s.log_weight - s.*error) / high;
     up += more;
     down += less;
     off[i] += more < 1.0 ? std::max(more, less) : 1.0;  // also where it is not a number
@@ -272,15 +273,16 @@ Certificate certificate_of(std::vector<Seen>& seen, std::size_t dim) {
   Certificate result;
   double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
   for (const Seen& s : seen) max = std::max(max, s.logit);
-  for (Seen& s : seen) sum += s.weight = std::exp(s.logit - max);
+  for (const Seen& s : seen) sum += std::exp(s.logit - max);
   std::vector<double> out(dim, 0.0);
   double rounding = 0.0, least = 0.0;
   for (Seen& s : seen) {
-    s.weight /= sum;
-    least += s.weight * std::exp(-s.drift);
+    s.log_weight = s.logit - max - std::log(sum);
+    s.weight = std::exp(s.log_weight);
+    least += std::exp(s.log_weight - s.drift);
   }
   for (Seen& s : seen) {
-    s.most = std::min(1.0, s.weight * std::exp(s.drift) / least);
+    s.most = std::min(1.0, std::exp(s.log_weight + s.drift) / least);
     result.logits = std::max(result.logits, s.error());
     result.values += s.most * s.lost;
     rounding = std::max(rounding, s.rounding);

@@ -31,8 +31,9 @@ struct Seen {
   // (of bands, else -1) and its neighbours.
   const Segment* segment = nullptr;
   std::int32_t tile = -1;
-  double weight = 0.0;  // a^
-  double most = 0.0;    // >= a~, the weight that attention computes
+  double weight = 0.0;  // a^, e to log_weight, which is exact where a^ vanishes
+  double log_weight = 0.0;
+  double most = 0.0;  // >= a~, the weight that attention computes
 
   double error() const noexcept { return coding + drift; }
 };

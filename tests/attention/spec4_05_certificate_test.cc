@@ -185,6 +185,18 @@ TEST(Spec4_05_Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
               median(tightness.output));
 }
 
+// Logits so large that weights vanish, and bounds of their errors that no exponential holds.
+TEST(Spec4_05_Certificate, HoldsWhereExponentialsOverflow) {
+  Tightness tightness;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    testing::RandomCase c =
+        testing::random_case(seed, {.piece_tokens = 80, .pieces = 3, .queries = 2});
+    c.problem.layer.logit_scale *= 300.0f;
+    check_case(c, tightness);
+    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+  }
+}
+
 TEST(Spec4_05_Certificate, IsRefusedWhereNoResidualsAreKept) {
   Random random(1);
   LayerShape layer;
