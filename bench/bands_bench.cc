@@ -2,7 +2,10 @@
 // Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
 // query, one thread, layers in turn so that the caches do not hold them. Also a block of 64 queries
 // (prefill), and what coding a token costs. Names: anchor block (-1: keys before RoPE, which are
-// rebuilt), queries, quantizer (0 uniform, 1 trellis).
+// rebuilt), queries, quantizer (0 uniform, 1 trellis). few_tokens: 16 tokens, each of 30 layers
+// with a code of its own, which the second-level cache does not hold: hardly more than what the
+// codes themselves cost a step, and components (288, or 284, which kernels pad). code_a_tile:
+// coding 16 tokens a layer likewise.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -30,23 +33,24 @@ LayerShape layer_shape() {
   return layer;
 }
 
-// 384 components of which 288 carry bits, 2 bits on average, as on SmolLM2. The transform's numbers
-// do not matter to the time.
+// 384 components of which 288 carry bits, 2 bits on average, as on SmolLM2, and a metric with a
+// block for each head of keys. The transform's numbers do not matter to the time.
 std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t anchor,
-                                         BandsQuantizer quantizer) {
+                                         BandsQuantizer quantizer, std::size_t stored = 288) {
   const std::size_t d = 2 * kHeads * kDim;
-  std::vector<float> identity(d * d), mean(d / 2), ones(d, 1.0f);
+  std::vector<float> identity(d * d), mean(d / 2), ones(d, 1.0f), blocks(kHeads * kDim * kDim);
   std::vector<std::uint8_t> bits(d);
   for (std::size_t i = 0; i < d; ++i) {
     identity[i * d + i] = 1.0f;
-    bits[i] = std::uint8_t(i < 8     ? 6
-                           : i < 24  ? 5
-                           : i < 56  ? 4
-                           : i < 120 ? 3
-                           : i < 200 ? 2
-                           : i < 288 ? 1
-                                     : 0);
+    bits[i] = std::uint8_t(i < 8        ? 6
+                           : i < 24     ? 5
+                           : i < 56     ? 4
+                           : i < 120    ? 3
+                           : i < 200    ? 2
+                           : i < stored ? 1
+                                        : 0);
   }
+  for (std::size_t i = 0; i < kHeads * kDim; ++i) blocks[i * kDim + i % kDim] = 1.0f;
   BandsParts parts;
   parts.heads = kHeads;
   parts.key_dim = parts.value_dim = kDim;
@@ -54,7 +58,9 @@ std::shared_ptr<const BandsCode> code_of(const LayerShape& layer, std::int32_t a
   parts.before_rope = anchor < 0;
   parts.rope = layer.rope;
   parts.key_mean = parts.value_mean = mean;
-  parts.analysis = parts.synthesis = {identity.data(), {d, d}};
+  parts.synthesis = {identity.data(), {d, d}};
+  parts.weights = ones;
+  parts.key_blocks = blocks;
   parts.bits = bits;
   parts.steps = parts.sigma = ones;
   parts.quantizer = quantizer;
@@ -113,6 +119,30 @@ BENCHMARK(bands)
     ->ArgsProduct({{64}, {64}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
 
+void few_tokens(benchmark::State& state) {
+  const LayerShape layer = layer_shape();
+  std::vector<BandsStore> stores;
+  for (int l = 0; l < 30; ++l) {
+    const auto code = code_of(layer, 64, BandsQuantizer::kTrellis, std::size_t(state.range(1)));
+    const std::vector<std::int8_t> codes(16 * std::size_t(code->places()), 1), gains(16);
+    stores.emplace_back(code, nullptr).append(0, codes.data(), gains.data(), 0);
+  }
+  Call call(static_cast<std::size_t>(state.range(0)));
+  BandsScratch scratch;
+  TeamState team_state;
+  Team team(team_state, 0, 1);
+  std::size_t at = 0;
+  for (auto _ : state) {
+    const BandsStore& store = stores[at++ % stores.size()];
+    benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
+                                          {call.out.data(), {call.n, kQueryHeads, kDim}},
+                                          {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
+                                          team)
+                                 .has_value());
+  }
+}
+BENCHMARK(few_tokens)->ArgsProduct({{1, 4}, {288, 284}})->Unit(benchmark::kMicrosecond);
+
 void full_f16(benchmark::State& state) {
   const LayerShape layer = layer_shape();
   std::vector<SegmentList> lists;
@@ -155,6 +185,27 @@ void code_a_token(benchmark::State& state) {
   }
 }
 BENCHMARK(code_a_token)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+
+void code_a_tile(benchmark::State& state) {
+  const LayerShape layer = layer_shape();
+  std::vector<std::shared_ptr<const BandsCode>> codes_of_layers;
+  for (int l = 0; l < 30; ++l) {
+    codes_of_layers.push_back(code_of(layer, 64, BandsQuantizer::kUniform));
+  }
+  std::vector<float> rows(kHeads * kDim, 0.3f), z(2 * kHeads * kDim), work(288);
+  std::vector<std::int8_t> codes(288);
+  std::int8_t gain = 0;
+  std::size_t at = 0;
+  for (auto _ : state) {
+    const BandsCode& code = *codes_of_layers[at++ % codes_of_layers.size()];
+    for (int t = 0; t < 16; ++t) {
+      code.gather(rows.data(), rows.data(), 1234, z.data());
+      code.encode(z.data(), codes.data(), &gain, work.data());
+      benchmark::DoNotOptimize(codes.data());
+    }
+  }
+}
+BENCHMARK(code_a_tile)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kvspan
