@@ -192,17 +192,16 @@ void code_a_tile(benchmark::State& state) {
   for (int l = 0; l < 30; ++l) {
     codes_of_layers.push_back(code_of(layer, 64, BandsQuantizer::kUniform));
   }
-  std::vector<float> rows(kHeads * kDim, 0.3f), z(2 * kHeads * kDim), work(288);
-  std::vector<std::int8_t> codes(288);
-  std::int8_t gain = 0;
+  std::vector<float> rows(kHeads * kDim, 0.3f), z(16 * 2 * kHeads * kDim), work(16 * 288);
+  std::vector<std::int8_t> codes(16 * 288), gains(16);
   std::size_t at = 0;
   for (auto _ : state) {
     const BandsCode& code = *codes_of_layers[at++ % codes_of_layers.size()];
-    for (int t = 0; t < 16; ++t) {
-      code.gather(rows.data(), rows.data(), 1234, z.data());
-      code.encode(z.data(), codes.data(), &gain, work.data());
-      benchmark::DoNotOptimize(codes.data());
+    for (std::size_t t = 0; t < 16; ++t) {
+      code.gather(rows.data(), rows.data(), 1234, z.data() + t * 2 * kHeads * kDim);
     }
+    code.encode(16, z.data(), codes.data(), gains.data(), work.data());
+    benchmark::DoNotOptimize(codes.data());
   }
 }
 BENCHMARK(code_a_tile)->Unit(benchmark::kMicrosecond);

@@ -10,7 +10,6 @@
 #include "attention/bands_runner.h"
 #include "attention/softmax_state.h"
 #include "base/fail.h"
-#include "cache/dot.h"
 
 namespace kvspan {
 namespace {
@@ -77,23 +76,50 @@ void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, s
   states[rows + r] = shares.added;
 }
 
-// Numbers [first, last) of the merged rows of one head of a block: every row of B is read once for
-// all of them.
+// Merged rows that meet rows of B together, and numbers of a value that are written at once.
+constexpr std::int32_t kRows = 4, kNumbers = 16;
+
+// Of `eights`: room for rows of coefficients, of which kernels take whole eights.
+std::size_t eights_floats(const BandsCode& code) {
+  return static_cast<std::size_t>(kRows * code.row_stride());
+}
+
+// `count` rows of coefficients, zeros up to whole eights: themselves, or their copies in `eights`.
+const float* in_eights(const BandsCode& code, const float* c, std::int32_t count, float* eights) {
+  const std::int32_t places = code.places(), stride = code.row_stride();
+  if (places == stride) return c;
+  for (std::int32_t r = 0; r < count; ++r, c += places) {
+    std::fill(std::copy_n(c, places, eights + r * stride), eights + (r + 1) * stride, 0.0f);
+  }
+  return eights;
+}
+
+// Numbers [first, last), at most kNumbers, of the merged rows of one head of a block: these rows of
+// B stay in the first-level cache for all of them.
 void write_numbers(const BandsCode& code, const BandsCut& cut, std::int32_t block,
                    std::int32_t head, std::int32_t first, std::int32_t last, const float* state,
-                   const Output& out) {
-  const std::int32_t rows = cut.rows_of(block), together = rows / code.heads();
-  const auto places = static_cast<std::size_t>(code.places());
+                   float* eights, const Output& out) {
+  const AttentionKernels& kernels = attention_kernels(cpu_level());
+  const std::int32_t rows = cut.rows_of(block), end = (head + 1) * (rows / code.heads());
+  const BandsCode::Rows values = code.value_rows(head);
+  const RowsView all{reinterpret_cast<const std::byte*>(values.numbers), code.row_stride(),
+                     Element::kF16};
   const float* mean = code.value_mean(head);
-  for (std::int32_t j = first; j < last; ++j) {
-    const float* b = code.value_rows(head) + static_cast<std::size_t>(j) * places;
-    for (std::int32_t r = head * together; r < (head + 1) * together; ++r) {
-      const float* c = state + 3 * rows + static_cast<std::size_t>(r) * places;
-      const float kept = state[r], added = state[rows + r];
-      const BandsCut::Row row = cut.row(block, r);
-      float* to = out.rows.row(row.position, row.query_head) + j;
-      const float x = added > 0.0f ? added * (mean[j] + dot(b, c, places)) : 0.0f;
-      *to = kept > 0.0f ? kept * *to + x : x;
+  float sums[kRows * kNumbers];
+  for (std::int32_t from = end - rows / code.heads(); from < end; from += kRows) {
+    const std::int32_t count = std::min(kRows, end - from);
+    const float* c = state + 3 * rows + static_cast<std::ptrdiff_t>(from) * code.places();
+    kernels.score_rows(in_eights(code, c, count, eights), count, code.row_stride(), all.from(first),
+                       last - first, nullptr, sums, kNumbers);
+    for (std::int32_t i = 0; i < count; ++i) {
+      const float kept = state[from + i], added = state[rows + from + i];
+      const BandsCut::Row row = cut.row(block, from + i);
+      float* to = out.rows.row(row.position, row.query_head);
+      for (std::int32_t j = first; j < last; ++j) {
+        const float sum = values.scales[j] * sums[i * kNumbers + j - first];
+        const float x = added > 0.0f ? added * (mean[j] + sum) : 0.0f;
+        to[j] = kept > 0.0f ? kept * to[j] + x : x;
+      }
     }
   }
 }
@@ -123,7 +149,8 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   const std::size_t state_floats = state_stride(cut, values.code());
   if (team.leader()) {
     try {
-      scratch.prepare(team.size(), BandsRunner::work_floats(keys, values, cut),
+      scratch.prepare(team.size(),
+                      eights_floats(values.code()) + BandsRunner::work_floats(keys, values, cut),
                       cut.chunks > 1 ? state_floats * static_cast<std::size_t>(cut.items()) : 0);
       scratch.ready = true;
     } catch (const std::bad_alloc&) {
@@ -139,8 +166,15 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     return scratch.partials() +
            static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * state_floats;
   };
+  float* const eights = scratch.work(team.index());
   BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
-                     scratch.work(team.index()));
+                     eights + eights_floats(code));
+  const std::int32_t parts = (code.value_dim() + kNumbers - 1) / kNumbers;
+  const auto write_part = [&](std::int32_t block, std::int32_t i, const float* state) {
+    const std::int32_t first = i % parts * kNumbers;
+    write_numbers(code, cut, block, i / parts, first, std::min(first + kNumbers, code.value_dim()),
+                  state, eights, output);
+  };
   for (int i; (i = team.take()) < cut.items();) {
     const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
     float* state = cut.chunks > 1
@@ -151,9 +185,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     for (std::int32_t r = 0; r < cut.rows_of(block); ++r) {
       merge_row(code, cut, block, r, state, output);
     }
-    for (std::int32_t head = 0; head < code.heads(); ++head) {
-      write_numbers(code, cut, block, head, 0, code.value_dim(), state, output);
-    }
+    for (std::int32_t p = 0; p < code.heads() * parts; ++p) write_part(block, p, state);
   }
   team.barrier();
   if (cut.chunks == 1) return {};
@@ -163,12 +195,9 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     merge_row(code, cut, i / block_rows, i % block_rows, states_of(i / block_rows), output);
   }
   team.barrier();
-  constexpr std::int32_t kNumbers = 16;
-  const std::int32_t parts = (code.value_dim() + kNumbers - 1) / kNumbers;
   for (int i; (i = team.take()) < cut.row_blocks * code.heads() * parts;) {
-    const std::int32_t block = i / (code.heads() * parts), first = i % parts * kNumbers;
-    write_numbers(code, cut, block, i / parts % code.heads(), first,
-                  std::min(first + kNumbers, code.value_dim()), states_of(block), output);
+    const std::int32_t block = i / (code.heads() * parts);
+    write_part(block, i % (code.heads() * parts), states_of(block));
   }
   team.barrier();
   return {};

@@ -113,7 +113,9 @@ void BandsRunner::place(Places& places) {
   if (key_code_.before_rope()) {
     rebuilt_ =
         places.floats(static_cast<std::size_t>(key_code_.heads() * kRunTokens * row_stride()));
-    coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.places()));
+    coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.row_stride()));
+    key_rows_ =
+        places.floats(static_cast<std::size_t>(key_code_.key_width() * key_code_.row_stride()));
   }
   state_ = places.floats(bands_state_floats(rows, value_code_));
   turned_codes_ = places.codes(batch_rows * dim);
@@ -295,39 +297,35 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
 }
 
 // Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].
-// Kernels take components by eights; the last four may be left over.
 void BandsRunner::rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
                                std::int32_t position) {
   const Rope& rope = key_code_.rope();
   const std::int32_t places = key_code_.places(), dim = key_code_.key_dim();
-  const std::int32_t eights = places / 8 * 8, stride = row_stride();
-  float last[4 * kTile] = {};
+  const std::int32_t padded = key_code_.row_stride(), stride = row_stride();
   for (std::int32_t t = 0; t < kTile; ++t) {
+    float* const c = coefficients_ + t * padded;
     for (std::int32_t p = 0; p < places; ++p) {
       const std::int8_t code = codes[p / 4 * 4 * kTile + 4 * t + p % 4];
-      const float c = gains[t] * key_code_.steps()[p] * (static_cast<float>(code) + 0.5f);
-      (p < eights ? coefficients_[t * eights + p] : last[4 * t + p - eights]) = c;
+      c[p] = gains[t] * key_code_.steps()[p] * (static_cast<float>(code) + 0.5f);
     }
+    std::fill(c + places, c + padded, 0.0f);
   }
   float* const first = rebuilt_ + static_cast<std::ptrdiff_t>(index) * kTile * stride;
   const std::ptrdiff_t head_stride = static_cast<std::ptrdiff_t>(kRunTokens) * stride;
-  for (std::int32_t h = 0; h < key_code_.heads() && eights > 0; ++h) {
-    const RowsView b{reinterpret_cast<const std::byte*>(key_code_.key_rows(h)), places,
-                     Element::kF32};
-    kernels_.score_rows(coefficients_, kTile, eights, b, dim, nullptr, first + h * head_stride,
+  if (!widened_) key_code_.widen(key_code_.key_rows(0), key_code_.key_width(), padded, key_rows_);
+  widened_ = true;
+  for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
+    const float* rows = key_rows_ + static_cast<std::ptrdiff_t>(h) * dim * padded;
+    const RowsView b{reinterpret_cast<const std::byte*>(rows), padded, Element::kF32};
+    kernels_.score_rows(coefficients_, kTile, padded, b, dim, nullptr, first + h * head_stride,
                         stride);
   }
   for (std::int32_t t = 0; t < kTile; ++t) {
     rope_turn(rope, position + t, rope.magnitude, cosines_, sines_);
     for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
       float* const row = first + h * head_stride + static_cast<std::ptrdiff_t>(t) * stride;
-      const float* b = key_code_.key_rows(h) + eights;
       const float* mean = key_code_.turned_mean(h, position);
-      for (std::int32_t j = 0; j < dim; ++j, b += places) {
-        float sum = mean[j] + (eights > 0 ? row[j] : 0.0f);
-        for (std::int32_t i = 0; i < places - eights; ++i) sum += b[i] * last[4 * t + i];
-        row[j] = sum;
-      }
+      for (std::int32_t j = 0; j < dim; ++j) row[j] += mean[j];
       std::fill(row + dim, row + stride, 0.0f);
       apply_turn(rope, cosines_, sines_, row);
     }

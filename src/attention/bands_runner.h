@@ -89,10 +89,12 @@ class BandsRunner {
   // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
   float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
   float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
-  float *scores_, *key_gains_, *value_gains_;              // of a run of tiles
-  float *kept_, *weight_scales_;                           // of the rows that are summed over a run
-  float** summed_;                                         // where their sums are
-  float *rebuilt_ = nullptr, *coefficients_ = nullptr;     // keys before RoPE
+  float *scores_, *key_gains_, *value_gains_;  // of a run of tiles
+  float *kept_, *weight_scales_;               // of the rows that are summed over a run
+  float** summed_;                             // where their sums are
+  // Of keys before RoPE: B_k in f32, widened once for all tiles, [heads * dim][padded places].
+  float *rebuilt_ = nullptr, *coefficients_ = nullptr, *key_rows_ = nullptr;
+  bool widened_ = false;
   float *cosines_, *sines_, *step_cosines_, *step_sines_;  // of anchors
   bool steps_ = false;  // step_cosines_ and step_sines_ are known
   float* others_sum_;   // sums of the others' weights, in the unit of sum_

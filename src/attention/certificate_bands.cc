@@ -46,9 +46,11 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
   for (std::size_t i = 0; i < dk * places; ++i) {
     column_sums_[i % places] += std::abs(double{reader_.key_rows(head)[i]});
   }
+  std::vector<float> value_rows(dv * value_places);
+  value_code.widen(value_code.value_rows(head), value_dim_, value_code.places(), value_rows.data());
   double longest = 0.0;  // row of B_v
   for (std::size_t j = 0; j < dv; ++j) {
-    longest = std::max(longest, norm(value_code.value_rows(head) + j * value_places, value_places));
+    longest = std::max(longest, norm(value_rows.data() + j * value_places, value_places));
   }
   std::vector<std::int8_t> key_tile(code_.layout().unpacked_bytes()), codes(places);
   std::vector<std::int8_t> value_tile(value_code.layout().unpacked_bytes());
@@ -94,7 +96,7 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
         stepped[p] = value_code.steps()[p] * static_cast<float>(value_codes[p]);
       }
       // B_v (steps code), and with the half of each code and the gain the value itself.
-      const float* b = value_code.value_rows(head);
+      const float* b = value_rows.data();
       const float* value_mean = value_code.value_mean(head);
       double moved = 0.0, coefficients = 0.0;
       for (std::size_t p = 0; p < value_places; ++p) {

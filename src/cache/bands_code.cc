@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/cpu_level.h"
 #include "cache/dot.h"
+#include "cache/half_rows.h"
+#include "codec/kernels.h"
 
 namespace kvspan {
 namespace {
@@ -16,11 +19,22 @@ void add_scaled(float factor, const float* from, std::int32_t n, float* to) noex
 
 }  // namespace
 
+void BandsCode::widen(const Rows& rows, std::int32_t count, std::int32_t stride,
+                      float* to) const noexcept {
+  const auto widen_row = codec_kernels(cpu_level()).f16_to_f32;
+  for (std::int32_t j = 0; j < count; ++j, to += stride) {
+    widen_row(rows.numbers + static_cast<std::ptrdiff_t>(j) * row_stride(),
+              static_cast<std::size_t>(stride), to);
+    for (std::int32_t p = 0; p < stride; ++p) to[p] *= rows.scales[j];
+  }
+}
+
 void BandsCode::read_key_rows(std::int32_t head, float* to) const noexcept {
+  if (before_rope_) widen(key_rows(head), key_dim_, places_, to);
   for (std::int32_t j = 0; j < key_dim_; ++j) {
     for (std::int32_t p = 0; p < places_; ++p) {
       if (before_rope_) {
-        *to++ = key_rows(head)[static_cast<std::ptrdiff_t>(j) * places_ + p] * steps()[p];
+        *to++ *= steps()[p];
         continue;
       }
       const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(p / 16) * dim_quads() + j / 4;
@@ -60,39 +74,62 @@ void BandsCode::gather(const float* keys, const float* values, std::int32_t posi
   }
 }
 
-// c = A z, with A' or with M and B.
-void BandsCode::transform(const float* z, float* c) const noexcept {
-  std::fill_n(c, places_, 0.0f);
-  if (weights_.bytes() == 0) {
-    const float* a = analysis_.as<float>();
-    for (std::int32_t j = 0; j < width(); ++j, a += places_) add_scaled(z[j], a, places_, c);
-    return;
-  }
-  const float* b = synthesis_.as<float>();
-  const float* weights = weights_.as<float>();
-  const auto side = [&](std::int32_t dim, const float* block) {
-    for (std::int32_t h = 0; h < heads_ && dim > 0; ++h, z += dim, weights += dim) {
-      for (std::int32_t j = 0; j < dim; ++j, b += places_) {
-        const float weighed =
-            block != nullptr ? dot(block, z, static_cast<std::size_t>(dim)) : weights[j] * z[j];
-        if (block != nullptr) block += dim;
-        add_scaled(weighed, b, places_, c);
-      }
-    }
-  };
-  side(key_dim_, key_blocks_.as<float>());
-  side(value_dim_, value_blocks_.as<float>());
+// Number `row` of M z.
+float BandsCode::weighed(std::int32_t row, const float* z) const noexcept {
+  const bool key = row < key_width();
+  const std::int32_t dim = key ? key_dim_ : value_dim_, within = key ? row : row - key_width();
+  const float* blocks = (key ? key_blocks_ : value_blocks_).as<float>();
+  if (blocks == nullptr) return weights_.as<float>()[row] * z[row];
+  return dot(blocks + static_cast<std::ptrdiff_t>(within) * dim, z + row - within % dim,
+             static_cast<std::size_t>(dim));
 }
 
-void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
-  transform(z, work);
+// c = A z, with A' or with M and B.
+void BandsCode::transform(std::int32_t count, const float* z, float* c) const noexcept {
+  const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
+  const auto tokens = static_cast<std::size_t>(count);
+  std::fill_n(c, tokens * n, 0.0f);
+  if (weights_.bytes() == 0) {
+    for (std::size_t t = 0; t < tokens; ++t, z += d, c += n) {
+      const float* a = analysis_.as<float>();
+      for (std::size_t j = 0; j < d; ++j, a += n) add_scaled(z[j], a, places_, c);
+    }
+    return;
+  }
+  const Rows b = rows(0);
+  const auto stride = static_cast<std::size_t>(row_stride());
+  float factors[kHalfVectors * kHalfRows];
+  for (std::size_t first = 0; first < tokens; first += kHalfVectors) {
+    const std::size_t vectors = std::min(kHalfVectors, tokens - first);
+    for (std::size_t row = 0; row < d; row += kHalfRows) {
+      const HalfRows rows{b.numbers + row * stride, stride, std::min(kHalfRows, d - row)};
+      for (std::size_t v = 0; v < vectors; ++v) {
+        for (std::size_t r = 0; r < rows.count; ++r) {
+          factors[v * kHalfRows + r] =
+              b.scales[row + r] * weighed(static_cast<std::int32_t>(row + r), z + (first + v) * d);
+        }
+      }
+      add_half_rows(rows, factors, vectors, n, c + first * n);
+    }
+  }
+}
+
+void BandsCode::encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
+                       float* work) const {
+  transform(count, z, work);
+  for (std::int32_t t = 0; t < count; ++t, work += places_, codes += places_) {
+    quantize(work, codes, gains + t);
+  }
+}
+
+void BandsCode::quantize(const float* c, std::int8_t* codes, std::int8_t* gain) const {
   float factor = 1.0f;
   *gain = 0;
   if (gain_) {
     double sum = 0.0;
     const float* inverse = inverse_sigma_.as<float>();
     for (std::int32_t i = 0; i < places_; ++i) {
-      const double x = double{work[i]} * double{inverse[i]};
+      const double x = double{c[i]} * double{inverse[i]};
       sum += x * x;
     }
     *gain =
@@ -100,11 +137,11 @@ void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain, fl
     factor = 1.0f / log_gain(*gain);
   }
   for (std::int32_t i = 0; i < places_; ++i) {
-    const float level = std::floor(work[i] * factor * inverse_steps_.as<float>()[i]);
+    const float level = std::floor(c[i] * factor * inverse_steps_.as<float>()[i]);
     codes[i] = static_cast<std::int8_t>(
         std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
   }
-  if (layout_.quantizer() == BandsQuantizer::kTrellis) find_path(work, factor, codes);
+  if (layout_.quantizer() == BandsQuantizer::kTrellis) find_path(c, factor, codes);
 }
 
 // Of the components that follow a trellis; the others have their codes.
@@ -130,11 +167,19 @@ void BandsCode::decode(const std::int8_t* values, std::int8_t gain, float* c) co
 
 void BandsCode::restore(const float* c, std::int32_t position, float* keys,
                         float* values) const noexcept {
-  const auto synthesise = [&](const float* rows, std::int32_t dim, float* x) {
-    for (std::int32_t j = 0; j < dim; ++j, rows += places_) {
+  const auto widen_piece = codec_kernels(cpu_level()).f16_to_f32;
+  constexpr std::int32_t kPiece = 256;
+  const auto synthesise = [&](const Rows& rows, std::int32_t dim, float* x) {
+    float piece[kPiece];
+    const Half* row = rows.numbers;
+    for (std::int32_t j = 0; j < dim; ++j, row += row_stride()) {
       double sum = 0.0;
-      for (std::int32_t i = 0; i < places_; ++i) sum += double{rows[i]} * double{c[i]};
-      x[j] = static_cast<float>(sum);
+      for (std::int32_t from = 0; from < places_; from += kPiece) {
+        const std::int32_t n = std::min(kPiece, places_ - from);
+        widen_piece(row + from, static_cast<std::size_t>(n), piece);
+        for (std::int32_t i = 0; i < n; ++i) sum += double{piece[i]} * double{c[from + i]};
+      }
+      x[j] = static_cast<float>(double{rows.scales[j]} * sum);
     }
   };
   for (std::int32_t h = 0; h < heads_; ++h) {
@@ -154,10 +199,10 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 
 std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + weights_.bytes() + key_blocks_.bytes() + value_blocks_.bytes() +
-         synthesis_.bytes() + steps_.bytes() + inverse_steps_.bytes() + lowest_.bytes() +
-         highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() + key_scales_.bytes() +
-         key_weights_.bytes() + turned_means_.bytes() + anchored_means_.bytes() +
-         value_mean_.bytes();
+         synthesis_.bytes() + row_scales_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
+         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
+         key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() +
+         anchored_means_.bytes() + value_mean_.bytes();
 }
 
 }  // namespace kvspan

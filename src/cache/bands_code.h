@@ -11,6 +11,11 @@
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
 // Where the metric M is known by which errors count, A = B'M, and only B and M are held.
+// B is held in f16, each row times a power of two that brings its largest number to [1, 2): it is
+// M^-1/2 U with orthonormal U, so that rows differ in size as the metric says, by a factor of 800
+// on SmolLM2, and by any where a layer hardly counts, while columns are alike. A number is off by
+// at most 2^-11 of itself or 2^-25 of its row's largest. Rounded once, when the code is made: all
+// that reads B, the analysis included, reads the rounded numbers.
 // Immutable; shared by all sequences of a model, or learnt from one and that one's own.
 #pragma once
 
@@ -20,6 +25,7 @@
 #include <span>
 #include <vector>
 
+#include "base/half.h"
 #include "base/memory.h"
 #include "cache/anchored_means.h"
 #include "cache/rope.h"
@@ -127,22 +133,33 @@ class BandsCode {
   void read_key_rows(std::int32_t head, float* to) const noexcept;
   std::int32_t place_tiles() const noexcept { return (places_ + 15) / 16; }
   std::int32_t dim_quads() const noexcept { return (key_dim_ + 3) / 4; }
-  // Rows of B of one head, [dim, places].
-  const float* key_rows(std::int32_t head) const noexcept {
-    return synthesis_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_ * places_;
+  // Rows of B of one head, [dim][row_stride()], zeros from places() on: number j, p of B is
+  // scales[j] times that of the row.
+  struct Rows {
+    const Half* numbers;
+    const float* scales;  // [dim], powers of two
+  };
+  Rows key_rows(std::int32_t head) const noexcept { return rows(head * key_dim_); }
+  Rows value_rows(std::int32_t head) const noexcept {
+    return rows(key_width() + head * value_dim_);
   }
-  const float* value_rows(std::int32_t head) const noexcept {
-    return synthesis_.as<float>() + (static_cast<std::ptrdiff_t>(key_width()) +
-                                     static_cast<std::ptrdiff_t>(head) * value_dim_) *
-                                        places_;
-  }
+  // places() up to whole eights, as kernels take them.
+  std::int32_t row_stride() const noexcept { return (places_ + 7) / 8 * 8; }
+  // `count` rows of B as numbers, `stride` apart: places(), or row_stride() with zeros after them.
+  void widen(const Rows& rows, std::int32_t count, std::int32_t stride, float* to) const noexcept;
 
   // z [D] of a token from its rows as attention sees them: keys [heads][key_dim] after RoPE, values
   // [heads][value_dim]; rows are `stride` apart from head to head.
   void gather(const float* keys, const float* values, std::int32_t position,
               float* z) const noexcept;
-  // codes [places] and the gain's code of z [D]; work [places] floats.
-  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const;
+  // codes [count, places] and the gains' codes [count] of z [count, D]; work [count, places]
+  // becomes c. Tokens that are coded together read B together, four at a time.
+  void encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
+              float* work) const;
+  // Of one token.
+  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
+    encode(1, z, codes, gain, work);
+  }
   // c^ [places] from what codes stand for (BandsLayout::unpack, values) and gain.
   void decode(const std::int8_t* values, std::int8_t gain, float* c) const noexcept;
   // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
@@ -166,9 +183,16 @@ class BandsCode {
   static Result<std::shared_ptr<BandsCode>> build(const BandsParts& parts,
                                                   const std::shared_ptr<Ledger>& ledger,
                                                   MemoryKind kind);
-  void store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  Status store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
+  Status store_synthesis(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
   void store_metric(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger);
-  void transform(const float* z, float* c) const noexcept;
+  Rows rows(std::int32_t first) const noexcept {
+    return {synthesis_.as<Half>() + static_cast<std::ptrdiff_t>(first) * row_stride(),
+            row_scales_.as<float>() + first};
+  }
+  float weighed(std::int32_t row, const float* z) const noexcept;
+  void transform(std::int32_t count, const float* z, float* c) const noexcept;
+  void quantize(const float* c, std::int8_t* codes, std::int8_t* gain) const;
   void make_scale_runs();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
@@ -186,7 +210,7 @@ class BandsCode {
   Buffer analysis_;                   // A' [D, places], or none
   Buffer weights_;                    // [D], where A' = M B
   Buffer key_blocks_, value_blocks_;  // [heads][dim^2], where M is not diagonal
-  Buffer synthesis_;                  // B [D, places]
+  Buffer synthesis_, row_scales_;     // B in f16 [D, row_stride], [D]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
   Buffer key_tiles_, key_scales_, key_weights_;
   Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]

@@ -2,6 +2,8 @@
 // A learnt code of bands as bytes: docs/formats/cache.md. Components are written in stored order,
 // in which a layout puts them again.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "base/byte_stream.h"
 #include "base/expect.h"
@@ -15,10 +17,28 @@ namespace {
 // finite.
 constexpr float kMost = 1e12f, kMostInverse = 1e13f, kLeastStep = 1e-30f;
 
+// A row of B as `save` writes it: f16 below 2, and the power of two that they count in.
+Status read_row(std::span<const std::byte> numbers, float scale, const ByteReader& in, float* to) {
+  for (std::size_t i = 0; i < numbers.size() / sizeof(Half); ++i) {
+    Half number;
+    std::memcpy(&number, numbers.data() + i * sizeof(Half), sizeof(Half));
+    to[i] = scale * to_float(number);
+    if (std::abs(to_float(number)) < 2.0f && scale > 0.0f &&
+        std::scalbn(1.0f, std::ilogb(scale)) == scale) {
+      continue;
+    }
+    return fail(ErrorCode::kCorruptData,
+                "{}: synthesis of a bands code before byte {} has {} times {}; allowed: numbers "
+                "below 2 times powers of two",
+                in.what(), in.offset(), to_float(number), scale);
+  }
+  return {};
+}
+
 }  // namespace
 
 void BandsCode::save(ByteWriter& out) const {
-  const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
+  const auto d = static_cast<std::size_t>(width());
   const std::size_t stored = layout_.stored();
   KVSPAN_EXPECT(weights_.bytes() > 0 && key_blocks_.bytes() + value_blocks_.bytes() == 0,
                 "a learnt code");
@@ -35,8 +55,10 @@ void BandsCode::save(ByteWriter& out) const {
   out.put_all(std::span<const float>(weights_.as<float>(), d));
   out.put_all(std::span<const float>(steps(), stored));
   out.put_all(std::span<const float>(inverse_sigma_.as<float>(), stored));
+  out.put_all(std::span<const float>(row_scales_.as<float>(), d));
   for (std::size_t j = 0; j < d; ++j) {
-    out.put_all(std::span<const float>(synthesis_.as<float>() + j * n, stored));
+    const Half* row = synthesis_.as<Half>() + j * static_cast<std::size_t>(row_stride());
+    out.put_bytes(std::as_bytes(std::span(row, stored)));
   }
 }
 
@@ -65,11 +87,14 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::load(const BandsParts& like,
   KVSPAN_CHECK_OK(read("weights of a bands code", weights, kMost));
   KVSPAN_CHECK_OK(read("steps of a bands code", std::span(steps).first(stored), kMost));
   KVSPAN_CHECK_OK(read("spreads of a bands code", std::span(inverse).first(stored), kMostInverse));
-  KVSPAN_CHECK_OK(in.expect_at_least("synthesis of a bands code", d * stored * sizeof(float)));
+  std::vector<float> scales(d);
+  KVSPAN_CHECK_OK(read("row scales of a bands code", scales, kMost));
+  KVSPAN_TRY(const auto numbers,
+             in.get_bytes("synthesis of a bands code", d * stored * sizeof(Half)));
   std::vector<float> synthesis(d * d);
   for (std::size_t j = 0; j < d; ++j) {
-    KVSPAN_CHECK_OK(
-        read("synthesis of a bands code", std::span(synthesis).subspan(j * d, stored), kMost));
+    KVSPAN_CHECK_OK(read_row(numbers.subspan(j * stored * sizeof(Half), stored * sizeof(Half)),
+                             scales[j], in, synthesis.data() + j * d));
   }
   for (std::size_t i = 0; i < stored; ++i) {
     if (steps[i] >= kLeastStep && inverse[i] >= 0.0f) continue;

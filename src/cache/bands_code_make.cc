@@ -7,6 +7,7 @@
 #include "base/byte_stream.h"
 #include "base/fail.h"
 #include "cache/bands_code.h"
+#include "cache/narrow.h"
 #include "cache/segment.h"
 
 namespace kvspan {
@@ -88,6 +89,16 @@ Status check(const BandsParts& parts) {
   return {};
 }
 
+// The power of two that a row of B is held in: `most` over it is in [1, 2), rounded to f16 or not,
+// so that a rounded row has the same one. Infinite where that is beyond f32; not below 2^-100, so
+// that all numbers of f16 times it are in f32.
+float row_scale(float most) {
+  if (!(most > 0.0f)) return 1.0f;
+  const int exponent = std::max(std::ilogb(most), -100);
+  const bool rounds_to_2 = to_float(to_half(std::scalbn(most, -exponent))) == 2.0f;
+  return std::scalbn(1.0f, exponent + (rounds_to_2 ? 1 : 0));
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& parts,
@@ -125,12 +136,12 @@ Result<std::shared_ptr<BandsCode>> BandsCode::build(const BandsParts& parts,
   code->rope_ = parts.rope;
   code->gain_ = parts.gain;
   code->places_ = static_cast<std::int32_t>(code->layout_.quads() * kBandQuad);
-  code->store(parts, ledger);
+  KVSPAN_CHECK_OK(code->store(parts, ledger));
   code->checksum_ = code->compute_checksum();
   return code;
 }
 
-void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
+Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
   const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
   const auto floats = [&](std::size_t count) {
     return Buffer(count * sizeof(float), kind_, ledger);
@@ -141,7 +152,7 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
   } else {
     analysis_ = floats(d * n);
   }
-  synthesis_ = floats(d * n);
+  KVSPAN_CHECK_OK(store_synthesis(parts, ledger));
   steps_ = floats(n);
   inverse_steps_ = floats(n);
   lowest_ = floats(n);
@@ -149,9 +160,8 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
   inverse_sigma_ = floats(n);
   for (std::size_t p = 0; p < layout_.stored(); ++p) {
     const std::size_t from = layout_.order()[p];
-    for (std::size_t j = 0; j < d; ++j) {
-      if (!follows) analysis_.as<float>()[j * n + p] = parts.analysis.row(from)[j];
-      synthesis_.as<float>()[j * n + p] = parts.synthesis.row(j)[from];
+    for (std::size_t j = 0; j < d && !follows; ++j) {
+      analysis_.as<float>()[j * n + p] = parts.analysis.row(from)[j];
     }
     steps_.as<float>()[p] = parts.steps[from];
     inverse_steps_.as<float>()[p] = 1.0f / parts.steps[from];
@@ -165,7 +175,7 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
     value_mean_ = floats(parts.value_mean.size());
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
   }
-  if (key_dim_ == 0) return;
+  if (key_dim_ == 0) return {};
   if (!before_rope_) store_key_tiles(ledger);
   key_weights_ = floats(static_cast<std::size_t>(key_width()));
   store_key_weights(parts);
@@ -184,6 +194,29 @@ void BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& le
     anchored_means_ =
         AnchoredMeans(rope_, anchor_block_, parts.key_mean.data(), heads_, key_dim_, kind_, ledger);
   }
+  return {};
+}
+
+Status BandsCode::store_synthesis(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
+  const auto d = static_cast<std::size_t>(width()), stride = static_cast<std::size_t>(row_stride());
+  synthesis_ = Buffer(d * stride * sizeof(Half), kind_, ledger);
+  row_scales_ = Buffer(d * sizeof(float), kind_, ledger);
+  std::vector<float> row(layout_.stored());
+  for (std::size_t j = 0; j < d; ++j) {
+    float most = 0.0f;
+    for (std::size_t p = 0; p < row.size(); ++p) {
+      row[p] = parts.synthesis.row(j)[layout_.order()[p]];
+      most = std::max(most, std::abs(row[p]));
+    }
+    const float scale = row_scale(most);
+    if (!std::isfinite(scale)) {
+      return fail(ErrorCode::kInvalidArgument, "bands code: synthesis has {} in row {}", most, j);
+    }
+    row_scales_.as<float>()[j] = scale;
+    for (float& x : row) x /= scale;
+    narrow_to_half(row.data(), row.size(), synthesis_.as<Half>() + j * stride);
+  }
+  return {};
 }
 
 void BandsCode::store_metric(const BandsParts& parts, const std::shared_ptr<Ledger>& ledger) {
@@ -228,11 +261,13 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
   key_scales_ = Buffer(heads * head_places * sizeof(float), kind_, ledger);
   std::fill_n(key_tiles_.as<std::int8_t>(), key_tiles_.bytes(), std::int8_t{0});
   std::fill_n(key_scales_.as<float>(), heads * head_places, 0.0f);
+  std::vector<float> rows(static_cast<std::size_t>(key_dim_) * static_cast<std::size_t>(places_));
   for (std::int32_t h = 0; h < heads_; ++h) {
+    widen(key_rows(h), key_dim_, places_, rows.data());
     auto* tiles = const_cast<std::int8_t*>(key_tiles(h));
     auto* scales = const_cast<float*>(key_scales(h));
     for (std::int32_t p = 0; p < places_; ++p) {
-      const float* column = key_rows(h) + p;
+      const float* column = rows.data() + p;
       float most = 0.0f;
       for (std::int32_t j = 0; j < key_dim_; ++j) {
         most = std::max(most, std::abs(column[static_cast<std::ptrdiff_t>(j) * places_]));
@@ -288,7 +323,7 @@ std::uint64_t BandsCode::compute_checksum() const {
   for (std::size_t i = 0; i < layout_.stored(); ++i) {
     all.put(static_cast<std::int32_t>(layout_.width(i)));
   }
-  for (const Buffer* part : {&synthesis_, &steps_, &turned_means_, &value_mean_}) {
+  for (const Buffer* part : {&synthesis_, &row_scales_, &steps_, &turned_means_, &value_mean_}) {
     all.put_bytes({part->data(), part->bytes()});
   }
   return crc64(all.bytes());

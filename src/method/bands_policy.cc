@@ -39,15 +39,20 @@ TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t firs
   TileCodes tile;
   tile.codes.resize(kTile * places);
   tile.values.resize(kTile * places);
-  std::vector<float> z(static_cast<std::size_t>(code.width())), c(places), back(places);
+  const auto width = static_cast<std::size_t>(code.width());
+  std::vector<float> z(kTile * width), c(kTile * places), back(places);
   const KvRows view = rows.rows(first, kTile);
   for (std::size_t t = 0; t < kTile; ++t) {
-    code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t], z.data());
-    code.encode(z.data(), tile.codes.data() + t * places, &tile.gains[t], c.data());
+    code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t],
+                z.data() + t * width);
+  }
+  code.encode(static_cast<std::int32_t>(kTile), z.data(), tile.codes.data(), tile.gains.data(),
+              c.data());
+  for (std::size_t t = 0; t < kTile; ++t) {
     code.layout().values(tile.codes.data() + t * places, tile.values.data() + t * places);
     code.decode(tile.values.data() + t * places, tile.gains[t], back.data());
     for (std::size_t i = 0; i < places; ++i) {
-      const double off = double{c[i]} - double{back[i]};
+      const double off = double{c[t * places + i]} - double{back[i]};
       tile.errors[t] += off * off;
     }
   }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of rows that are stored in f16: what coding a token by bands costs beside its codes.
+#pragma once
+
+#include <cstddef>
+
+#include "base/half.h"
+
+namespace kvspan {
+
+// Rows and vectors that meet best at once; callers with more pass so many at a time.
+inline constexpr std::size_t kHalfRows = 8, kHalfVectors = 4;
+
+// vectors[v * n + i] += factors[v * kHalfRows + r] * rows[r * stride + i], r < rows.count <=
+// kHalfRows, v < count <= kHalfVectors, summed in f32: a row is widened once for all vectors. n is
+// a multiple of 4; numbers of the rows are finite, factors below 2^64. Levels differ in rounding
+// alone.
+struct HalfRows {
+  const Half* numbers;
+  std::size_t stride, count;
+};
+void add_half_rows(const HalfRows& rows, const float* factors, std::size_t count, std::size_t n,
+                   float* vectors) noexcept;
+
+namespace detail {
+void add_half_rows_ref(const HalfRows& rows, const float* factors, std::size_t count, std::size_t n,
+                       float* vectors) noexcept;
+void add_half_rows_neon(const HalfRows& rows, const float* factors, std::size_t count,
+                        std::size_t n, float* vectors) noexcept;
+void add_half_rows_avx2(const HalfRows& rows, const float* factors, std::size_t count,
+                        std::size_t n, float* vectors) noexcept;
+}  // namespace detail
+
+}  // namespace kvspan
