@@ -4,19 +4,22 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/byte_stream.h"
 #include "base/random.h"
+#include "tests/cache/rounded_rows.h"
 
 namespace kvspan {
 namespace {
 
 constexpr std::size_t kWidth = 12;  // a head of 8 key and 4 value numbers
 
-// B = M^-1/2 U, A = U'M^1/2, U a product of reflections.
+// B = M^-1/2 U in f16, so that the code holds it as it is, U a product of reflections; A = B'M.
 struct Parts {
   std::vector<float> analysis = std::vector<float>(kWidth * kWidth), synthesis = analysis;
   std::vector<float> weights = std::vector<float>(kWidth, 1.0f), key_mean, value_mean;
@@ -42,8 +45,9 @@ struct Parts {
     for (std::size_t i = 0; i < kWidth; ++i) {
       const double root = std::sqrt(double{weights[i]});
       for (std::size_t p = 0; p < kWidth; ++p) {
-        synthesis[i * kWidth + p] = float(u[i * kWidth + p] / root);
-        analysis[p * kWidth + i] = float(u[i * kWidth + p] * root);
+        const float b = to_float(to_half(float(u[i * kWidth + p] / root)));
+        synthesis[i * kWidth + p] = b;
+        analysis[p * kWidth + i] = b * weights[i];
       }
       steps[i] = 0.3f + 0.1f * float(i);
       sigma[i] = 1.0f + 0.3f * float(i);
@@ -94,7 +98,8 @@ TEST(BandsCode, AnalysisFollowsFromADiagonalMetric) {
   const auto follows = BandsCode::create(parts.weighed(), nullptr).value();
   EXPECT_LT(follows->bytes(), given->bytes());
   for (std::int32_t i = 0; i < 8; ++i) {
-    EXPECT_NEAR(follows->key_weights(0)[i], given->key_weights(0)[i], 1e-5);
+    // Squares of B's rows, whose numbers are off by 2^-11 of themselves at most.
+    EXPECT_NEAR(follows->key_weights(0)[i] / given->key_weights(0)[i], 1.0, 0x1p-10);
   }
   // Rounding moves what lies within some 1e-6 of a cell's bound to the neighbour: none of 4,000.
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
@@ -102,8 +107,104 @@ TEST(BandsCode, AnalysisFollowsFromADiagonalMetric) {
   }
 }
 
+// Rows of any size; one of zeros; one whose largest number rounds up to a power of two.
+void spread_rows(Parts& parts) {
+  for (std::size_t i = 0; i < kWidth; ++i) {
+    for (std::size_t p = 0; p < kWidth; ++p) {
+      float& b = parts.synthesis[i * kWidth + p];
+      b = std::ldexp(b * 1.0003f, 10 * int(i) - 75);
+      if (i == 3) b = 0.0f;
+      if (i == 5 && p == 1) b = 63.9999f;
+      if (i == 5 && p != 1) b = 0.001f * float(p);
+    }
+  }
+}
+
+TEST(BandsCode, RoundsTheSynthesisOnce) {
+  Parts parts(6), same(6);
+  spread_rows(parts);
+  const auto code = BandsCode::create(parts.weighed(), nullptr).value();
+  const std::vector<double> rounded =
+      testing::rounded_rows(parts.synthesis, kWidth, code->layout());
+  std::vector<float> keys(8 * std::size_t(code->places())), values(keys.size());
+  code->widen(code->key_rows(0), 8, code->places(), keys.data());
+  code->widen(code->value_rows(0), 4, code->places(), values.data());
+  for (std::size_t p = 0; p < code->layout().stored(); ++p) {
+    const std::size_t from = code->layout().order()[p], places = std::size_t(code->places());
+    for (std::size_t j = 0; j < kWidth; ++j) {
+      const float b = j < 8 ? keys[j * places + p] : values[(j - 8) * places + p];
+      ASSERT_EQ(b, rounded[j * kWidth + from]) << j << ", " << from;
+    }
+  }
+  // What was rounded stays as it is, and all that a code is made of follows from it.
+  for (std::size_t i = 0; i < rounded.size(); ++i) same.synthesis[i] = float(rounded[i]);
+  const auto again = BandsCode::create(same.weighed(), nullptr).value();
+  EXPECT_EQ(again->checksum(), code->checksum());
+  const auto tiles = std::size_t(code->place_tiles());
+  EXPECT_TRUE(
+      std::equal(code->key_scales(0), code->key_scales(0) + 16 * tiles, again->key_scales(0)));
+  EXPECT_TRUE(
+      std::equal(code->key_tiles(0), code->key_tiles(0) + tiles * 2 * 64, again->key_tiles(0)));
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    EXPECT_EQ(encode(*again, seed), encode(*code, seed));
+  }
+}
+
+TEST(BandsCode, RefusesASynthesisBeyondWhatItCanHold) {
+  Parts parts(6);
+  parts.synthesis[4 * kWidth + 1] = std::numeric_limits<float>::max();
+  const auto code = BandsCode::create(parts.weighed(), nullptr);
+  ASSERT_FALSE(code);
+  EXPECT_NE(code.error().message.find("synthesis has 3.4028"), std::string::npos)
+      << code.error().message;
+}
+
+// A code of values alone: beside B, in f16, only what a place or a row needs.
+TEST(BandsCode, TakesTwoBytesForANumberOfTheSynthesis) {
+  constexpr std::size_t d = 64;
+  std::vector<float> identity(d * d), ones(d, 1.0f);
+  for (std::size_t i = 0; i < d; ++i) identity[i * d + i] = 1.0f;
+  const std::vector<std::uint8_t> bits(d, 2);
+  BandsParts parts;
+  parts.value_dim = d;
+  parts.value_mean = parts.weights = parts.steps = parts.sigma = ones;
+  parts.synthesis = {identity.data(), {d, d}};
+  parts.bits = bits;
+  const auto ledger = std::make_shared<Ledger>();
+  const auto code = BandsCode::create(parts, ledger).value();
+  // Weights, means and scales of rows; steps, their inverses, bounds and spreads of places.
+  EXPECT_EQ(code->bytes(), 2 * d * d + 4 * (3 + 5) * d);
+  EXPECT_EQ(ledger->bytes(MemoryKind::kShared), code->bytes());
+}
+
+// Tokens in any number, coded together, are coded as one by one, but for rounding: sums in another
+// order move what lies within some 1e-6 of a cell's bound to the neighbour, none of these.
+TEST(BandsCode, CodesTokensTogetherAsOneByOne) {
+  const Parts parts(7);
+  const auto code = BandsCode::create(parts.weighed(), nullptr).value();
+  const auto places = std::size_t(code->places());
+  Random random(8);
+  for (std::size_t count = 1; count <= 17; ++count) {
+    std::vector<float> z(count * kWidth), work(count * places), one(places);
+    for (float& x : z) x = 2.0f * random.normal();
+    std::vector<std::int8_t> codes(count * places), gains(count), alone(places);
+    code->encode(std::int32_t(count), z.data(), codes.data(), gains.data(), work.data());
+    for (std::size_t t = 0; t < count; ++t) {
+      std::int8_t gain = 0;
+      code->encode(z.data() + t * kWidth, alone.data(), &gain, one.data());
+      EXPECT_EQ(gain, gains[t]);
+      EXPECT_TRUE(
+          std::equal(alone.begin(), alone.end(), codes.begin() + std::ptrdiff_t(t * places)));
+      for (std::size_t i = 0; i < places; ++i) {
+        EXPECT_NEAR(one[i], work[t * places + i], 1e-5) << count << ", " << t;
+      }
+    }
+  }
+}
+
 TEST(BandsCode, SavesAndLoadsBitForBit) {
-  const Parts parts(4);
+  Parts parts(4);
+  spread_rows(parts);
   const auto code = BandsCode::create(parts.weighed(), nullptr, MemoryKind::kBases).value();
   ByteWriter out;
   code->save(out);
@@ -159,7 +260,14 @@ TEST(BandsCode, LoadRefusesWhatSaveDoesNotWrite) {
   EXPECT_TRUE(refused(with(steps, 0.0f)));
   EXPECT_TRUE(refused(with(steps, 1e13f)));
   EXPECT_TRUE(refused(with(spreads, -1.0f)));
-  EXPECT_TRUE(refused(with(spreads + 4 * code->layout().stored(), 1e20f)));
+  const std::size_t scales = spreads + 4 * code->layout().stored(), numbers = scales + 4 * kWidth;
+  for (const float scale : {1e20f, 3.0f, 0.0f, -1.0f, std::nanf("")}) {
+    EXPECT_TRUE(refused(with(scales, scale))) << scale;
+  }
+  for (const float number : {2.0f, -2.0f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_TRUE(refused(with(numbers, to_half(number).bits))) << number;
+  }
+  EXPECT_TRUE(refused(with(numbers, std::uint16_t{0x7e00}))) << "not a number";
 }
 
 }  // namespace
