@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
 // query, one thread, layers in turn so that the caches do not hold them. Also a block of 64 queries
-// (prefill), and what coding a token costs. Names: anchor block (-1: keys before RoPE, which are
-// rebuilt), queries, quantizer (0 uniform, 1 trellis). few_tokens: 16 tokens, each of 30 layers
-// with a code of its own, which the second-level cache does not hold: hardly more than what the
-// codes themselves cost a step, and components (288, or 284, which kernels pad). code_a_tile:
-// coding 16 tokens a layer likewise.
+// (prefill). Names: anchor block (-1: keys before RoPE, which are rebuilt), queries, quantizer (0
+// uniform, 1 trellis).
+// few_tokens: hardly more than what codes themselves cost a step, over 16 tokens of 30 layers, each
+// with a code of its own, in turn. Names: queries, components (284 are not whole eights).
+// code_a_tile: coding 16 tokens, of these layers in turn. Name: quantizer.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -171,26 +171,11 @@ void full_f16(benchmark::State& state) {
 }
 BENCHMARK(full_f16)->Arg(1)->Arg(64)->Unit(benchmark::kMicrosecond);
 
-void code_a_token(benchmark::State& state) {
-  const LayerShape layer = layer_shape();
-  const auto code = code_of(layer, 64, static_cast<BandsQuantizer>(state.range(0)));
-  std::vector<float> rows(kHeads * kDim, 0.3f), z(2 * kHeads * kDim),
-      work(std::size_t(code->places()));
-  std::vector<std::int8_t> codes(std::size_t(code->places()));
-  std::int8_t gain = 0;
-  for (auto _ : state) {
-    code->gather(rows.data(), rows.data(), 1234, z.data());
-    code->encode(z.data(), codes.data(), &gain, work.data());
-    benchmark::DoNotOptimize(codes.data());
-  }
-}
-BENCHMARK(code_a_token)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
-
 void code_a_tile(benchmark::State& state) {
   const LayerShape layer = layer_shape();
   std::vector<std::shared_ptr<const BandsCode>> codes_of_layers;
   for (int l = 0; l < 30; ++l) {
-    codes_of_layers.push_back(code_of(layer, 64, BandsQuantizer::kUniform));
+    codes_of_layers.push_back(code_of(layer, 64, static_cast<BandsQuantizer>(state.range(0))));
   }
   std::vector<float> rows(kHeads * kDim, 0.3f), z(16 * 2 * kHeads * kDim), work(16 * 288);
   std::vector<std::int8_t> codes(16 * 288), gains(16);
@@ -204,7 +189,7 @@ void code_a_tile(benchmark::State& state) {
     benchmark::DoNotOptimize(codes.data());
   }
 }
-BENCHMARK(code_a_tile)->Unit(benchmark::kMicrosecond);
+BENCHMARK(code_a_tile)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kvspan
