@@ -83,6 +83,23 @@ struct Call {
   std::vector<std::int32_t> positions;
 };
 
+void attend_in_turn(benchmark::State& state, const LayerShape& layer,
+                    const std::vector<BandsStore>& stores, std::size_t queries) {
+  Call call(queries);
+  BandsScratch scratch;
+  TeamState team_state;
+  Team team(team_state, 0, 1);
+  std::size_t at = 0;
+  for (auto _ : state) {
+    const BandsStore& store = stores[at++ % stores.size()];
+    benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
+                                          {call.out.data(), {call.n, kQueryHeads, kDim}},
+                                          {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
+                                          team)
+                                 .has_value());
+  }
+}
+
 void bands(benchmark::State& state) {
   const LayerShape layer = layer_shape();
   const auto code = code_of(layer, static_cast<std::int32_t>(state.range(0)),
@@ -97,19 +114,7 @@ void bands(benchmark::State& state) {
       store.append(t, codes.data(), gains.data(), 0);
     }
   }
-  Call call(static_cast<std::size_t>(state.range(1)));
-  BandsScratch scratch;
-  TeamState team_state;
-  Team team(team_state, 0, 1);
-  std::size_t at = 0;
-  for (auto _ : state) {
-    const BandsStore& store = stores[at++ % stores.size()];
-    benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
-                                          {call.out.data(), {call.n, kQueryHeads, kDim}},
-                                          {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
-                                          team)
-                                 .has_value());
-  }
+  attend_in_turn(state, layer, stores, static_cast<std::size_t>(state.range(1)));
   state.counters["bytes_token"] =
       double(stores[0].payload_bytes() + stores[0].gain_bytes()) / kTokens;
 }
@@ -127,19 +132,7 @@ void few_tokens(benchmark::State& state) {
     const std::vector<std::int8_t> codes(16 * std::size_t(code->places()), 1), gains(16);
     stores.emplace_back(code, nullptr).append(0, codes.data(), gains.data(), 0);
   }
-  Call call(static_cast<std::size_t>(state.range(0)));
-  BandsScratch scratch;
-  TeamState team_state;
-  Team team(team_state, 0, 1);
-  std::size_t at = 0;
-  for (auto _ : state) {
-    const BandsStore& store = stores[at++ % stores.size()];
-    benchmark::DoNotOptimize(attend_bands(layer, store, store, call.queries(),
-                                          {call.out.data(), {call.n, kQueryHeads, kDim}},
-                                          {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
-                                          team)
-                                 .has_value());
-  }
+  attend_in_turn(state, layer, stores, static_cast<std::size_t>(state.range(0)));
 }
 BENCHMARK(few_tokens)->ArgsProduct({{1, 4}, {288, 284}})->Unit(benchmark::kMicrosecond);
 

@@ -11,12 +11,13 @@
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
 // Where the metric M is known by which errors count, A = B'M, and only B and M are held.
-// B is held in f16, each row times a power of two that brings its largest number to [1, 2): it is
-// M^-1/2 U with orthonormal U, so that rows differ in size as the metric says, by a factor of 800
-// on SmolLM2, and by any where a layer hardly counts, while columns are alike. A number is off by
-// at most 2^-11 of itself or 2^-25 of its row's largest. Rounded once, when the code is made: all
-// that reads B, the analysis included, reads the rounded numbers.
-// Immutable; shared by all sequences of a model, or learnt from one and that one's own.
+// B is held in f16, each row in a power of two of its own, in which its largest number is in
+// [1, 2): B is M^-1/2 U with orthonormal U, so that rows are as large as the metric says (their
+// largest numbers 0.85 to 713 in the layers of SmolLM2, more where a layer hardly counts) and would
+// leave the range of f16 sooner or later, while columns are alike. A number is off by at most 2^-11
+// of itself or 2^-25 of its row's largest. It is rounded once, when the code is made: all that
+// reads B, the analysis included, reads the rounded numbers. Immutable; shared by all sequences of
+// a model, or learnt from one and that one's own.
 #pragma once
 
 #include <cstddef>

@@ -16,12 +16,6 @@ constexpr float kHalfOfBias = 0x1p56f;
   return vreinterpretq_f32_s32(vandq_s32(shifted, sign_and_digits));
 }
 
-// sum += a * b[kLane], in the register that sum is in: left to itself the compiler copies sums.
-template <int kLane>
-[[gnu::always_inline]] inline void accumulate(float32x4_t& sum, float32x4_t a, float32x4_t b) {
-  asm("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(a), "w"(b), "i"(kLane));
-}
-
 template <int V>
 struct Sums {
   float32x4_t low[V], high[V];
@@ -34,8 +28,8 @@ template <int V, int kLane>
   const int16x8_t h = vld1q_s16(row);
   const float32x4_t low = cleared(vshll_n_s16(vget_low_s16(h), 13));
   const float32x4_t high = cleared(vshll_high_n_s16(h, 13));
-  for (int v = 0; v < V; ++v) accumulate<kLane>(sums.low[v], low, factors[v]);
-  for (int v = 0; v < V; ++v) accumulate<kLane>(sums.high[v], high, factors[v]);
+  for (int v = 0; v < V; ++v) sums.low[v] = vfmaq_laneq_f32(sums.low[v], low, factors[v], kLane);
+  for (int v = 0; v < V; ++v) sums.high[v] = vfmaq_laneq_f32(sums.high[v], high, factors[v], kLane);
 }
 
 // Eight numbers of all rows.
