@@ -160,6 +160,16 @@ TEST(PersistDamage, EveryTruncatedPayloadIsRefused) {
   }
 }
 
+TEST(PersistDamage, CachesOfAnEarlierVersionAreRefusedByIt) {
+  Small small("full");
+  const std::uint32_t earlier = 1;
+  std::memcpy(small.bytes.data() + 8, &earlier, sizeof(earlier));
+  fix_checksum(small.bytes);
+  const auto loaded = small.factory.load(small.bytes);
+  expect_corrupt(loaded);
+  EXPECT_NE(loaded.error().message.find("version"), std::string::npos) << loaded.error().message;
+}
+
 void flip_some(std::vector<std::byte>& bytes, std::size_t end, Random& random) {
   const std::uint32_t bits = 1 + random.below(3);
   for (std::uint32_t i = 0; i < bits; ++i) {
