@@ -259,7 +259,7 @@ void BandsRunner::copy_means() {
   const float* row = turned_;
   float* to = means_;
   for (std::int32_t r = 0; r < rows_; ++r, row += dim_, to += mean_stride_) {
-    const float* mean = key_code_.turned_mean(r / head_rows(), 0);
+    const float* mean = key_code_.key_mean(r / head_rows());
     float sum = 0.0f;
     for (std::int32_t i = 0; i < key_code_.key_dim(); ++i) sum += row[i] * mean[i];
     std::fill_n(to, mean_stride_, sum);
@@ -324,7 +324,7 @@ void BandsRunner::rebuild_keys(std::int32_t index, const std::int8_t* codes, con
     rope_turn(rope, position + t, rope.magnitude, cosines_, sines_);
     for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
       float* const row = first + h * head_stride + static_cast<std::ptrdiff_t>(t) * stride;
-      const float* mean = key_code_.turned_mean(h, position);
+      const float* mean = key_code_.key_mean(h);
       for (std::int32_t j = 0; j < dim; ++j) row[j] += mean[j];
       std::fill(row + dim, row + stride, 0.0f);
       apply_turn(rope, cosines_, sines_, row);

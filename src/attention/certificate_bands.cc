@@ -72,13 +72,12 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
       token.value_lost = values.value_residual(head, tile * kTile + t);
       token.key_gain = gain_of(keys, tile, t);
       reader_.read_key(head, codes.data(), keys.gains(tile)[t], x.data());
-      const float* mean = code_.turned_mean(head, token.position);
-      token.mean = norm(mean, dk);
+      token.mean = norm(code_.key_mean(head), dk);
       for (std::size_t j = 0; j < dk; ++j) {
         token.sum += std::abs(x[j]);
-        row[j] = static_cast<float>(x[j] + double{mean[j]});
+        row[j] = static_cast<float>(x[j]);
       }
-      code_.turn_key(token.position, row.data());
+      code_.to_key(head, token.position, row.data());
       keys_.insert(keys_.end(), row.begin(), row.end());
       double squares = 0.0;
       for (const BandsCode::ScaleRun& run : code_.scale_runs()) {

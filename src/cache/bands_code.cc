@@ -44,28 +44,21 @@ void BandsCode::read_key_rows(std::int32_t head, float* to) const noexcept {
   }
 }
 
-void BandsCode::turn_key(std::int32_t position, float* row) const noexcept {
-  if (anchor_block_ > 0) rope_rotate(rope_, anchor_of(position), row);
-  if (before_rope_) rope_rotate(rope_, position, row);
-}
-
-const float* BandsCode::turned_mean(std::int32_t head, std::int32_t position) const noexcept {
-  const std::int32_t offsets = std::max(anchor_block_, 1);
-  const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(head) * offsets +
-                             (anchor_block_ > 0 ? position % anchor_block_ : 0);
-  return turned_means_.as<float>() + row * mean_stride_;
+// k = R(t)(Rot(t_a - t) x + mu)
+void BandsCode::to_key(std::int32_t head, std::int32_t position, float* x) const noexcept {
+  if (anchor_block_ > 0) rope_offset(rope_, anchor_of(position) - position, x);
+  add_scaled(1.0f, key_mean(head), key_dim_, x);
+  if (anchor_block_ > 0 || before_rope_) rope_rotate(rope_, position, x);
 }
 
 void BandsCode::gather(const float* keys, const float* values, std::int32_t position,
                        float* z) const noexcept {
   if (key_dim_ > 0) {
     std::copy_n(keys, key_width(), z);
-    for (std::int32_t h = 0; h < heads_; ++h) {
-      float* x = z + static_cast<std::ptrdiff_t>(h) * key_dim_;
-      if (anchor_block_ > 0) rope_unrotate(rope_, anchor_of(position), x);
-      if (before_rope_) rope_unrotate(rope_, position, x);
-      add_scaled(-1.0f, turned_mean(h, position), key_dim_, x);
-    }
+    const bool anchored = anchor_block_ > 0;
+    if (anchored || before_rope_) rope_unrotate(rope_, position, z, heads_, key_dim_);
+    add_scaled(-1.0f, key_mean(0), key_width(), z);
+    if (anchored) rope_offset(rope_, position - anchor_of(position), z, heads_, key_dim_);
   }
   if (value_dim_ > 0) {
     float* x = z + key_width();
@@ -186,8 +179,7 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
     if (key_dim_ > 0) {
       float* x = keys + static_cast<std::ptrdiff_t>(h) * key_dim_;
       synthesise(key_rows(h), key_dim_, x);
-      add_scaled(1.0f, turned_mean(h, position), key_dim_, x);
-      turn_key(position, x);
+      to_key(h, position, x);
     }
     if (value_dim_ > 0) {
       float* x = values + static_cast<std::ptrdiff_t>(h) * value_dim_;
@@ -201,8 +193,8 @@ std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + weights_.bytes() + key_blocks_.bytes() + value_blocks_.bytes() +
          synthesis_.bytes() + row_scales_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
          lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
-         key_scales_.bytes() + key_weights_.bytes() + turned_means_.bytes() +
-         anchored_means_.bytes() + value_mean_.bytes();
+         key_scales_.bytes() + key_weights_.bytes() + key_mean_.bytes() + anchored_means_.bytes() +
+         value_mean_.bytes();
 }
 
 }  // namespace kvspan

@@ -102,12 +102,12 @@ class BandsCode {
   std::int32_t anchor_of(std::int32_t position) const noexcept {
     return anchor_block_ == 0 ? 0 : anchor_position(position, anchor_block_);
   }
-  // Rot(t - t_a) mu of one head, [key_dim padded to 8]; mu itself where there are no anchors.
-  const float* turned_mean(std::int32_t head, std::int32_t position) const noexcept;
-  // A row x_k + Rot(t - t_a) mu to the key after RoPE, in place.
-  void turn_key(std::int32_t position, float* row) const noexcept;
-  std::int32_t mean_stride() const noexcept { return mean_stride_; }
-  // The same mean as queries meet it; empty where there are no anchors.
+  const float* key_mean(std::int32_t head) const noexcept {
+    return key_mean_.as<float>() + static_cast<std::ptrdiff_t>(head) * key_dim_;
+  }
+  // x_k of one head to the key after RoPE, in place.
+  void to_key(std::int32_t head, std::int32_t position, float* x) const noexcept;
+  // The mean of keys as queries meet it; empty where there are no anchors.
   const AnchoredMeans& anchored_means() const noexcept { return anchored_means_; }
   const float* value_mean(std::int32_t head) const noexcept {
     return value_mean_.as<float>() + static_cast<std::ptrdiff_t>(head) * value_dim_;
@@ -200,8 +200,7 @@ class BandsCode {
   std::uint64_t compute_checksum() const;
   void find_path(const float* c, float factor, std::int8_t* codes) const;
 
-  std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0,
-               mean_stride_ = 0;
+  std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0;
   bool gain_ = true, before_rope_ = false;
   std::uint64_t checksum_ = 0;
   Rope rope_;
@@ -214,9 +213,8 @@ class BandsCode {
   Buffer synthesis_, row_scales_;     // B in f16 [D, row_stride], [D]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
   Buffer key_tiles_, key_scales_, key_weights_;
-  Buffer turned_means_;  // [heads][anchor_block or 1][mean_stride]
+  Buffer key_mean_, value_mean_;  // [heads * dim]
   AnchoredMeans anchored_means_;
-  Buffer value_mean_;  // [heads * value_dim]
 };
 
 }  // namespace kvspan

@@ -45,11 +45,7 @@ void BandsCode::save(ByteWriter& out) const {
   for (std::size_t i = 0; i < d; ++i) {
     out.put(static_cast<std::uint8_t>(i < stored ? layout_.width(i) : 0));
   }
-  for (std::int32_t h = 0; h < heads_ && key_dim_ > 0; ++h) {
-    // In the middle of its block a mean is not turned.
-    out.put_all(std::span<const float>(turned_mean(h, anchor_block_ / 2),
-                                       static_cast<std::size_t>(key_dim_)));
-  }
+  out.put_all(std::span<const float>(key_mean(0), static_cast<std::size_t>(key_width())));
   out.put_all(
       std::span<const float>(value_mean_.as<float>(), d - static_cast<std::size_t>(key_width())));
   out.put_all(std::span<const float>(weights_.as<float>(), d));

@@ -179,17 +179,8 @@ Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& 
   if (!before_rope_) store_key_tiles(ledger);
   key_weights_ = floats(static_cast<std::size_t>(key_width()));
   store_key_weights(parts);
-  mean_stride_ = padded_dim(key_dim_);
-  const std::int32_t offsets = std::max(anchor_block_, 1);
-  turned_means_ = floats(static_cast<std::size_t>(heads_) * static_cast<std::size_t>(offsets) *
-                         static_cast<std::size_t>(mean_stride_));
-  float* to = turned_means_.as<float>();
-  for (std::int32_t h = 0; h < heads_; ++h) {
-    for (std::int32_t i = 0; i < offsets; ++i, to += mean_stride_) {
-      std::copy_n(parts.key_mean.data() + static_cast<std::ptrdiff_t>(h) * key_dim_, key_dim_, to);
-      if (anchor_block_ > 0) rope_offset(rope_, i - anchor_of(i), to);
-    }
-  }
+  key_mean_ = floats(parts.key_mean.size());
+  std::copy(parts.key_mean.begin(), parts.key_mean.end(), key_mean_.as<float>());
   if (anchor_block_ > 0) {
     anchored_means_ =
         AnchoredMeans(rope_, anchor_block_, parts.key_mean.data(), heads_, key_dim_, kind_, ledger);
@@ -323,7 +314,7 @@ std::uint64_t BandsCode::compute_checksum() const {
   for (std::size_t i = 0; i < layout_.stored(); ++i) {
     all.put(static_cast<std::int32_t>(layout_.width(i)));
   }
-  for (const Buffer* part : {&synthesis_, &row_scales_, &steps_, &turned_means_, &value_mean_}) {
+  for (const Buffer* part : {&synthesis_, &row_scales_, &steps_, &key_mean_, &value_mean_}) {
     all.put_bytes({part->data(), part->bytes()});
   }
   return crc64(all.bytes());

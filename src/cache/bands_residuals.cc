@@ -53,11 +53,8 @@ void BandsResiduals::measure(const float* keys, const float* values, std::int32_
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(h) * dk;
     const float* weights = code_.key_weights(h);
     read_key(h, codes, gain, x_.data());
-    const float* mean = code_.turned_mean(h, position);
-    for (std::size_t j = 0; j < read_.size(); ++j) {
-      read_[j] = static_cast<float>(x_[j] + double{mean[j]});
-    }
-    code_.turn_key(position, read_.data());
+    std::copy(x_.begin(), x_.end(), read_.begin());
+    code_.to_key(h, position, read_.data());
     *norms++ = bfloat16_above(std::max(distance(keys + at, keys_.data() + at, dk, weights),
                                        distance(keys + at, read_.data(), dk, weights)));
   }

@@ -25,12 +25,15 @@ void turn_pair(float& x, float& y, float c, float s) noexcept {
   x = turned;
 }
 
-void turn_row(const Rope& rope, std::int32_t position, double scale, float* row) noexcept {
+void turn_rows(const Rope& rope, std::int32_t position, double scale, float* row, std::int32_t rows,
+               std::int32_t stride) noexcept {
   for (std::size_t i = 0; i < rope.angles.size(); ++i) {
     const double angle = rope.angles[i] * position;
+    const auto c = static_cast<float>(scale * std::cos(angle));
+    const auto s = static_cast<float>(scale * std::sin(angle));
     const auto [first, second] = pair_of(rope, i);
-    turn_pair(row[first], row[second], static_cast<float>(scale * std::cos(angle)),
-              static_cast<float>(scale * std::sin(angle)));
+    float* at = row;
+    for (std::int32_t r = 0; r < rows; ++r, at += stride) turn_pair(at[first], at[second], c, s);
   }
 }
 
@@ -77,16 +80,19 @@ void apply_turn(const Rope& rope, const float* cosines, const float* sines, floa
   for (std::size_t i = 0; i < n; ++i) turn_pair(row[i], second[i], cosines[i], sines[i]);
 }
 
-void rope_rotate(const Rope& rope, std::int32_t position, float* row) noexcept {
-  turn_row(rope, position, rope.magnitude, row);
+void rope_rotate(const Rope& rope, std::int32_t position, float* row, std::int32_t rows,
+                 std::int32_t stride) noexcept {
+  turn_rows(rope, position, rope.magnitude, row, rows, stride);
 }
 
-void rope_unrotate(const Rope& rope, std::int32_t position, float* row) noexcept {
-  turn_row(rope, -position, 1.0 / rope.magnitude, row);
+void rope_unrotate(const Rope& rope, std::int32_t position, float* row, std::int32_t rows,
+                   std::int32_t stride) noexcept {
+  turn_rows(rope, -position, 1.0 / rope.magnitude, row, rows, stride);
 }
 
-void rope_offset(const Rope& rope, std::int32_t offset, float* row) noexcept {
-  turn_row(rope, offset, 1.0, row);
+void rope_offset(const Rope& rope, std::int32_t offset, float* row, std::int32_t rows,
+                 std::int32_t stride) noexcept {
+  turn_rows(rope, offset, 1.0, row, rows, stride);
 }
 
 }  // namespace kvspan

@@ -31,10 +31,14 @@ void rope_turn(const Rope& rope, std::int32_t position, float scale, float* cosi
 // Turns one row of at least rotated_dims numbers in place.
 void apply_turn(const Rope& rope, const float* cosines, const float* sines, float* row) noexcept;
 
-// row <- R(position) row and row <- R(position)^-1 row; no tables, for readers of single rows.
-void rope_rotate(const Rope& rope, std::int32_t position, float* row) noexcept;
-void rope_unrotate(const Rope& rope, std::int32_t position, float* row) noexcept;
+// row <- R(position) row and row <- R(position)^-1 row, of `rows` rows that lie `stride` apart; no
+// tables, for readers of single positions.
+void rope_rotate(const Rope& rope, std::int32_t position, float* row, std::int32_t rows = 1,
+                 std::int32_t stride = 0) noexcept;
+void rope_unrotate(const Rope& rope, std::int32_t position, float* row, std::int32_t rows = 1,
+                   std::int32_t stride = 0) noexcept;
 // row <- Rot(offset) row.
-void rope_offset(const Rope& rope, std::int32_t offset, float* row) noexcept;
+void rope_offset(const Rope& rope, std::int32_t offset, float* row, std::int32_t rows = 1,
+                 std::int32_t stride = 0) noexcept;
 
 }  // namespace kvspan

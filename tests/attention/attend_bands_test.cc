@@ -198,9 +198,8 @@ struct Expected {
       for (std::int32_t h = 0; h < p.layer.kv_heads; ++h, to += dim) {
         const std::int32_t position = p.keys.first_position() + t;
         reader.read_key(h, codes.data(), p.keys.gains(t / 16)[t % 16], x.data());
-        const float* mean = p.code->turned_mean(h, position);
-        for (std::size_t j = 0; j < dim; ++j) to[j] = float(x[j] + double{mean[j]});
-        p.code->turn_key(position, to);
+        for (std::size_t j = 0; j < dim; ++j) to[j] = float(x[j]);
+        p.code->to_key(h, position, to);
       }
     }
   }

@@ -184,8 +184,8 @@ std::shared_ptr<const BandsCode> with_steps_of_oracle(const BandsCode& code,
   const Shown shown(code);
   std::vector<float> key_mean, value_mean;
   for (std::int32_t h = 0; h < code.heads(); ++h) {
-    const float* turned = code.turned_mean(h, code.anchor_block() / 2);  // by nothing there
-    key_mean.insert(key_mean.end(), turned, turned + code.key_dim());
+    const float* mean_of_keys = code.key_mean(h);
+    key_mean.insert(key_mean.end(), mean_of_keys, mean_of_keys + code.key_dim());
     const float* mean = code.value_mean(h);
     value_mean.insert(value_mean.end(), mean, mean + code.value_dim());
   }
