@@ -36,17 +36,30 @@ function(kvspan_precompile TARGET KIND)
   endif()
 endfunction()
 
-# kvspan_room(NAME [COLD] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...])
+# kvspan_unite(TARGET files...): with KVSPAN_UNITY, compiles the target's files several at a time, all but
+# the given ones, which share a name of their own with another file, and those with flags of their own.
+function(kvspan_unite TARGET)
+  if(KVSPAN_UNITY)
+    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
+# kvspan_room(NAME [COLD] [UNITED] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...] [APART a.cc ...])
 # COLD: nothing in the room runs often, and its libraries are slow to compile (JSON, flags), so it is
-# optimised little.
+# optimised little. COLD and UNITED rooms are for kvspan_unite, except the files APART; what is released
+# and must be fast is compiled file by file in any case, so that its code does not depend on how it was built.
 set(KVSPAN_COLD_FLAGS -O1)
 if(KVSPAN_SANITIZE)
   set(KVSPAN_COLD_FLAGS -O0)
 endif()
 function(kvspan_room NAME)
-  cmake_parse_arguments(ARG "COLD" "" "SOURCES;USES;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;UNITED" "" "SOURCES;USES;PRIVATE;APART" ${ARGN})
   set(target kvspan_${NAME})
   add_library(${target} STATIC ${ARG_SOURCES})
+  if(ARG_COLD OR ARG_UNITED OR KVSPAN_SANITIZE)
+    kvspan_unite(${target} ${ARG_APART})
+  endif()
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   target_link_libraries(${target} PUBLIC ${ARG_USES}
@@ -89,17 +102,20 @@ elseif(KVSPAN_SANITIZE)
   set(KVSPAN_TEST_PREFIX "asan.")
 endif()
 
-# kvspan_room_tests(NAME [COLD] [TEAMS] [COST n] [SHARDS n] [TEAM_TESTS filter]
-#                   SOURCES a_test.cc ... [LINKS library ...]): the tests of one room.
+# kvspan_room_tests(NAME [COLD] [TEAMS] [COST n] [SHARDS n] [TEAM_TESTS filter] [RELEASED filter]
+#                   SOURCES a_test.cc ... [LINKS library ...] [APART a_test.cc ...]): the tests of one room.
 # COLD: they compute little themselves, so that with sanitizers they are not optimised at all.
 # TEAMS: they count as two processors, because they run teams most of the time: members wait for each
 # other spinning, and two such programs on two cores would wait long. TEAM_TESTS: those of that name do,
 # and run apart from the others.
 # COST: seconds, roughly; the longest tests start first. SHARDS: parts that run side by side.
+# RELEASED: tests of that name run as released only: long sweeps about numbers, of code that others of the
+# room run with sanitizers too.
 function(kvspan_room_tests NAME)
-  cmake_parse_arguments(ARG "COLD;TEAMS" "COST;SHARDS;TEAM_TESTS" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;TEAMS" "COST;SHARDS;TEAM_TESTS;RELEASED" "SOURCES;LINKS;APART" ${ARGN})
   set(target ${NAME}_tests)
   add_executable(${target} ${ARG_SOURCES})
+  kvspan_unite(${target} ${ARG_APART})
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE KVSPAN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(KVSPAN_SANITIZE)
@@ -118,11 +134,19 @@ function(kvspan_room_tests NAME)
   endif()
 
   set(name ${KVSPAN_TEST_PREFIX}${NAME})
-  set(filter "")
+  set(others "")
+  if(KVSPAN_SANITIZE AND ARG_RELEASED)
+    list(APPEND others ${ARG_RELEASED})
+  endif()
   if(ARG_TEAM_TESTS)
     add_test(NAME ${name}.teams COMMAND ${target} --gtest_filter=${ARG_TEAM_TESTS})
     set_tests_properties(${name}.teams PROPERTIES TIMEOUT 900 PROCESSORS 2)
-    set(filter --gtest_filter=-${ARG_TEAM_TESTS})
+    list(APPEND others ${ARG_TEAM_TESTS})
+  endif()
+  set(filter "")
+  if(others)
+    string(JOIN : others ${others})
+    set(filter --gtest_filter=-${others})
   endif()
   set(names ${name})
   if(ARG_SHARDS)

@@ -33,35 +33,65 @@ flags_of() {
   esac
   [[ $1 != src/codec/* ]] || echo "-ffp-contract=off"
 }
+# Files that must be compiled apart from the others of their room: as cmake/KvspanRoom.cmake's APART says,
+# and those with flags of their own.
+apart() {
+  sed -n '/APART/,$ s/.*APART \([^)]*\)).*/\1/p' "$root/$(dirname "$1")/CMakeLists.txt" | grep -qw "$(basename "$1")" ||
+    [[ $1 =~ _(avx2|avx512|neon)\.cc$ ]]
+}
+# compile FOLDER FILES...: rules for their objects, which $objects gets: one for each file apart, one for all others.
+compile() {
+  local folder=$1 source; shift
+  mkdir -p "$build/$folder"
+  : > "$build/$folder/united.new"
+  for source in "$@"; do
+    if apart "$source"; then
+      echo "build $source.o: cc root/$source"
+      echo "  flags = $(flags_of "$source" | tr '\n' ' ')"
+      objects+=" $source.o"
+    else
+      echo "#include \"root/$source\"" >> "$build/$folder/united.new"
+    fi
+  done
+  # As it was, if nothing has changed: then nothing is compiled again.
+  cmp -s "$build/$folder/united.new" "$build/$folder/united.cc" ||
+    cp "$build/$folder/united.new" "$build/$folder/united.cc"
+  echo "build $folder/united.o: cc $folder/united.cc"
+  echo "  flags = $(flags_of "$1" | tr '\n' ' ')"
+  objects+=" $folder/united.o"
+}
 launcher=$(command -v ccache || true)
 {
   echo 'rule cc'
   echo "  command = $launcher $compiler -std=c++20 -O1 -Wall -Wextra -Wshadow -Werror \$flags" \
-       "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -Iroot/include -Iroot/src -Iroot" \
+       "-DFMT_HEADER_ONLY -DKVSPAN_SOURCE_DIR='\"$root\"' -I. -Iroot/include -Iroot/src -Iroot" \
        "-isystem include -isystem $gtest/include -I$gtest -MD -MF \$out.d -c \$in -o \$out"
   echo '  deps = gcc'
   echo '  depfile = $out.d'
   echo 'rule link'
   echo "  command = $compiler \$in -o \$out -lpthread"
   objects=
-  for source in $(cd "$root" && ls src/{base,linalg,codec,cache,attention}/*.cc | grep -v "_\($other\)\.cc"); do
-    echo "build $source.o: cc root/$source"
-    echo "  flags = $(flags_of "$source" | tr '\n' ' ')"
-    objects+=" $source.o"
+  for room in tests/attention tests/codec src/cache src/attention src/codec src/linalg src/base tests/cache; do
+    case $room in
+      tests/attention) names="attend attend_bands bands_kernels kernels spec4_02_coefficient_space" ;;
+      tests/codec) names="bands_pack codec hadamard kernels trellis" ;;
+      tests/cache) names=narrow ;;
+      *) names= ;;
+    esac
+    if [[ $names ]]; then
+      files=()
+      for name in $names; do files+=("$room/${name}_test.cc"); done
+    else
+      mapfile -t files < <(cd "$root" && ls "$room"/*.cc | grep -v "_\($other\)\.cc")
+    fi
+    compile "$room" "${files[@]}"
   done
   for source in gtest-all gtest_main; do
     echo "build $source.o: cc $gtest/src/$source.cc"
     echo "  flags = -w"
     objects+=" $source.o"
   done
-  tests=
-  for test in attention/{attend,attend_bands,bands_kernels,kernels,spec4_02_coefficient_space} \
-              codec/{bands_pack,codec,hadamard,kernels,trellis} cache/narrow; do
-    source=tests/${test}_test.cc
-    echo "build $source.o: cc root/$source"
-    tests+=" $source.o"
-  done
-  echo "build kernel_tests: link $tests $objects"
+  echo "build kernel_tests: link $objects"
 } > "$build/build.ninja"
 ninja -C "$build" -j2
 [[ ${2:-} != --compile-only ]] || exit 0
@@ -69,7 +99,12 @@ ninja -C "$build" -j2
 # Emulation is slow: the kernels, and one test of each use of them.
 cpu=()
 [[ $target != x86_64 ]] || cpu=(-cpu max)
-filter='*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:Spec4_02*Runs*:*Level*:*Kernel*:*Narrow*'
-"$emulator" "${cpu[@]}" -L "/usr/$target-linux-gnu" "$build/kernel_tests" --gtest_brief=1 \
-  --gtest_filter="$filter"
+filter='*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:Spec4_02*RunsOfSegments*:*Level*:*Kernel*:*Narrow*'
+run() {  # one of two parts, side by side
+  GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$1 "$emulator" "${cpu[@]}" -L "/usr/$target-linux-gnu" \
+    "$build/kernel_tests" --gtest_brief=1 --gtest_filter="$filter"
+}
+run 0 &
+run 1
+wait $!
 echo "the tests of $target pass under emulation"

@@ -100,7 +100,7 @@ build() {
   local wanted=$tree$'\n'$prefix
   if [[ ! -f $folder/build.ninja || $(cat "$folder/configured-for" 2>/dev/null) != "$wanted" ]]; then
     logged "configuring $what" "$folder/configure.log" \
-      cmake --fresh -S "$tree" --preset "$preset" "-DKVSPAN_LLAMA_PREFIX=$prefix" -DKVSPAN_ENGINE=ON
+      cmake --fresh -S "$tree" --preset "$preset" "-DKVSPAN_LLAMA_PREFIX=$prefix" -DKVSPAN_ENGINE=ON -DKVSPAN_UNITY=ON
     printf '%s\n' "$wanted" >"$folder/configured-for"
   fi
   # A dry run tells in milliseconds whether there is anything to say.

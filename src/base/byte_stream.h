@@ -101,6 +101,7 @@ class ByteReader {
     if (size > longest) {
       return wrong(field, sizeof(size), size, fmt::format("up to {} characters", longest));
     }
+    KVSPAN_CHECK_OK(expect_at_least(field, size));
     std::string text(size, ' ');
     KVSPAN_CHECK_OK(get_all(field, std::span<char>(text)));
     return text;

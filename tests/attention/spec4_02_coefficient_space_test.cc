@@ -5,6 +5,7 @@
 
 #include "base/cpu_level.h"
 #include "tests/attention/random_case.h"
+#include "tests/base/sweep.h"
 
 namespace kvspan {
 namespace {
@@ -118,7 +119,7 @@ TEST(Spec4_02_CoefficientSpace, HoldsForRunsOfSegmentsOfAnyLength) {
 
 TEST(Spec4_02_CoefficientSpace, HoldsForAHundredThousandTokens) {
   for (const char* codec : {"f16", "int8:row"}) {
-    const RunCase c(run_layer(0), 100000, 1, 1000,
+    const RunCase c(run_layer(0), std::int32_t(testing::sweep(100000)), 1, 1000,
                     {.domain = Domain::kPostRopeKey, .rank = 8, .codec = codec},
                     {.rank = 16, .codec = codec}, false);
     expect_same(c.problem, c.list, codec);

@@ -6,6 +6,7 @@
 
 #include "tests/attention/activations.h"
 #include "tests/attention/coded_problem.h"
+#include "tests/base/sweep.h"
 
 namespace kvspan {
 namespace {
@@ -44,8 +45,8 @@ double norm(const std::vector<double>& a) {
 
 TEST(Spec4_03_LogitBound, HoldsForEveryGammaAndFailsWithoutItsSecondTerm) {
   Random random(11);
-  int broken = 0, trials = 0;
-  for (; trials < 20000; ++trials) {
+  std::size_t broken = 0, trials = 0;
+  for (; trials < testing::sweep(20000); ++trials) {
     const std::size_t d = 4 + random.below(60), r = 1 + random.below(std::uint32_t(d));
     const auto t = testing::random_transform(r, d, false, random);
     const double scale = std::pow(10.0, -3.0 + 6.0 * random.uniform());

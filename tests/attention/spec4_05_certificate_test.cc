@@ -9,6 +9,7 @@
 #include "attention/certificate.h"
 #include "tests/attention/activations.h"
 #include "tests/attention/random_case.h"
+#include "tests/base/sweep.h"
 
 namespace kvspan {
 namespace {
@@ -106,7 +107,7 @@ void report(Tightness& tightness) {
 TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredError) {
   Tightness tightness;
   std::uint64_t seed = 1000;
-  while (tightness.trials < 100000) {
+  while (tightness.trials < testing::sweep(100000)) {
     check_case(testing::random_case(++seed, {.piece_tokens = 12, .pieces = 3, .queries = 80}),
                tightness);
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
@@ -175,7 +176,7 @@ TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredErrorOnActivationsOfModels)
 TEST(Spec4_05_Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
   Tightness tightness;
   std::uint64_t seed = 500000;
-  while (tightness.trials < 10000) {
+  while (tightness.trials < testing::sweep(10000)) {
     check_case(testing::random_case(++seed, {.piece_tokens = 80, .pieces = 3, .queries = 2}),
                tightness);
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;

@@ -9,6 +9,7 @@
 
 #include "base/byte_frame.h"
 #include "cache/coded_side.h"
+#include "tests/base/sweep.h"
 #include "tests/cache/coded_rows.h"
 
 namespace kvspan::testing {
@@ -303,9 +304,11 @@ TEST(SegmentListBytes, EveryTruncationIsRefusedWithItsPlace) {
 
 // Truncated payloads in a frame that is whole again: every read is checked on its own.
 TEST(SegmentListBytes, EveryTruncatedPayloadIsRefused) {
+  // With sanitizers every third, which still cuts every number of four bytes.
+  const std::size_t step = testing::kSanitized ? 3 : 1;
   for (const Sample& sample : samples()) {
     const auto bytes = save_segment_list(sample.list);
-    for (std::size_t size = kFrameHeaderBytes; size + 8 < bytes.size(); ++size) {
+    for (std::size_t size = kFrameHeaderBytes; size + 8 < bytes.size(); size += step) {
       std::vector<std::byte> cut(bytes.begin(), bytes.begin() + std::ptrdiff_t(size));
       const std::uint64_t payload = size - kFrameHeaderBytes;
       std::memcpy(cut.data() + 16, &payload, sizeof(payload));

@@ -55,6 +55,10 @@ float element(const RowsView& rows, int token, int i) {
                                       : to_float(reinterpret_cast<const Half*>(row.data)[i]);
 }
 
+float stored(const RowsView& rows, float x) {
+  return rows.element == Element::kF32 ? x : to_float(to_half(x));
+}
+
 void expect_equal(const SegmentList& list, const std::vector<Token>& model) {
   ASSERT_EQ(list.tokens(), std::int32_t(model.size()));
   ASSERT_EQ(list.next_position(), model.empty() ? 0 : model.back().position + 1);
@@ -66,15 +70,16 @@ void expect_equal(const SegmentList& list, const std::vector<Token>& model) {
       ASSERT_EQ(segment.positions.at(j), model[t].position);
       for (int h = 0; h < kHeads; ++h) {
         const RowsView k = segment.keys.head(h), v = segment.values.head(h);
+        // Millions of elements: one assertion for each would take most of the time.
+        bool same = true;
         for (int i = 0; i < kKeyDim; ++i) {
-          const float x = key_of(model[t], h, i);
-          ASSERT_EQ(element(k, j, i), k.element == Element::kF32 ? x : to_float(to_half(x)));
+          same &= element(k, j, i) == stored(k, key_of(model[t], h, i));
         }
-        for (int i = kKeyDim; i < k.stride; ++i) ASSERT_EQ(element(k, j, i), 0.0f);
+        for (int i = kKeyDim; i < k.stride; ++i) same &= element(k, j, i) == 0.0f;
         for (int i = 0; i < kValueDim; ++i) {
-          const float x = -key_of(model[t], h, i);
-          ASSERT_EQ(element(v, j, i), v.element == Element::kF32 ? x : to_float(to_half(x)));
+          same &= element(v, j, i) == stored(v, -key_of(model[t], h, i));
         }
+        ASSERT_TRUE(same) << "token " << t << ", head " << h;
       }
     }
   }

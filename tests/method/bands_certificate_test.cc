@@ -14,6 +14,7 @@
 #include "base/half.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"
+#include "tests/base/sweep.h"
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
@@ -173,7 +174,8 @@ void check_call(const MethodCache& cache, const SyntheticText& text, int layer,
   }
 }
 
-// Blocks of `block` to two thirds of the text, then single tokens; every fifth call is checked.
+// Blocks of `block` to two thirds of the text, then single tokens; some calls are checked.
+constexpr std::int32_t kChecked = testing::kSanitized ? 17 : 5;
 void check_text(const SyntheticText& text, const Calibration& calibration,
                 const std::string& recipe, std::int32_t block, Tightness& tightness) {
   const Result<Recipe> parsed = Recipe::parse(recipe);
@@ -195,7 +197,7 @@ void check_text(const SyntheticText& text, const Calibration& calibration,
       const Queries queries = text.queries(std::size_t(layer), at, n);
       ASSERT_TRUE(cache.append(layer, text.rows(std::size_t(layer), at, n), team));
       ASSERT_TRUE(cache.attend(layer, queries, rows, *scratch, team));
-      if (call % 5 == 0 && at >= prompt / 2) {
+      if (call % kChecked == 0 && at >= prompt / 2) {
         check_call(cache, text, layer, queries, rows, tightness);
         if (::testing::Test::HasFatalFailure()) return;
       }
@@ -209,11 +211,7 @@ const std::string kEnds = ",certify=on,sink=16,recent=16";
 
 // With sanitizers everything is some ten times slower, and the bounds are what the release build
 // tests: recipes that differ in code, not in numbers, are enough there.
-#ifdef KVSPAN_SANITIZED
-constexpr bool kSomeRecipes = true;
-#else
-constexpr bool kSomeRecipes = false;
-#endif
+constexpr bool kSomeRecipes = testing::kSanitized;
 
 std::vector<std::string> recipes(bool some) {
   std::vector<std::string> all{"bands:bits=1", "bands:bits=2", "bands:bits=4",

@@ -5,12 +5,13 @@
 #include "linalg/subspaces.h"
 #include "subspace/frequent_directions.h"
 #include "subspace/oja.h"
+#include "tests/base/sweep.h"
 #include "tests/subspace/streams.h"
 
 namespace kvspan {
 namespace {
 
-constexpr std::size_t kUpdates = 100'000;
+constexpr std::size_t kUpdates = testing::sweep(100'000);
 constexpr double kLimit = 1e-5;
 
 // Row by row, the stream over and over, until every update has been made.
