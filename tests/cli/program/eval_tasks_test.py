@@ -17,7 +17,7 @@ GOOD_ROW = '{"prompt": "Once upon a time", "target": " there was a"}\n'
 class Likelihoods(ProgramTest):
     def test_every_task_of_choices(self):
         for task in CHOICE_TASKS:
-            found = json.loads(self.output_of("eval", task, "-m", STORIES, "--limit", "3", "--json", "-"))
+            found = json.loads(self.output_of("eval", task, "-m", STORIES, "-t", "1", "--limit", "3", "--json", "-"))
             row, = found["rows"]
             self.assertEqual((found["task"], row["task"], row["recipe"], row["rows"]), (task, task, "full", 3))
             self.assertEqual(row["acc"], sum(row["by_row"]["acc"]) / 3)
@@ -25,7 +25,7 @@ class Likelihoods(ProgramTest):
             self.assertGreater(row["gold_nll"], 0)
 
     def test_rows_carry_every_number_of_the_table(self):
-        arguments = ("eval", "lambada", "-m", STORIES, "--limit", "6", *RECIPES, "--seed", "3")
+        arguments = ("eval", "lambada", "-m", STORIES, "-t", "1", "--limit", "6", *RECIPES, "--seed", "3")
         found = json.loads(self.output_of(*arguments, "--json", "-"))
         full, f32, quant = found["rows"]
         self.assertEqual([row["recipe"] for row in found["rows"]][:2], ["full", "full:store=f32"])
@@ -48,27 +48,27 @@ class Likelihoods(ProgramTest):
 
     def test_jsonl_of_ones_own(self):
         rows = self.write("rows.jsonl", GOOD_ROW + '{"prompt": "", "target": "Once upon a time"}\n')
-        found = json.loads(self.output_of("eval", "jsonl", "-m", STORIES, "--data", rows, *RECIPES, "--json", "-"))
+        found = json.loads(self.output_of("eval", "jsonl", "-m", STORIES, "-t", "1", "--data", rows, *RECIPES, "--json", "-"))
         full = found["rows"][0]
         self.assertEqual((full["token_acc"] > 0.5, full["exact"], full["rows"]), (True, sum(full["by_row"]["exact"]) / 2, 2))
         self.assertEqual(found["rows"][1]["token_acc"], full["token_acc"])
 
     def test_refuses(self):
         self.refused("eval", "hellaswg", says="'hellaswag'")
-        self.refused("eval", "jsonl", "-m", STORIES, says="--data")
-        self.refused("eval", "jsonl", "-m", STORIES, "--data", "none.jsonl", says="none.jsonl")
+        self.refused("eval", "jsonl", "-m", STORIES, "-t", "1", says="--data")
+        self.refused("eval", "jsonl", "-m", STORIES, "-t", "1", "--data", "none.jsonl", says="none.jsonl")
         for line, says in (('{"prompt": 1, "target": "x"}', "'prompt'"), ("{", "JSON"), ('{"prompt": "x"}', "'target'")):
             rows = self.write("bad.jsonl", GOOD_ROW + line)
-            self.refused("eval", "jsonl", "-m", STORIES, "--data", rows, says=("bad.jsonl' line 2", says))
-        self.refused("eval", "piqa", "-m", STORIES, "--data", self.write("x.jsonl", GOOD_ROW), says=("line 1", "'query'"))
-        self.refused("eval", "piqa", "-m", STORIES, "--data", self.write("empty.jsonl", "\n"), says="no rows")
-        self.refused("eval", "piqa", "-m", STORIES, "--limit", "-1", says="--limit")
-        self.refused("eval", "piqa", "-m", STORIES, "--json", "nowhere/x.json", says="nowhere")
+            self.refused("eval", "jsonl", "-m", STORIES, "-t", "1", "--data", rows, says=("bad.jsonl' line 2", says))
+        self.refused("eval", "piqa", "-m", STORIES, "-t", "1", "--data", self.write("x.jsonl", GOOD_ROW), says=("line 1", "'query'"))
+        self.refused("eval", "piqa", "-m", STORIES, "-t", "1", "--data", self.write("empty.jsonl", "\n"), says="no rows")
+        self.refused("eval", "piqa", "-m", STORIES, "-t", "1", "--limit", "-1", says="--limit")
+        self.refused("eval", "piqa", "-m", STORIES, "-t", "1", "--json", "nowhere/x.json", says="nowhere")
 
 
 class Retrieval(ProgramTest):
     def test_passkey_and_the_texts_it_got(self):
-        arguments = ("eval", "passkey", "-m", STORIES, "--length", "400", "--limit", "2", *RECIPES)
+        arguments = ("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "400", "--limit", "2", *RECIPES)
         found = json.loads(self.output_of(*arguments, "--json", "-"))
         self.assertEqual((found["length"], len(found["rows"])), (400, 3))
         for row in found["rows"]:
@@ -81,7 +81,7 @@ class Retrieval(ProgramTest):
                 self.assertEqual(row["by_row"]["score"][i], float(hit))
 
     def test_several_tasks_of_ruler(self):
-        table = self.output_of("eval", "ruler", "-m", STORIES, "--tasks", "niah_single_1,niah_single_2", "--length", "512",
+        table = self.output_of("eval", "ruler", "-m", STORIES, "-t", "1", "--tasks", "niah_single_1,niah_single_2", "--length", "512",
                                "--limit", "1")
         self.assertRegex(table, r"(?m)^niah_single_1 +full ")
         self.assertRegex(table, r"(?m)^niah_single_2 +full ")
@@ -90,10 +90,10 @@ class Retrieval(ProgramTest):
         self.refused("eval", "ruler", "--tasks", "niah_sngle_1", says="'niah_single_1'")
         self.refused("eval", "ruler", "--tasks", "qa_2", says=("HotpotQA", "--hotpotqa"))
         self.refused("eval", "ruler", "--tasks", "qa_2", "--hotpotqa", self.write("h.json", "{}"), says="h.json")
-        self.refused("eval", "ruler", "-m", STORIES, "--tasks", "niah_single_1,vt", "--length", "512", says="vt")
-        self.refused("eval", "passkey", "-m", STORIES, "--length", "4096", says=("4096", "512"))
-        self.refused("eval", "passkey", "-m", STORIES, "--length", "64", says=("--length", "passkey"))
-        self.refused("eval", "passkey", "-m", STORIES, "--length", "400", "--chat", says="template")
+        self.refused("eval", "ruler", "-m", STORIES, "-t", "1", "--tasks", "niah_single_1,vt", "--length", "512", says="vt")
+        self.refused("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "4096", says=("4096", "512"))
+        self.refused("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "64", says=("--length", "passkey"))
+        self.refused("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "400", "--chat", says="template")
 
 
 class CtrlC(ProgramTest):

@@ -30,32 +30,32 @@ class Interrupted(ProgramTest):
 
 class Calibrate(Interrupted):
     def test_writes_one_file_found_by_the_models_content(self):
-        found = json.loads(self.output_of("calibrate", "-m", STORIES, "--tokens", "1000", "--json", "-"))
+        found = json.loads(self.output_of("calibrate", "-m", STORIES, "-t", "1", "--tokens", "1000", "--json", "-"))
         self.assertEqual((found["tokens"], found["window"], found["skip"], found["layers"]), (936, 512, 32, 5))
         folder = self.folder / "cache/kvspan/calibration"
         self.assertEqual([p.name for p in folder.iterdir()], [found["fingerprint"] + ".gguf"])
         copy = self.write("moved.gguf", STORIES.read_bytes())
-        again = json.loads(self.output_of("calibrate", "-m", copy, "-f", TEXT, "-o", "out.gguf", "--json", "-"))
+        again = json.loads(self.output_of("calibrate", "-m", copy, "-t", "1", "-f", TEXT, "--tokens", "1000", "-o", "out.gguf", "--json", "-"))
         self.assertEqual(again["fingerprint"], found["fingerprint"])
         self.assertEqual((self.folder / "out.gguf").read_bytes()[:4], b"GGUF")
 
     def test_refuses(self):
-        self.refused("calibrate", "-m", STORIES, "-f", "nowhere.txt", says="nowhere.txt")
-        self.refused("calibrate", "-m", STORIES, "-f", self.write("short.txt", "Once"), says="tokens")
-        self.refused("calibrate", "-m", STORIES, "-f", self.write("bad.txt", b"a\xff"), says="bad.txt")
-        self.refused("calibrate", "-m", STORIES, "-o", "nowhere/out.gguf", says="nowhere")
-        self.refused("calibrate", "-m", STORIES, "--tokens", "5", says="--tokens")
+        self.refused("calibrate", "-m", STORIES, "-t", "1", "-f", "nowhere.txt", says="nowhere.txt")
+        self.refused("calibrate", "-m", STORIES, "-t", "1", "-f", self.write("short.txt", "Once"), says="tokens")
+        self.refused("calibrate", "-m", STORIES, "-t", "1", "-f", self.write("bad.txt", b"a\xff"), says="bad.txt")
+        self.refused("calibrate", "-m", STORIES, "-t", "1", "-o", "nowhere/out.gguf", says="nowhere")
+        self.refused("calibrate", "-m", STORIES, "-t", "1", "--tokens", "5", says="--tokens")
 
     def test_ctrl_c_leaves_nothing(self):
         text = self.write("long.txt", LONG_TEXT)
-        code, _ = self.interrupt("calibrate", "-m", STORIES, "-f", text, "--tokens", "10000000")
+        code, _ = self.interrupt("calibrate", "-m", STORIES, "-t", "1", "-f", text, "--tokens", "10000000")
         self.assertEqual(code, 130)
         self.assertEqual(list((self.folder / "cache/kvspan/calibration").iterdir()), [])
 
 
 class EvalPpl(Interrupted):
     def test_rows_carry_every_number_of_the_table(self):
-        arguments = ("eval", "ppl", "-m", STORIES, "-f", TEXT, "--ctx", "256", "--windows", "2",
+        arguments = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "256", "--windows", "2",
                      "--cache", "full", "--cache", "full:store=f32", "--long")
         found = json.loads(self.output_of(*arguments, "--json", "-"))
         self.assertEqual([row["recipe"] for row in found["rows"]], ["full", "full:store=f32"])
@@ -75,18 +75,18 @@ class EvalPpl(Interrupted):
             self.assertRegex(table, rf"(?m)^{row['recipe']} .* {row['ppl']:.4f} ")
 
     def test_refuses(self):
-        model = ("-m", STORIES, "-f", TEXT, "--ctx", "256")
+        model = ("-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "256")
         self.refused("eval", says="ppl")
         self.refused("eval", "pl", says="'ppl'")
         self.refused("eval", "ppl", *model, "--widows", "2", says=("--widows", "--windows"))
         self.refused("eval", "ppl", *model, "--cache", "fulll", says="fulll")
-        self.refused("eval", "ppl", "-m", STORIES, "--ctx", "4096", says=("4096", "512"))
+        self.refused("eval", "ppl", "-m", STORIES, "-t", "1", "--ctx", "4096", says=("4096", "512"))
         self.refused("eval", "ppl", *model[:2], "-f", self.write("t", "Once upon"), "--ctx", "256", says="256")
         self.refused("eval", "ppl", *model, "--json", "nowhere/x.json", says="nowhere")
 
     def test_ctrl_c_prints_what_is_done(self):
         text = self.write("long.txt", LONG_TEXT)
-        code, out = self.interrupt("eval", "ppl", "-m", STORIES, "-f", text, "--ctx", "16", "--windows", "1000000",
+        code, out = self.interrupt("eval", "ppl", "-m", STORIES, "-t", "1", "-f", text, "--ctx", "16", "--windows", "1000000",
                                    "--cache", "full:store=f32", "--json", "-")
         self.assertEqual(code, 130)
         found = json.loads(out)

@@ -23,7 +23,7 @@ class Resume(ProgramTest):
 
     def test_rows_go_on_where_they_stopped(self):
         data = self.write("rows.jsonl", ROWS)
-        base = ("eval", "jsonl", "-m", STORIES, "--data", data, "--cache", "quant:bits=2,sink=1,recent=1")
+        base = ("eval", "jsonl", "-m", STORIES, "-t", "1", "--data", data, "--cache", "quant:bits=2,sink=1,recent=1")
         self.output_of(*base, "--json", "whole.json")
         self.output_of(*base, "--limit", "2", "--json", "part.json")
         part = self.load("part.json")
@@ -37,7 +37,7 @@ class Resume(ProgramTest):
         self.assertEqual(part["rows"][1]["kv_bytes"], whole["rows"][1]["kv_bytes"])
 
     def test_texts_and_new_recipes(self):
-        base = ("eval", "passkey", "-m", STORIES, "--length", "400", "--limit", "2")
+        base = ("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "400", "--limit", "2")
         self.output_of(*base, "--json", "out.json")
         before = self.load("out.json")
         self.output_of(*base, "--cache", "full:store=f32", "--json", "out.json", "--resume")
@@ -48,7 +48,7 @@ class Resume(ProgramTest):
             self.assertEqual(old["texts"]["full"], new["texts"]["full"])
 
     def test_ppl_keeps_recipes_that_are_done(self):
-        base = ("eval", "ppl", "-m", STORIES, "-f", TEXT, "--ctx", "256", "--windows", "1", "--json", "out.json", "--resume")
+        base = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "256", "--windows", "1", "--json", "out.json", "--resume")
         self.output_of(*base, "--cache", "full:store=f32")
         before = self.load("out.json")
         before["rows"][1]["kl"] = 3.25
@@ -66,12 +66,12 @@ class Resume(ProgramTest):
         self.assertLess(self.load("out.json")["rows"][1]["kl"], 1e-4)
 
     def test_another_run_is_refused(self):
-        base = ("eval", "piqa", "-m", STORIES, "--limit", "2")
+        base = ("eval", "piqa", "-m", STORIES, "-t", "1", "--limit", "2")
         self.refused(*base, "--resume", says="--json")
         self.output_of(*base, "--json", "out.json", "--resume")  # nothing to go on from
         self.refused(*base, "--json", "out.json", "--resume", "--seed", "5", says=("seed (0, now 5)", "out.json"))
-        self.refused("eval", "copa", "-m", STORIES, "--json", "out.json", "--resume", says="task")
-        self.refused("eval", "ppl", "-m", STORIES, "-f", TEXT, "--ctx", "256", "--json", "out.json", "--resume", says="task")
+        self.refused("eval", "copa", "-m", STORIES, "-t", "1", "--json", "out.json", "--resume", says="task")
+        self.refused("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "256", "--json", "out.json", "--resume", says="task")
         self.refused(*base, "--json", self.write("x.json", "[]"), "--resume", says="x.json")
         self.refused(*base, "--json", self.write("y.json", "{"), "--resume", says="y.json")
         damaged = self.load("out.json")
@@ -82,7 +82,7 @@ class Resume(ProgramTest):
 class LongBench(ProgramTest):
     def test_scores_every_dataset_of_the_file(self):
         rows = self.write("lb.jsonl", "".join(json.dumps(row) + "\n" for row in LONG))
-        found = json.loads(self.output_of("eval", "longbench", rows, "-m", STORIES, "--cache", "quant:bits=4", "--json", "-"))
+        found = json.loads(self.output_of("eval", "longbench", rows, "-m", STORIES, "-t", "1", "--cache", "quant:bits=4", "--json", "-"))
         self.assertEqual([(row["task"], row["recipe"]) for row in found["rows"]],
                          [("trec", "full"), ("trec", "quant"), ("lcc", "full"), ("lcc", "quant")])
         self.assertEqual(found["length"], 512)
@@ -96,19 +96,19 @@ class LongBench(ProgramTest):
 
     def test_refuses(self):
         good = json.dumps(LONG[1]) + "\n"
-        self.refused("eval", "longbench", "-m", STORIES, says="FILE")
+        self.refused("eval", "longbench", "-m", STORIES, "-t", "1", says="FILE")
         self.refused("eval", "longbench", self.write("a.jsonl", good + '{"dataset": "lcc"}'), "-m", STORIES, says=("a.jsonl' line 2", "'input'"))
         other = self.write("b.jsonl", json.dumps({**LONG[1], "dataset": "dureader"}))
-        self.refused("eval", "longbench", other, "-m", STORIES, says=("dureader", "hotpotqa"))
+        self.refused("eval", "longbench", other, "-m", STORIES, "-t", "1", says=("dureader", "hotpotqa"))
         rows = self.write("c.jsonl", good)
-        self.refused("eval", "longbench", rows, "-m", STORIES, "--length", "4096", says=("--length", "512"))
-        self.refused("eval", "longbench", rows, "-m", STORIES, "--length", "100", says=("--length", "128"))
+        self.refused("eval", "longbench", rows, "-m", STORIES, "-t", "1", "--length", "4096", says=("--length", "512"))
+        self.refused("eval", "longbench", rows, "-m", STORIES, "-t", "1", "--length", "100", says=("--length", "128"))
 
 
 class Bench(ProgramTest):
     def test_rows_stand_under_the_roof(self):
-        found = json.loads(self.output_of("bench", "-m", STORIES, "--depth", "16,128", "--cache", "full", "--cache", "quant:bits=4",
-                                          "--repeats", "6", "-t", "1", "--json", "-"))
+        found = json.loads(self.output_of("bench", "-m", STORIES, "-t", "1", "--depth", "16,128", "--cache", "full", "--cache", "quant:bits=4",
+                                          "--repeats", "6", "--json", "-"))
         self.assertGreater(found["memory_bytes_s"], 1e8)
         for row in found["rows"]:
             self.assertEqual(row["bytes_read_per_token"], found["weight_bytes"] + row["kv_bytes"])
@@ -117,7 +117,7 @@ class Bench(ProgramTest):
         self.assertEqual((length["recipe"], length["against"]), ("quant", "full"))
 
     def test_sequences_are_decoded_together(self):
-        arguments = ("bench", "-m", STORIES, "--depth", "32", "--repeats", "6", "-t", "1", "--json", "-")
+        arguments = ("bench", "-m", STORIES, "-t", "1", "--depth", "32", "--repeats", "6", "--json", "-")
         one, four = (json.loads(self.output_of(*arguments, "--batch", n))["rows"][0] for n in ("1", "4"))
         self.assertEqual(four["kv_bytes"], 4 * one["kv_bytes"])
         self.assertEqual(four["kv_bytes_full"], 4 * one["kv_bytes_full"])
