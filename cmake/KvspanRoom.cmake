@@ -37,7 +37,8 @@ function(kvspan_precompile TARGET KIND)
 endfunction()
 
 # kvspan_unite(TARGET files...): with KVSPAN_UNITY, compiles the target's files several at a time, all but
-# the given ones, which share a name of their own with another file, and those with flags of their own.
+# the given ones, which share a name of their own with another file or replace operator new, and those with
+# flags of their own.
 function(kvspan_unite TARGET)
   if(KVSPAN_UNITY)
     set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
