@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "tests/base/sweep.h"
 
 namespace kvspan {
 namespace {
@@ -88,7 +89,7 @@ void expect_equal(const SegmentList& list, const std::vector<Token>& model) {
 
 TEST(SegmentList, HoldsWhatWasAppendedThroughForksTruncationAndClearing) {
   for (const Element element : {Element::kF16, Element::kF32}) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 1; seed <= (testing::kSanitized ? 5 : 20); ++seed) {
       SCOPED_TRACE(seed);
       Random random(seed);
       auto ledger = std::make_shared<Ledger>();
