@@ -73,9 +73,9 @@ launcher=$(command -v ccache || true)
   objects=
   for room in tests/attention tests/codec src/cache src/attention src/codec src/linalg src/base tests/cache; do
     case $room in
-      tests/attention) names="attend attend_bands bands_kernels kernels spec4_02_coefficient_space" ;;
+      tests/attention) names="attend attend_bands bands_kernels bands_synthesis kernels spec4_02_coefficient_space" ;;
       tests/codec) names="bands_pack codec hadamard kernels trellis" ;;
-      tests/cache) names=narrow ;;
+      tests/cache) names="half_rows narrow" ;;
       *) names= ;;
     esac
     if [[ $names ]]; then
