@@ -6,6 +6,7 @@
 #include <malloc.h>
 #endif
 
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -40,10 +41,34 @@ std::size_t Ledger::total() const noexcept {
   return sum;
 }
 
+namespace {
+
+// By the aligned operator new in any case, so that who replaces it sees every Buffer.
+constexpr std::align_val_t kLibraryAlignment{
+    Buffer::kRoom > 0 ? std::size_t{__STDCPP_DEFAULT_NEW_ALIGNMENT__} : Buffer::kAlignment};
+
+// What was allocated is told by the pointer before the block.
+std::byte* allocate(std::size_t bytes) {
+  void* const whole = ::operator new(bytes + Buffer::kRoom, kLibraryAlignment);
+  if constexpr (Buffer::kRoom == 0) return static_cast<std::byte*>(whole);
+  const auto at = reinterpret_cast<std::uintptr_t>(whole);
+  std::byte* const data = static_cast<std::byte*>(whole) + (Buffer::kRoom - at % Buffer::kRoom);
+  std::memcpy(data - sizeof(whole), &whole, sizeof(whole));
+  return data;
+}
+
+void deallocate(std::byte* data) noexcept {
+  void* whole = data;
+  if constexpr (Buffer::kRoom > 0) std::memcpy(&whole, data - sizeof(whole), sizeof(whole));
+  ::operator delete(whole, kLibraryAlignment);
+}
+
+}  // namespace
+
 Buffer::Buffer(std::size_t bytes, MemoryKind kind, std::shared_ptr<Ledger> ledger)
     : bytes_(allocated_for(bytes)), kind_(kind), ledger_(std::move(ledger)) {
   if (bytes_ == 0) return;
-  data_ = static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{kAlignment}));
+  data_ = allocate(bytes_);
   std::memset(data_, 0, bytes_);
   if (ledger_) ledger_->add(kind_, bytes_);
 }
@@ -77,7 +102,7 @@ Buffer Buffer::clone(std::shared_ptr<Ledger> ledger) const {
 
 void Buffer::release() noexcept {
   if (data_ == nullptr) return;
-  ::operator delete (data_, std::align_val_t{kAlignment});
+  deallocate(data_);
   if (ledger_) ledger_->remove(kind_, bytes_);
   data_ = nullptr;
   bytes_ = 0;

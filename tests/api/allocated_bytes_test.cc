@@ -8,45 +8,48 @@
 #include <cstring>
 #include <new>
 
+#include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kvspan/cache.h"
 #include "tests/method/recipes.h"
 #include "tests/method/synthetic.h"
 
 namespace {
-// Every Buffer comes from the aligned operator new; what else is on the heap, from the plain one.
+// Every Buffer comes from the aligned operator new, with room to align it, which does not count;
+// what else is on the heap, from the plain one.
 std::atomic<long long> buffers{0}, others{0};
 constexpr std::size_t kHeader = 64;
 
-void* counted(std::size_t size, std::atomic<long long>& count) {
+// Memory of `size` bytes, of which `counts` count.
+void* counted(std::size_t size, std::size_t counts, std::atomic<long long>& count) {
   void* memory = std::aligned_alloc(kHeader, kHeader + (size + kHeader - 1) / kHeader * kHeader);
   if (memory == nullptr) throw std::bad_alloc();
-  std::memcpy(memory, &size, sizeof(size));
-  count += static_cast<long long>(size);
+  std::memcpy(memory, &counts, sizeof(counts));
+  count += static_cast<long long>(counts);
   return static_cast<char*>(memory) + kHeader;
 }
 void uncounted(void* memory, std::atomic<long long>& count) noexcept {
   if (memory == nullptr) return;
   void* start = static_cast<char*>(memory) - kHeader;
-  std::size_t size = 0;
-  std::memcpy(&size, start, sizeof(size));
-  count -= static_cast<long long>(size);
+  std::size_t counts = 0;
+  std::memcpy(&counts, start, sizeof(counts));
+  count -= static_cast<long long>(counts);
   std::free(start);
 }
 }  // namespace
 
 void* operator new(std::size_t size) {
-  return counted(size, others);
+  return counted(size, size, others);
 }
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   try {
-    return counted(size, others);
+    return counted(size, size, others);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
 }
 void* operator new(std::size_t size, std::align_val_t) {
-  return counted(size, buffers);
+  return counted(size, size - kvspan::Buffer::kRoom, buffers);
 }
 void operator delete(void* memory) noexcept {
   uncounted(memory, others);
@@ -60,8 +63,8 @@ void operator delete(void* memory, const std::nothrow_t&) noexcept {
 void operator delete(void* memory, std::align_val_t) noexcept {
   uncounted(memory, buffers);
 }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  uncounted(memory, buffers);
+void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
+  operator delete(memory, alignment);
 }
 
 namespace kvspan {

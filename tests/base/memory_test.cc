@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>  // defines __GLIBC__ where that is the library
 #include <utility>
+#include <vector>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace kvspan {
 namespace {
@@ -44,6 +49,27 @@ TEST(Buffer, CloneCountsOnItsOwnLedger) {
   EXPECT_EQ(first->total(), 64u);
   EXPECT_EQ(second->total(), 64u);
 }
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+// Rows come and go while codes stay between them: what is freed must do for the next of its size.
+TEST(Buffer, FreedBlocksAreUsedAgain) {
+  std::vector<Buffer> stay, go;
+  const auto allocate = [](std::vector<Buffer>& to) {
+    to.emplace_back(6144, MemoryKind::kFullRank, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(to.back().data()) % Buffer::kAlignment, 0u);
+  };
+  for (int i = 0; i < 1000; ++i) {
+    allocate(stay);
+    allocate(go);
+  }
+  const std::size_t before = mallinfo2().arena;
+  for (int round = 0; round < 3; ++round) {
+    go.clear();
+    for (int i = 0; i < 1000; ++i) allocate(go);
+  }
+  EXPECT_LE(mallinfo2().arena, before + 64 * 6144);
+}
+#endif
 
 TEST(Ledger, LeavesSharedCodesOutOfTheTotal) {
   auto ledger = std::make_shared<Ledger>();

@@ -8,12 +8,13 @@
 #include <cstring>
 #include <new>
 
+#include "base/memory.h"
 #include "cache/coded_side.h"
 #include "tests/cache/coded_rows.h"
 
 namespace {
-// Every Buffer comes from the aligned operator new, and in this program nothing else of its
-// alignment does.
+// Every Buffer comes from the aligned operator new, with room to align it, which does not count;
+// and in this program nothing else does.
 std::atomic<long long> allocated_bytes{0};
 constexpr std::size_t kHeader = 64;
 }  // namespace
@@ -22,16 +23,17 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   if (static_cast<std::size_t>(alignment) > kHeader) std::abort();
   void* memory = std::aligned_alloc(kHeader, kHeader + (size + kHeader - 1) / kHeader * kHeader);
   if (memory == nullptr) throw std::bad_alloc();
-  std::memcpy(memory, &size, sizeof(size));
-  allocated_bytes += static_cast<long long>(size);
+  const std::size_t counts = size - kvspan::Buffer::kRoom;
+  std::memcpy(memory, &counts, sizeof(counts));
+  allocated_bytes += static_cast<long long>(counts);
   return static_cast<char*>(memory) + kHeader;
 }
 void operator delete(void* memory, std::align_val_t) noexcept {
   if (memory == nullptr) return;
   void* start = static_cast<char*>(memory) - kHeader;
-  std::size_t size = 0;
-  std::memcpy(&size, start, sizeof(size));
-  allocated_bytes -= static_cast<long long>(size);
+  std::size_t counts = 0;
+  std::memcpy(&counts, start, sizeof(counts));
+  allocated_bytes -= static_cast<long long>(counts);
   std::free(start);
 }
 void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
