@@ -11,7 +11,7 @@ namespace kvspan {
 void keep_large_blocks_apart() noexcept {
 #ifdef __GLIBC__
   // A threshold that is set does not grow with what is freed.
-  mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+  mallopt(M_MMAP_THRESHOLD, 128 * 1024);
 #endif
 }
 
