@@ -52,7 +52,8 @@ std::byte* allocate(std::size_t bytes) {
   void* const whole = ::operator new(bytes + Buffer::kRoom, kLibraryAlignment);
   if constexpr (Buffer::kRoom == 0) return static_cast<std::byte*>(whole);
   const auto at = reinterpret_cast<std::uintptr_t>(whole);
-  std::byte* const data = static_cast<std::byte*>(whole) + (Buffer::kRoom - at % Buffer::kRoom);
+  std::byte* const data =
+      static_cast<std::byte*>(whole) + (Buffer::kAlignment - at % Buffer::kAlignment);
   std::memcpy(data - sizeof(whole), &whole, sizeof(whole));
   return data;
 }
