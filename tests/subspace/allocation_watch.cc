@@ -7,13 +7,16 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/memory.h"
+
 namespace {
 
 std::atomic<std::size_t> largest{0};
 
-void* watched(std::size_t bytes, std::size_t alignment) {
+// Memory of `bytes` bytes, of which `counts` count.
+void* watched(std::size_t bytes, std::size_t counts, std::size_t alignment) {
   std::size_t seen = largest.load(std::memory_order_relaxed);
-  while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
+  while (counts > seen && !largest.compare_exchange_weak(seen, counts)) {
   }
   const std::size_t whole =
       (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
@@ -24,7 +27,7 @@ void* watched(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  return watched(bytes, alignof(std::max_align_t));
+  return watched(bytes, bytes, alignof(std::max_align_t));
 }
 // std::stable_sort asks this one; it must match our operator delete.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
@@ -34,8 +37,9 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
     return nullptr;
   }
 }
+// A Buffer has room to be aligned, which does not count.
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return watched(bytes, static_cast<std::size_t>(alignment));
+  return watched(bytes, bytes - kvspan::Buffer::kRoom, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);
