@@ -30,13 +30,15 @@ void BandsCode::widen(const Rows& rows, std::int32_t count, std::int32_t stride,
 }
 
 void BandsCode::read_key_rows(std::int32_t head, float* to) const noexcept {
-  if (before_rope_) widen(key_rows(head), key_dim_, places_, to);
+  if (before_rope_) {
+    widen(key_rows(head), key_dim_, places_, to);
+    for (std::int32_t j = 0; j < key_dim_; ++j) {
+      for (std::int32_t p = 0; p < places_; ++p) *to++ *= steps()[p];
+    }
+    return;
+  }
   for (std::int32_t j = 0; j < key_dim_; ++j) {
     for (std::int32_t p = 0; p < places_; ++p) {
-      if (before_rope_) {
-        *to++ *= steps()[p];
-        continue;
-      }
       const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(p / 16) * dim_quads() + j / 4;
       *to++ = key_scales(head)[p] *
               static_cast<float>(key_tiles(head)[(quad * 16 + p % 16) * 4 + j % 4]);
