@@ -20,7 +20,7 @@ TensorView<const float, 3> rows_of(const ggml_tensor* t, std::int32_t begin, std
 }
 
 Status step(const SequenceRows& rows, int layer, const AttentionRun& run, ggml_tensor* dst,
-            Team& team) {
+            AttentionScratch& scratch, Team& team) {
   const auto count = static_cast<std::size_t>(rows.end - rows.begin);
   const auto positions =
       std::span(run.positions).subspan(static_cast<std::size_t>(rows.begin), count);
@@ -36,10 +36,25 @@ Status step(const SequenceRows& rows, int layer, const AttentionRun& run, ggml_t
       static_cast<float*>(dst->data) + static_cast<std::size_t>(rows.begin) * width,
       {count, query_heads, width / query_heads});
   const Queries wanted{rows_of(queries, rows.begin, rows.end), positions};
-  if (Status status = rows.cache->attend(layer, wanted, out, *run.scratch, team); !status) {
+  if (Status status = rows.cache->attend(layer, wanted, out, scratch, team); !status) {
     return status;
   }
   return rows.cache->settle(layer, team);
+}
+
+// The sequences that thread `ith` takes whole. Its first failure stays with it: other threads know
+// nothing of it yet.
+void step_alone(const AttentionLayer& node, ggml_tensor* dst, int ith, int nth) {
+  const AttentionRun& run = *node.run;
+  LoneThread& self = *run.alone[static_cast<std::size_t>(ith)];
+  Team team(self.team, 0, 1);
+  for (std::size_t i = 0; i < run.whole; ++i) {
+    if (taker(i, nth) != ith) continue;
+    Status status = step(run.sequences[i], node.layer, run, dst, *self.scratch, team);
+    if (status) continue;
+    self.error = std::move(status).error();
+    return;
+  }
 }
 
 void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
@@ -50,17 +65,22 @@ void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   Team team(run.team, ith, nth);
+  if (run.whole > 0) step_alone(node, dst, ith, nth);
   std::optional<Error> error;
-  for (const SequenceRows& rows : run.sequences) {
+  for (std::size_t i = run.whole; i < run.sequences.size(); ++i) {
     // A step returns the same status on every thread, so all leave together.
-    if (Status status = step(rows, node.layer, run, dst, team); !status) {
-      error = std::move(status).error();
-      break;
-    }
+    Status status = step(run.sequences[i], node.layer, run, dst, *run.scratch, team);
+    if (status) continue;
+    error = std::move(status).error();
+    break;
   }
   team.barrier();
   if (!team.leader()) return;
   if (error) run.error = std::move(error);
+  for (const auto& thread : run.alone) {
+    if (thread->error && !run.error) run.error = std::move(thread->error);
+    thread->error.reset();
+  }
   run.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 

@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention as one custom node per layer of a ggml graph: the rows of each sequence in the batch go
-// to that sequence's cache, which attends and keeps them. ggml's threads are the team.
+// to that sequence's cache, which attends and keeps them. ggml's threads are the team, or each is
+// one of its own where a batch has sequences for all.
 #pragma once
 
 #include <ggml.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "kvspan/cache.h"
 #include "model/activation_observer.h"
+#include "model/sequence_shares.h"
 
 namespace kvspan {
 
-// The rows [begin, end) of the batch that belong to one sequence.
-struct SequenceRows {
-  KvCache* cache = nullptr;
-  std::int32_t begin = 0;
-  std::int32_t end = 0;
+// What a thread needs to attend to a sequence alone.
+struct LoneThread {
+  std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> scratch = make_attention_scratch();
+  TeamState team;
+  std::optional<Error> error;
 };
 
 // What the attention nodes of a graph work on during one computation. Set before, read after.
 struct AttentionRun {
   std::vector<SequenceRows> sequences;
-  std::vector<std::int32_t> positions;  // [batch rows]
+  std::size_t whole = 0;  // the first of them, each of which one thread takes (sequence_shares.h)
+  std::vector<std::unique_ptr<LoneThread>> alone;  // [threads]
+  std::vector<std::int32_t> positions;             // [batch rows]
   AttentionScratch* scratch = nullptr;
   ActivationObserver* observer = nullptr;  // graphs made while it is set look at activations
   TeamState team;

@@ -126,6 +126,10 @@ std::vector<std::int32_t> Engine::Impl::fill_run(std::span<const BatchPart> batc
       if (part.logits == BatchPart::Logits::kAll || row + 1 == end) outputs.push_back(row);
     }
   }
+  run.whole = share_out(run.sequences, options.threads);
+  while (run.whole > 0 && run.alone.size() < static_cast<std::size_t>(options.threads)) {
+    run.alone.push_back(std::make_unique<LoneThread>());
+  }
   return outputs;
 }
 

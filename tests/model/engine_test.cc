@@ -111,6 +111,35 @@ TEST_F(StoriesTest, SequencesInOneBatchAreAsTheyWouldBeAlone) {
   }
 }
 
+// Two threads share five sequences: two rounds of whole ones, and one together. One thread has them
+// all in turn.
+TEST_F(StoriesTest, SequencesTakenWholeAreAsWithOneThread) {
+  const auto story = story_tokens(300);
+  const std::span all(story);
+  const auto decoded = [&](int threads) {
+    auto engine = Engine::load(kModel, {threads, 512});
+    EXPECT_TRUE(engine);
+    const std::array<std::size_t, 5> lengths{200, 40, 190, 42, 7};
+    std::vector<std::unique_ptr<KvCache>> caches;
+    std::vector<BatchPart> batch;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      caches.push_back(new_cache());
+      EXPECT_TRUE((*engine)->prefill(*caches[i], all.subspan(i, lengths[i])));
+      batch.push_back({caches[i].get(), all.subspan(i + lengths[i], 1), {}});
+    }
+    std::vector<float> logits;
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_TRUE((*engine)->decode(batch));
+      for (std::int32_t row = 0; row < 5; ++row) {
+        const auto some = (*engine)->logits(row);
+        logits.insert(logits.end(), some.begin(), some.end());
+      }
+    }
+    return logits;
+  };
+  EXPECT_EQ(decoded(2), decoded(1));
+}
+
 TEST_F(StoriesTest, ForkAndTruncateContinueAsIfNeverLeft) {
   const auto story = story_tokens(90);
   const std::span all(story);
@@ -210,6 +239,25 @@ TEST_F(StoriesTest, AFailingCacheEndsTheStepWithItsError) {
   EXPECT_EQ(status.error().code, ErrorCode::kOutOfBudget);
   EXPECT_EQ(status.error().message, "the budget is spent");
   EXPECT_EQ(cache.truncated_to, 0);
+}
+
+TEST_F(StoriesTest, AFailingCacheAmongOthersEndsTheStepOfAll) {
+  const std::vector<Token> token{1};
+  for (const std::size_t failing : {0, 1, 2, 3}) {
+    FailingCache fails(engine_->cache_shape());
+    std::vector<std::unique_ptr<KvCache>> caches;
+    std::vector<BatchPart> batch;
+    for (std::size_t i = 0; i < 4; ++i) {
+      caches.push_back(new_cache());
+      batch.push_back({i == failing ? &fails : caches[i].get(), token, {}});
+    }
+    const Status status = engine_->decode(batch);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().message, "the budget is spent");
+    for (const auto& cache : caches) EXPECT_EQ(cache->tokens(), 0);
+    batch.erase(batch.begin() + static_cast<std::ptrdiff_t>(failing));
+    EXPECT_TRUE(engine_->decode(batch)) << "the failure stays behind";
+  }
 }
 
 // Layers that hold different tokens are of no use, and the first failure is the one to tell.
