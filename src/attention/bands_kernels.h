@@ -48,12 +48,15 @@ struct BandsWeights {
 };
 
 struct BandsAttentionKernels {
-  // One tile: scores[r * score_stride + t] = gains[t] * (offset[r] + sum over runs of
-  // scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes` starts at the first
-  // run's.
-  void (*score)(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, const float* gains, const float* means,
-                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept;
+  // Tokens t of tiles that follow each other: scores[r * score_stride + t] = gains[t] * (offset[r]
+  // + sum over runs of scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes`
+  // starts at the first run's; runs are all that a tile has.
+  void (*score)(const std::int8_t* codes, std::int32_t tiles,
+                std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
+                const float* gains, const float* means, std::int32_t mean_stride, float* scores,
+                std::int32_t score_stride) noexcept;
+  // AnchoredMeans::fold; `to` may be written up to the sums() that there are.
+  void (*fold)(const AnchoredMeans& means, std::int32_t head, const float* u, float* to) noexcept;
   // cache/anchored_means.h: to[r * stride ..] becomes what row r makes of the mean at the 2 half()
   // positions of a block; rows of sums lie sums() apart.
   void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
@@ -74,6 +77,29 @@ struct BandsAttentionKernels {
   // to[i] = 127 x[i] / m to the nearest whole number, m the largest |x[i]|, which it returns; 0
   // where m is. Adds the sum of x to *sum. count is a multiple of 4.
   float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
+  // See BandsProducts; null where there is nothing to do.
+  void (*begin)(std::int32_t rows, std::int32_t quads) noexcept = nullptr;
+  void (*end)() noexcept = nullptr;
+};
+
+// While it lives, its thread makes products of at most `rows` queries with codes of `quads`: some
+// processors have registers to be shaped for that, which are as they were afterwards. Products are
+// the same without it, but slower. Not one within another.
+class BandsProducts {
+ public:
+  BandsProducts(const BandsAttentionKernels& kernels, std::int32_t rows,
+                std::int32_t quads) noexcept
+      : kernels_(kernels) {
+    if (kernels_.begin != nullptr) kernels_.begin(rows, quads);
+  }
+  ~BandsProducts() {
+    if (kernels_.end != nullptr) kernels_.end();
+  }
+  BandsProducts(const BandsProducts&) = delete;
+  BandsProducts& operator=(const BandsProducts&) = delete;
+
+ private:
+  const BandsAttentionKernels& kernels_;
 };
 
 // The table of a level this processor has.
@@ -84,6 +110,7 @@ extern const BandsAttentionKernels kBandsAttentionRef;
 extern const BandsAttentionKernels kBandsAttentionNeon;
 extern const BandsAttentionKernels kBandsAttentionAvx2;
 extern const BandsAttentionKernels kBandsAttentionAvx512;
+extern const BandsAttentionKernels kBandsAttentionAmx;
 }  // namespace detail
 
 }  // namespace kvspan

@@ -77,9 +77,9 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
 }
 
-void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, const float* means,
-           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+                const BandsQueries& queries, const float* gains, const float* means,
+                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   detail::in_blocks<3, 1>(queries.rows, [&]<int R>(std::int32_t r) {
     score_rows<R>(codes, runs, queries, r, gains,
                   means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
@@ -162,6 +162,7 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 
 // The others are plain loops, compiled for AVX2.
 const BandsAttentionKernels detail::kBandsAttentionAvx2{
-    score, detail::means_plain, weigh, project, detail::round_weights_plain, detail::round_plain};
+    detail::score_tiles<score_tile>, detail::fold_plain, detail::means_plain, weigh, project,
+    detail::round_weights_plain,     detail::round_plain};
 
 }  // namespace kvspan

@@ -13,6 +13,7 @@
 
 #include "attention/bands_kernels.h"
 #include "attention/bands_kernels_body.h"
+#include "attention/bands_parts_avx512.h"
 #include "base/unrolled.h"
 
 namespace kvspan {
@@ -35,10 +36,6 @@ inline void in_even_blocks(std::int32_t rows, const Use& use) noexcept {
     (std::make_integer_sequence<int, kMost>{});
     r += size;
   }
-}
-
-inline __mmask16 first_of_16(std::int32_t n) noexcept {
-  return static_cast<__mmask16>((1u << std::min(n, 16)) - 1u);
 }
 
 [[gnu::always_inline]] inline __m512i four_everywhere(const void* from) noexcept {
@@ -109,9 +106,9 @@ template <int R, int T>
   });
 }
 
-void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, const float* means,
-           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+                const BandsQueries& queries, const float* gains, const float* means,
+                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   in_even_blocks<kDotRows>(
       queries.rows, [&]<int R>(std::ptrdiff_t first) __attribute__((noinline)) {
         // Copies: bytes that are written could be what is captured.
@@ -177,25 +174,6 @@ void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
   });
 }
 
-// Of four quads of a tile, of which `there` exist: to[k] the codes of tokens 4 k to 4 k + 3,
-// [quads][4 components][4 tokens].
-[[gnu::always_inline]] inline void by_tokens(const std::int8_t* codes, std::int32_t there,
-                                             __m512i (&to)[4]) noexcept {
-  const __m512i none = _mm512_setzero_si512();
-  const __m512i a = _mm512_loadu_si512(codes);
-  const __m512i b = there > 1 ? _mm512_loadu_si512(codes + 64) : none;
-  const __m512i c = there > 2 ? _mm512_loadu_si512(codes + 128) : none;
-  const __m512i d = there > 3 ? _mm512_loadu_si512(codes + 192) : none;
-  const __m512i ab = _mm512_shuffle_i32x4(a, b, 0x44), cd = _mm512_shuffle_i32x4(c, d, 0x44);
-  const __m512i ba = _mm512_shuffle_i32x4(a, b, 0xee), dc = _mm512_shuffle_i32x4(c, d, 0xee);
-  const __m512i order =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  to[0] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ab, cd, 0x88), order);
-  to[1] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ab, cd, 0xdd), order);
-  to[2] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ba, dc, 0x88), order);
-  to[3] = _mm512_shuffle_epi8(_mm512_shuffle_i32x4(ba, dc, 0xdd), order);
-}
-
 // Four quads or what is left of them: 16 sums of a row in a register.
 template <int R>
 [[gnu::always_inline]] inline void weigh_four(const std::int8_t* codes, std::int32_t there,
@@ -215,14 +193,8 @@ template <int R>
       });
     });
   }
-  const __mmask16 places = first_of_16(4 * there);
   unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-    float* const to = weights.out[r] + place;
-    __m512 before = _mm512_maskz_loadu_ps(places, to);
-    if (weights.kept != nullptr) before = _mm512_mul_ps(before, _mm512_set1_ps(weights.kept[r]));
-    const __m512 scale = _mm512_set1_ps(weights.scales[r]);
-    _mm512_mask_storeu_ps(to, places,
-                          _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, before));
+    add_sums(weights, r, place, there, sum[r][0]);
   });
 }
 
@@ -240,6 +212,62 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   in_even_blocks<kDotRows>(weights.rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights.from(r));
   });
+}
+
+// Sixteen pairs at a time, or those that are left; then slow ones two at a time, a lane for each of
+// the four polynomials of the two cosines and sines.
+void fold(const AnchoredMeans& means, std::int32_t head, const float* u, float* to) noexcept {
+  const std::int32_t rotated = means.rotated(), pairs = means.pairs(), alone = means.alone();
+  const float* const mean = means.mean(head);
+  const __m512i firsts =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i seconds = _mm512_add_epi32(firsts, _mm512_set1_epi32(1));
+  for (std::int32_t j = 0; j < rotated; j += 16) {
+    const __mmask16 there = first_of_16(rotated - j);
+    const auto load = [&](const float* from, __m512& x, __m512& y) {
+      if (!means.neighbours()) {
+        x = _mm512_maskz_loadu_ps(there, from + j);
+        y = _mm512_maskz_loadu_ps(there, from + rotated + j);
+        return;
+      }
+      const std::int32_t left = 2 * (rotated - j);
+      const __m512 low = _mm512_maskz_loadu_ps(first_of_16(left), from + 2 * j);
+      const __m512 high = left > 16
+                              ? _mm512_maskz_loadu_ps(first_of_16(left - 16), from + 2 * j + 16)
+                              : _mm512_setzero_ps();
+      x = _mm512_permutex2var_ps(low, firsts, high);
+      y = _mm512_permutex2var_ps(low, seconds, high);
+    };
+    __m512 x, y, p, q;
+    load(u, x, y);
+    load(mean, p, q);
+    _mm512_mask_storeu_ps(to + j, there, _mm512_fmadd_ps(x, p, _mm512_mul_ps(y, q)));
+    _mm512_mask_storeu_ps(to + pairs + j, there, _mm512_fmsub_ps(y, p, _mm512_mul_ps(x, q)));
+  }
+  std::int32_t used = rotated;
+  if (alone < rotated) {
+    // Of each two pairs: A four times, B four times, and again of the second.
+    const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 1, 1, 1, 1, 3, 3, 3, 3);
+    const float* by = means.slow();
+    __m512 sums = _mm512_setzero_ps();
+    for (std::int32_t j = alone; j < rotated; j += 2, by += 16) {
+      const __m128 two =
+          _mm_loadh_pi(_mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(to + j))),
+                       reinterpret_cast<const __m64*>(to + pairs + j));
+      const __m512 each = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(two));
+      sums = _mm512_fmadd_ps(each, _mm512_loadu_ps(by), sums);
+    }
+    const __m256 both =
+        _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+    _mm_storeu_ps(to + alone, _mm256_castps256_ps128(both));
+    _mm_storeu_ps(to + pairs + alone, _mm256_extractf128_ps(both, 1));
+    used = alone + 4;
+  }
+  std::fill(to + used, to + means.terms(), 0.0f);
+  std::fill(to + pairs + used, to + pairs + means.terms(), 0.0f);
+  float constant = 0.0f;
+  for (std::int32_t i = 2 * rotated; i < means.dim(); ++i) constant += u[i] * mean[i];
+  _mm_storeu_ps(to + 2 * static_cast<std::ptrdiff_t>(pairs), _mm_set1_ps(constant));
 }
 
 // 16 positions after the middle and 16 before it at a time, or the last 8.
@@ -309,16 +337,37 @@ float round_weights(float* x, const float* factors, std::int32_t count, std::int
 }
 
 float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
-  __m512 most = _mm512_setzero_ps(), total = _mm512_setzero_ps();
-  for (std::int32_t i = 0; i < count; i += 16) {
-    const __m512 some = _mm512_maskz_loadu_ps(first_of_16(count - i), x + i);
-    total = _mm512_add_ps(total, some);
-    most = _mm512_max_ps(_mm512_abs_ps(some), most);
+  // Three of each: one alone would wait for itself.
+  __m512 most[3] = {}, total[3] = {};
+  const auto take = [&](int k, __m512 some) {
+    total[k] = _mm512_add_ps(total[k], some);
+    most[k] = _mm512_max_ps(_mm512_abs_ps(some), most[k]);
+  };
+  std::int32_t first = 0;
+  for (; first + 48 <= count; first += 48) {
+    unrolled<3>([&]<int k>() __attribute__((always_inline)) {
+      take(k, _mm512_loadu_ps(x + first + 16 * k));
+    });
   }
-  *sum += _mm512_reduce_add_ps(total);
-  const float largest = _mm512_reduce_max_ps(most);
+  for (; first < count; first += 16) {
+    take(0, _mm512_maskz_loadu_ps(first_of_16(count - first), x + first));
+  }
+  *sum += _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(total[0], total[1]), total[2]));
+  const float largest =
+      _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), most[2]));
   const __m512 factor = _mm512_set1_ps(detail::to_bytes(largest));
-  for (std::int32_t i = 0; i < count; i += 16) {
+  std::int32_t i = 0;
+  for (; i + 64 <= count; i += 64) {
+    const auto some = [&](int k) {
+      return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i + 16 * k), factor));
+    };
+    // Halves of what is packed come from the two sides in turn, lane by lane.
+    const __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(some(0), some(1)),
+                                             _mm512_packs_epi32(some(2), some(3)));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(to + i, _mm512_permutexvar_epi32(order, bytes));
+  }
+  for (; i < count; i += 16) {
     const __mmask16 there = first_of_16(count - i);
     _mm_mask_storeu_epi8(to + i, there, rounded(_mm512_maskz_loadu_ps(there, x + i), factor));
   }
@@ -327,7 +376,7 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionAvx512{score,   means,         weigh,
-                                                          project, round_weights, round};
+const BandsAttentionKernels detail::kBandsAttentionAvx512{
+    detail::score_tiles<score_tile>, fold, means, weigh, project, round_weights, round};
 
 }  // namespace kvspan

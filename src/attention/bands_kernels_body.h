@@ -58,6 +58,24 @@ template <int... kSizes, class Use>
   }
 }
 
+// All tiles by a function of one.
+template <auto kScoreTile>
+void score_tiles(const std::int8_t* codes, std::int32_t tiles,
+                 std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
+                 const float* gains, const float* means, std::int32_t mean_stride, float* scores,
+                 std::int32_t score_stride) noexcept {
+  const std::ptrdiff_t tile_bytes = 64 * (runs.back().first_quad + runs.back().quads);
+  for (std::int32_t i = 0; i < tiles; ++i) {
+    kScoreTile(codes + i * tile_bytes, runs, queries, gains + 16 * i, means + 16 * i, mean_stride,
+               scores + 16 * i, score_stride);
+  }
+}
+
+[[maybe_unused]] void fold_plain(const AnchoredMeans& means, std::int32_t head, const float* u,
+                                 float* to) noexcept {
+  means.fold(head, u, to);
+}
+
 [[maybe_unused]] void means_plain(const AnchoredMeans& means, const float* sums, std::int32_t rows,
                                   float* to, std::int32_t stride) noexcept {
   const std::int32_t half = means.half(), pairs = means.pairs();

@@ -128,9 +128,9 @@ template <int R>
 
 // Up to five rows at once: their sums and a quad's codes fill the registers. Runs after the first
 // add to the scores that there are, in place of means.
-void score(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, const float* means,
-           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+                const BandsQueries& queries, const float* gains, const float* means,
+                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   for (std::int32_t first = 0, n = 0; first < queries.rows; first += n) {
     const std::int32_t left = queries.rows - first;
     n = left == 6 ? 3 : left == 7 || left == 8 ? 4 : std::min(left, 5);
@@ -356,7 +356,12 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{score,   means,         weigh,
-                                                        project, round_weights, round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{detail::score_tiles<score_tile>,
+                                                        detail::fold_plain,
+                                                        means,
+                                                        weigh,
+                                                        project,
+                                                        round_weights,
+                                                        round};
 
 }  // namespace kvspan

@@ -142,6 +142,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   last_anchor_ = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
   anchor_ = asked_anchor_ = -1;
   batch_anchor_ = batch_anchors_ = 0;
+  const BandsProducts products(bands_, rows_, key_code_.places() / 4);
   for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += kRunTiles) {
     run_tiles(tile, std::min(kRunTiles, end - tile));
   }
@@ -201,7 +202,7 @@ void BandsRunner::move_to_anchors(std::int32_t first, std::int32_t count) {
         const std::ptrdiff_t to = (static_cast<std::ptrdiff_t>(h) * count + a) * together + r;
         float sum = 0.0f;
         turned_scales_[to] = bands_.round(row, dim_, turned_codes_ + to * dim_, &sum) / 127.0f;
-        if (turns) means.fold(key_code_.rope(), h, row, sums);
+        if (turns) bands_.fold(means, h, row, sums);
       }
     }
   }
@@ -268,7 +269,7 @@ void BandsRunner::copy_means() {
 
 void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
   constexpr std::int32_t kAhead = 2;  // tiles that memory is asked for before they are read
-  const std::int32_t key_places = key_code_.places(), block = key_code_.anchor_block();
+  const std::int32_t key_places = key_code_.places();
   const bool rebuilds = key_code_.before_rope(), joint = &keys_ == &values_;
   for (std::int32_t i = 0; i < n; ++i) {
     const std::int32_t position = keys_.first_position() + (tile + i) * kTile;
@@ -279,21 +280,35 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
     load_gains(keys_, tile + i, gains);
     if (rebuilds) {
       rebuild_keys(i, codes, gains, position);
-    } else {
-      const std::int32_t anchor = key_code_.anchor_of(position);
-      if (anchor != asked_anchor_) use_anchor(anchor);
-      bands_.score(codes, key_code_.scale_runs(), asked_, gains,
-                   means_ + (block > 0 ? position % block : 0), mean_stride_, scores_ + i * kTile,
-                   kStride);
     }
     if (joint) continue;
     values_.ask_for(tile + i + kAhead);
     values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
     load_gains(values_, tile + i, value_gains_ + i * kTile);
   }
-  if (rebuilds) score_rebuilt(n * kTile);
+  // Not tile by tile: what was just written takes a while to be read by tiles of AMX.
+  if (rebuilds) {
+    score_rebuilt(n * kTile);
+  } else {
+    score_codes(tile, n);
+  }
   const BandsWeights weights = soften(tile, n);
   if (weights.rows > 0) bands_.weigh(value_codes_, n, value_places_ / 4, weights);
+}
+
+// Tiles of one anchor together.
+void BandsRunner::score_codes(std::int32_t tile, std::int32_t n) {
+  const std::int32_t block = key_code_.anchor_block();
+  for (std::int32_t i = 0, end = 0; i < n; i = end) {
+    const std::int32_t position = keys_.first_position() + (tile + i) * kTile;
+    const std::int32_t anchor = key_code_.anchor_of(position);
+    end = block > 0 ? std::min(n, i + (block - position % block) / kTile) : n;
+    if (anchor != asked_anchor_) use_anchor(anchor);
+    bands_.score(key_codes_ + static_cast<std::ptrdiff_t>(i) * key_code_.places() * kTile, end - i,
+                 key_code_.scale_runs(), asked_, key_gains_ + i * kTile,
+                 means_ + (block > 0 ? position % block : 0), mean_stride_, scores_ + i * kTile,
+                 kStride);
+  }
 }
 
 // Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].

@@ -38,7 +38,9 @@ class BandsRunner {
   static constexpr std::int32_t kRunTiles = kBandsRunTiles;
   static constexpr std::int32_t kRunTokens = kRunTiles * kTile;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
-  static constexpr std::int32_t kMovedRows = 4;   // rows that meet the key rows of B together
+  static constexpr std::int32_t kMovedRows = 16;  // rows that meet the key rows of B together
+  static constexpr std::int32_t kScoredTiles =
+      4;  // that are met while the first-level cache has them
   static constexpr std::int32_t kStride = kRunTokens + kScoreMultiple;  // of rows of scores
 
   // Hands out parts of the working memory, or counts them where there is none.
@@ -61,6 +63,7 @@ class BandsRunner {
   void move_queries(std::int32_t count);
   void use_anchor(std::int32_t anchor);
   void run_tiles(std::int32_t tile, std::int32_t n);
+  void score_codes(std::int32_t tile, std::int32_t n);
   void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
                     std::int32_t position);
   void score_rebuilt(std::int32_t tokens);

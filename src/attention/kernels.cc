@@ -13,6 +13,7 @@ const AttentionKernels& attention_kernels(CpuLevel level) noexcept {
     case CpuLevel::kAvx2:
       return detail::kAttentionKernelsAvx2;
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return detail::kAttentionKernelsAvx512;
 #endif
     default:

@@ -11,12 +11,29 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace kvspan {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"ref", "neon", "neon-i8mm", "avx2", "avx512"};
+constexpr std::array<std::string_view, 6> kNames{"ref",  "neon",   "neon-i8mm",
+                                                 "avx2", "avx512", "amx"};
+
+#if defined(__x86_64__)
+// Tiles are used by leave of the system, which has to save them with the other registers.
+bool may_use_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kTiles = 1u << 24, kBytes = 1u << 25;
+  if ((d & kTiles) == 0 || (d & kBytes) == 0) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 std::vector<CpuLevel> detect() {
   std::vector<CpuLevel> levels{CpuLevel::kReference};
@@ -35,6 +52,7 @@ std::vector<CpuLevel> detect() {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) {
       levels.push_back(CpuLevel::kAvx512);
+      if (may_use_tiles()) levels.push_back(CpuLevel::kAmx);
     }
   }
 #endif

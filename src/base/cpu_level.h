@@ -17,6 +17,7 @@ enum class CpuLevel : std::uint8_t {
   kNeonI8mm,   // kNeon with int8 matrix products (Neoverse V1/N2, Apple M2 and later)
   kAvx2,       // AVX2, FMA, F16C (Haswell, Zen and later)
   kAvx512,     // AVX-512 F/BW/DQ/VL, VNNI and VBMI (Ice Lake, Zen 4 and later)
+  kAmx,  // kAvx512 with tiles of bytes (Sapphire Rapids and later), where the system allows it
 };
 
 std::string_view name_of(CpuLevel level) noexcept;

@@ -38,6 +38,8 @@ AnchoredMeans::AnchoredMeans(const Rope& rope, std::int32_t block, const float* 
       terms_(pairs_),
       half_(block / 2),
       dim_(dim),
+      rotated_(static_cast<std::int32_t>(rope.angles.size())),
+      neighbours_(rope.pairs == Rope::Pairs::kNeighbours),
       alone_(static_cast<std::int32_t>(rope.angles.size())) {
   const std::size_t rotated = rope.angles.size(), half = static_cast<std::size_t>(half_);
   std::size_t alone = rotated;
@@ -62,11 +64,10 @@ AnchoredMeans::AnchoredMeans(const Rope& rope, std::int32_t block, const float* 
   }
   if (slow_.bytes() > 0) set_slow(rope, to);
   std::copy_n(means, numbers, means_.as<float>());
-  const bool neighbours = rope.pairs == Rope::Pairs::kNeighbours;
   for (float* row = means_.as<float>(); heads-- > 0; row += dim) {
     for (std::size_t j = 0; j < rotated; ++j) {
-      float& x = row[neighbours ? 2 * j : j];
-      float& y = row[neighbours ? 2 * j + 1 : j + rotated];
+      float& x = row[neighbours_ ? 2 * j : j];
+      float& y = row[neighbours_ ? 2 * j + 1 : j + rotated];
       const double c = std::cos(0.5 * rope.angles[j]), s = -std::sin(0.5 * rope.angles[j]);
       const double turned = c * double{x} - s * double{y};
       y = static_cast<float>(s * double{x} + c * double{y});
@@ -97,13 +98,12 @@ void AnchoredMeans::set_slow(const Rope& rope, float* turns) {
   }
 }
 
-void AnchoredMeans::fold(const Rope& rope, std::int32_t head, const float* u,
-                         float* to) const noexcept {
-  const float* mean = means_.as<float>() + static_cast<std::ptrdiff_t>(head) * dim_;
-  const auto rotated = static_cast<std::int32_t>(rope.angles.size());
+void AnchoredMeans::fold(std::int32_t head, const float* u, float* to) const noexcept {
+  const float* const mean = this->mean(head);
+  const std::int32_t rotated = rotated_;
   float* const a = to;
   float* const b = to + pairs_;
-  if (rope.pairs == Rope::Pairs::kNeighbours) {
+  if (neighbours_) {
     for (std::int32_t j = 0; j < rotated; ++j) {
       const float x = u[2 * j], y = u[2 * j + 1], p = mean[2 * j], q = mean[2 * j + 1];
       a[j] = x * p + y * q;

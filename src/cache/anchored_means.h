@@ -40,8 +40,20 @@ class AnchoredMeans {
   const float* turns() const noexcept { return turns_.as<float>(); }
   // Of a row that fold writes: A [terms] and room up to pairs, B likewise, c four times.
   std::int32_t sums() const noexcept { return 2 * pairs_ + 4; }
-  // u: [dim], turned to an anchor.
-  void fold(const Rope& rope, std::int32_t head, const float* u, float* to) const noexcept;
+  // u: [dim], turned to an anchor. Kernels have faster ones (attention/bands_kernels.h).
+  void fold(std::int32_t head, const float* u, float* to) const noexcept;
+
+  // What fold reads: pairs that RoPE turns, and whether their two numbers are neighbours; those
+  // that are met alone, the others being slow; means, [dim], turned by half a position back; of
+  // slow pairs, an even number, [2][4]: of cosine and sine, by polynomial.
+  std::int32_t rotated() const noexcept { return rotated_; }
+  bool neighbours() const noexcept { return neighbours_; }
+  std::int32_t alone() const noexcept { return alone_; }
+  std::int32_t dim() const noexcept { return dim_; }
+  const float* mean(std::int32_t head) const noexcept {
+    return means_.as<float>() + static_cast<std::ptrdiff_t>(head) * dim_;
+  }
+  const float* slow() const noexcept { return slow_.as<float>(); }
 
   std::size_t bytes() const noexcept { return turns_.bytes() + slow_.bytes() + means_.bytes(); }
 
@@ -49,11 +61,12 @@ class AnchoredMeans {
   static constexpr std::size_t kOrders = 4;
   void set_slow(const Rope& rope, float* turns);
 
-  std::int32_t pairs_ = 0, terms_ = 0, half_ = 0, dim_ = 0;
+  std::int32_t pairs_ = 0, terms_ = 0, half_ = 0, dim_ = 0, rotated_ = 0;
+  bool neighbours_ = false;
   std::int32_t alone_ = 0;  // pairs; those after them are slow
   Buffer turns_;
-  Buffer slow_;   // [slow pairs, an even number][2][kOrders]: of cosine and sine, by polynomial
-  Buffer means_;  // [heads, dim], turned by half a position back
+  Buffer slow_;   // [slow pairs][2][kOrders]
+  Buffer means_;  // [heads, dim]
 };
 
 }  // namespace kvspan

@@ -15,6 +15,7 @@ void add_half_rows(const HalfRows& rows, const float* factors, std::size_t count
 #elif defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return detail::add_half_rows_avx2(rows, factors, count, n, vectors);
 #endif
     default:

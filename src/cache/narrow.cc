@@ -14,6 +14,7 @@ void narrow_to_half(const float* from, std::size_t count, Half* to) noexcept {
 #elif defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return detail::narrow_to_half_avx2(from, count, to);
 #endif
     default:

@@ -25,7 +25,8 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
       static const BandsKernels avx2{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2};
       return avx2;
     }
-    case CpuLevel::kAvx512: {
+    case CpuLevel::kAvx512:
+    case CpuLevel::kAmx: {
       static const BandsKernels avx512{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512,
                                        detail::kBandsReadAvx512};
       return avx512;

@@ -14,6 +14,7 @@ detail::HadamardKernel detail::hadamard_kernel(CpuLevel level) noexcept {
 #elif defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return hadamard_avx2;
 #endif
     default:

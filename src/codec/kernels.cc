@@ -12,6 +12,7 @@ const CodecKernels& codec_kernels(CpuLevel level) noexcept {
 #elif defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return detail::kCodecKernelsAvx2;
 #endif
     default:

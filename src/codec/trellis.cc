@@ -162,6 +162,7 @@ const TrellisReads& trellis_reads(CpuLevel level) noexcept {
 #if defined(__x86_64__)
     case CpuLevel::kAvx2:
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return detail::kTrellisReadsAvx2;
 #endif
     default:

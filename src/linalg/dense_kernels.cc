@@ -13,6 +13,7 @@ const DenseKernels& dense_kernels(CpuLevel level) noexcept {
     case CpuLevel::kAvx2:
       return kDenseAvx2;
     case CpuLevel::kAvx512:
+    case CpuLevel::kAmx:
       return kDenseAvx512;
 #endif
     default:

@@ -148,6 +148,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
   impl->shape = impl->architecture->cache_shape();
   ggml_cpu_init();
   ggml_threadpool_params params = ggml_threadpool_params_default(options.threads);
+  // Threads sleep between steps. By default they look for work for a third of a second on x86, and
+  // take a core from whoever computes meanwhile: the sampler, or another engine.
+  params.poll = 0;
   impl->threads.reset(ggml_threadpool_new(&params));
   if (!impl->threads) {
     return fail(ErrorCode::kIo, "cannot start {} threads", options.threads);

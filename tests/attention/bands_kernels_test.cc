@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "base/random.h"
@@ -43,12 +44,12 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         {0, quads, true}};  // 288 * 100 * 127 < 2^22
     for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
-      std::vector<std::int8_t> codes(places * 16 * 4), queries(n * places);
-      std::vector<std::int8_t> weights((n + 1) * 48);
+      std::vector<std::int8_t> codes(places * 16 * 8), queries(n * places);
+      std::vector<std::int8_t> weights((n + 1) * 128);
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
       for (auto& x : weights) x = std::int8_t(random.below(128));
-      std::vector<float> scales(n * kBandScales), offsets(n + 16), kept(n), factors(64);
+      std::vector<float> scales(n * kBandScales), offsets(n + 64), kept(n), factors(64);
       for (auto* some : {&scales, &offsets, &kept, &factors}) {
         for (float& x : *some) x = power();
       }
@@ -56,31 +57,42 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         std::vector<float> c = a;
         call(plain, c.data());
         for (const CpuLevel level : available_cpu_levels()) {
-          std::vector<float> b = a;
-          call(bands_attention_kernels(level), b.data());
-          EXPECT_EQ(b, c) << name_of(level);
+          const BandsAttentionKernels& kernels = bands_attention_kernels(level);
+          for (const bool shaped : {false, true}) {
+            std::optional<BandsProducts> products;
+            if (shaped) products.emplace(kernels, rows, quads);
+            std::vector<float> b = a;
+            call(kernels, b.data());
+            EXPECT_EQ(b, c) << name_of(level) << (shaped ? ", shaped" : "");
+          }
         }
       };
       const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
       using Kernels = const BandsAttentionKernels&;
       for (const auto* some : {&runs, &one}) {
-        same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
-          kernels.score(codes.data(), *some, asked, factors.data(), offsets.data(), 0, to, 20);
-        });
+        for (const std::int32_t tiles : {1, 3, 4}) {
+          const std::int32_t stride = 16 * tiles + 4;
+          same(std::vector<float>(n * std::size_t(stride), 3.0f), [&](Kernels kernels, float* to) {
+            kernels.score(codes.data(), tiles, *some, asked, factors.data(), offsets.data(), 0, to,
+                          stride);
+          });
+        }
       }
       std::vector<std::int8_t> small = codes;
       for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
       same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
-        kernels.score(small.data(), small_one, asked, factors.data(), offsets.data(), 0, to, 20);
+        kernels.score(small.data(), 1, small_one, asked, factors.data(), offsets.data(), 0, to, 20);
       });
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
-        same(std::vector<float>((n + 2) * places, 8.0f), [&](Kernels kernels, float* to) {
-          // Sums lie anywhere, here with a gap and the last one first.
-          std::vector<float*> out(n, to);
-          for (std::size_t r = 0; r + 1 < n; ++r) out[r] = to + (r + 2) * places;
-          kernels.weigh(codes.data(), 3, quads,
-                        {weights.data(), rows + 1, factor, scales.data(), out.data(), rows});
-        });
+        for (const std::int32_t tiles : {3, 8}) {
+          same(std::vector<float>((n + 2) * places, 8.0f), [&](Kernels kernels, float* to) {
+            // Sums lie anywhere, here with a gap and the last one first.
+            std::vector<float*> out(n, to);
+            for (std::size_t r = 0; r + 1 < n; ++r) out[r] = to + (r + 2) * places;
+            kernels.weigh(codes.data(), tiles, quads,
+                          {weights.data(), rows + 1, factor, scales.data(), out.data(), rows});
+          });
+        }
       }
       for (const std::int32_t tiles : {2, 4}) {
         same(std::vector<float>(n * 66), [&](Kernels kernels, float* to) {
@@ -166,13 +178,14 @@ TEST(BandsKernels, KernelsOfEveryLevelMeetTheMean) {
     const AnchoredMeans means(rope, block, mu.data(), heads, dim, MemoryKind::kShared, nullptr);
     EXPECT_LE(means.terms(), means.pairs());
     const std::int32_t rows = 1 + std::int32_t(random.below(7));
-    std::vector<float> u(std::size_t(rows) * d), sums(std::size_t(rows * means.sums()), -1.0f);
+    std::vector<float> u(std::size_t(rows) * d), sums(std::size_t(rows * means.sums()));
     for (float& x : u) x = float(random.normal());
-    for (std::int32_t r = 0; r < rows; ++r) {
-      means.fold(rope, r % heads, u.data() + std::size_t(r) * d,
-                 sums.data() + std::ptrdiff_t(r) * means.sums());
-    }
     for (const BandsAttentionKernels* kernels : kernels_of_all_levels()) {
+      std::fill(sums.begin(), sums.end(), -1.0f);
+      for (std::int32_t r = 0; r < rows; ++r) {
+        kernels->fold(means, r % heads, u.data() + std::size_t(r) * d,
+                      sums.data() + std::ptrdiff_t(r) * means.sums());
+      }
       std::vector<float> got(std::size_t(rows * block));
       kernels->means(means, sums.data(), rows, got.data(), block);
       for (std::int32_t i = 0; i < rows * block; ++i) {
