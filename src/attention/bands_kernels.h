@@ -50,7 +50,8 @@ struct BandsWeights {
 struct BandsAttentionKernels {
   // Tokens t of tiles that follow each other: scores[r * score_stride + t] = gains[t] * (offset[r]
   // + sum over runs of scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes`
-  // starts at the first run's; runs are all that a tile has.
+  // starts at the first run's; runs are all that a tile has. Up to 960 bytes after the last tile
+  // may be read, whatever they are.
   void (*score)(const std::int8_t* codes, std::int32_t tiles,
                 std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
                 const float* gains, const float* means, std::int32_t mean_stride, float* scores,
@@ -78,19 +79,18 @@ struct BandsAttentionKernels {
   // where m is. Adds the sum of x to *sum. count is a multiple of 4.
   float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
   // See BandsProducts; null where there is nothing to do.
-  void (*begin)(std::int32_t rows, std::int32_t quads) noexcept = nullptr;
+  void (*begin)(std::int32_t rows) noexcept = nullptr;
   void (*end)() noexcept = nullptr;
 };
 
-// While it lives, its thread makes products of at most `rows` queries with codes of `quads`: some
-// processors have registers to be shaped for that, which are as they were afterwards. Products are
-// the same without it, but slower. Not one within another.
+// While it lives, its thread makes products of `rows` queries at most: some processors have
+// registers to be shaped for that, which are as they were afterwards. Products are the same without
+// it, but slower. Not one within another.
 class BandsProducts {
  public:
-  BandsProducts(const BandsAttentionKernels& kernels, std::int32_t rows,
-                std::int32_t quads) noexcept
+  BandsProducts(const BandsAttentionKernels& kernels, std::int32_t rows) noexcept
       : kernels_(kernels) {
-    if (kernels_.begin != nullptr) kernels_.begin(rows, quads);
+    if (kernels_.begin != nullptr) kernels_.begin(rows);
   }
   ~BandsProducts() {
     if (kernels_.end != nullptr) kernels_.end();

@@ -21,13 +21,14 @@ namespace {
 
 constexpr std::int32_t kMost = 16;     // rows of a tile, and quads that one product covers
 constexpr std::int32_t kTogether = 4;  // tiles of codes that are scored at once
-constexpr std::int32_t kBlocks = 3;    // blocks of rows that are summed at once
+constexpr std::int32_t kBlocks = 2;    // blocks of rows that are summed at once
 constexpr std::int32_t kGroups = kBandTiles / 4;  // of 64 tokens
 
 constexpr std::int32_t kMostQuads = 256;  // of queries
 
-// Registers 0 to 3 hold sums; factors whole or, of the quads that are left over, in part.
-constexpr int kQueries = 4, kCodes = 5, kQueriesLeft = 6, kCodesLeft = 7;
+// Registers 0 to 3 hold sums, then come rows of queries or weights, then three with codes: loading
+// one does not wait for the product with another.
+constexpr int kRows = 4, kCodes = 5, kCodeTiles = 3;
 
 struct alignas(64) Shapes {
   std::uint8_t palette = 1, start_row = 0;
@@ -37,10 +38,10 @@ struct alignas(64) Shapes {
 };
 static_assert(sizeof(Shapes) == 64);
 
-// What this thread's registers are shaped for, rows 0 where they are not, and what they were.
+// Rows that this thread's registers are shaped for, 0 where they are not, and their shapes before.
 struct Session {
   Shapes before;
-  std::int32_t rows = 0, quads = 0;
+  std::int32_t rows = 0;
 };
 thread_local Session session;
 
@@ -66,19 +67,15 @@ template <int kSums, int kA, int kB>
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(kSums), "n"(kA), "n"(kB));
 }
 
-void begin(std::int32_t rows, std::int32_t quads) noexcept {
-  const std::int32_t blocks = (rows + kMost - 1) / kMost, left = quads % kMost;
+void begin(std::int32_t rows) noexcept {
+  const std::int32_t blocks = (rows + kMost - 1) / kMost;
   session.rows = (rows + blocks - 1) / blocks;
-  session.quads = quads;
   asm volatile("sttilecfg %0" : "=m"(session.before));
   Shapes shapes;
   for (int i = 0; i < 8; ++i) {
-    shapes.rows[i] = static_cast<std::uint8_t>(session.rows);
+    shapes.rows[i] = static_cast<std::uint8_t>(i < kCodes ? session.rows : kMost);
     shapes.row_bytes[i] = 64;
   }
-  shapes.rows[kCodes] = kMost;
-  shapes.row_bytes[kQueriesLeft] = static_cast<std::uint16_t>(4 * std::max(left, 1));
-  shapes.rows[kCodesLeft] = static_cast<std::uint8_t>(std::max(left, 1));
   load_shapes(shapes);
 }
 
@@ -91,82 +88,49 @@ void end() noexcept {
   }
 }
 
-// A block of rows meets T tiles of codes; to[r][16 i + t].
+// A block of rows meets T tiles of codes; to[r][16 i + t]. Quads in sixteens, queries being 0 where
+// a tile has fewer.
 template <int T>
-void dots(const std::int8_t* codes, std::ptrdiff_t tile_bytes, std::int32_t quads,
+void dots(const std::int8_t* codes, std::ptrdiff_t tile_bytes, std::int32_t sixteens,
           const std::int8_t* queries, std::ptrdiff_t stride, std::int32_t* to) noexcept {
   unrolled<T>([&]<int i>() __attribute__((always_inline)) { clear<i>(); });
-  std::int32_t q = 0;
-  for (; q + kMost <= quads; q += kMost, queries += 64, codes += 1024) {
-    load<kQueries>(queries, stride);
+  for (; sixteens > 0; --sixteens, queries += 64, codes += 1024) {
+    load<kRows>(queries, stride);
     unrolled<T>([&]<int i>() __attribute__((always_inline)) {
-      load<kCodes>(codes + i * tile_bytes, 64);
-      add_product<i, kQueries, kCodes>();
-    });
-  }
-  if (q < quads) {
-    load<kQueriesLeft>(queries, stride);
-    unrolled<T>([&]<int i>() __attribute__((always_inline)) {
-      load<kCodesLeft>(codes + i * tile_bytes, 64);
-      add_product<i, kQueriesLeft, kCodesLeft>();
+      load<kCodes + i % kCodeTiles>(codes + i * tile_bytes, 64);
+      add_product<i, kRows, kCodes + i % kCodeTiles>();
     });
   }
   unrolled<T>([&]<int i>() __attribute__((always_inline)) { store<i>(to + 16 * i, 256); });
 }
 
 void dots_of(std::int32_t tiles, const std::int8_t* codes, std::ptrdiff_t tile_bytes,
-             std::int32_t quads, const std::int8_t* queries, std::ptrdiff_t stride,
+             std::int32_t sixteens, const std::int8_t* queries, std::ptrdiff_t stride,
              std::int32_t* to) noexcept {
-  if (tiles == 4) dots<4>(codes, tile_bytes, quads, queries, stride, to);
-  if (tiles == 3) dots<3>(codes, tile_bytes, quads, queries, stride, to);
-  if (tiles == 2) dots<2>(codes, tile_bytes, quads, queries, stride, to);
-  if (tiles == 1) dots<1>(codes, tile_bytes, quads, queries, stride, to);
+  if (tiles == 4) dots<4>(codes, tile_bytes, sixteens, queries, stride, to);
+  if (tiles == 3) dots<3>(codes, tile_bytes, sixteens, queries, stride, to);
+  if (tiles == 2) dots<2>(codes, tile_bytes, sixteens, queries, stride, to);
+  if (tiles == 1) dots<1>(codes, tile_bytes, sixteens, queries, stride, to);
 }
 
-// Of a block of rows, the queries of one run of quads with zeros before and after it, up to whole
-// sixteens of the tile's quads.
+// The queries of a block of rows, run after run, each with zeros up to whole sixteens.
 struct RunQueries {
-  std::int32_t first = 0, end = 0;  // quads
-  alignas(64) std::int8_t rows[kMost][4 * kMostQuads];
+  alignas(64) std::int8_t rows[kMost][4 * kMostQuads + 64 * kBandScales];
 
-  void set(const BandsCode::ScaleRun& run, std::int32_t quads, const std::int8_t* queries,
-           std::ptrdiff_t stride, std::int32_t count) noexcept {
-    first = run.first_quad / kMost * kMost;
-    end = std::min(quads, (run.first_quad + run.quads + kMost - 1) / kMost * kMost);
+  RunQueries(std::span<const BandsCode::ScaleRun> runs, const std::int8_t* queries,
+             std::ptrdiff_t stride, std::int32_t count) noexcept {
     for (std::int32_t r = 0; r < count; ++r, queries += stride) {
-      std::memset(rows[r], 0, static_cast<std::size_t>(4 * (end - first)));
-      std::memcpy(rows[r] + 4 * (run.first_quad - first), queries + 4 * run.first_quad,
-                  static_cast<std::size_t>(4 * run.quads));
-    }
-  }
-};
-
-// What sums of n tiles make of the scores of a block: with `scale` of each row, added to the offset
-// or to what there is.
-struct RunScores {
-  const BandsQueries& queries;
-  const float *gains, *means;
-  std::ptrdiff_t mean_stride;
-  float* scores;
-  std::ptrdiff_t score_stride;
-
-  void add(const std::int32_t* sums, std::int32_t first, std::int32_t rows, std::int32_t n,
-           std::size_t run) const noexcept {
-    for (std::ptrdiff_t r = first; r < first + rows; ++r, sums += 16 * kTogether) {
-      const __m512 scale = _mm512_set1_ps(queries.scales[r * kBandScales + std::ptrdiff_t(run)]);
-      const __m512 offset = _mm512_set1_ps(queries.offsets[r]);
-      const float* const mean = means + r * mean_stride;
-      float* const to = scores + r * score_stride;
-      for (std::int32_t k = 0; k < 16 * n; k += 16) {
-        const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums + k));
-        const __m512 gain = _mm512_loadu_ps(gains + k);
-        _mm512_storeu_ps(
-            to + k,
-            run == 0 ? _mm512_fmadd_ps(gain, _mm512_fmadd_ps(sum, scale, offset),
-                                       _mm512_loadu_ps(mean + k))
-                     : _mm512_fmadd_ps(gain, _mm512_mul_ps(sum, scale), _mm512_loadu_ps(to + k)));
+      std::int8_t* to = rows[r];
+      for (const BandsCode::ScaleRun& run : runs) {
+        const std::int32_t bytes = 64 * sixteens(run);
+        std::memset(to + bytes - 64, 0, 64);
+        std::memcpy(to, queries + 4 * run.first_quad, static_cast<std::size_t>(4 * run.quads));
+        to += bytes;
       }
     }
+  }
+  static std::int32_t sixteens(const BandsCode::ScaleRun& run) noexcept {
+    return (run.quads + kMost - 1) / kMost;
   }
 };
 
@@ -174,26 +138,40 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
            const BandsQueries& queries, const float* gains, const float* means,
            std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   const std::int32_t block = session.rows, quads = runs.back().first_quad + runs.back().quads;
-  if (block == 0 || quads != session.quads || quads > kMostQuads || queries.rows < block) {
+  if (block == 0 || quads > kMostQuads || queries.rows < block) {
     return detail::kBandsAttentionAvx512.score(codes, tiles, runs, queries, gains, means,
                                                mean_stride, scores, score_stride);
   }
   const std::ptrdiff_t tile_bytes = std::ptrdiff_t{64} * quads;
-  alignas(64) std::int32_t sums[kMost][16 * kTogether];
-  RunQueries asked;
+  alignas(64) std::int32_t sums[kBandScales][kMost][16 * kTogether];
   for (std::int32_t from = 0; from < queries.rows; from += block) {
     // The last block is whole, too, and meets some rows again.
     const std::int32_t first = std::min(from, queries.rows - block);
-    for (std::size_t w = 0; w < runs.size(); ++w) {
-      asked.set(runs[w], quads, queries.rounded + std::ptrdiff_t{first} * queries.stride,
-                queries.stride, block);
-      for (std::int32_t i = 0; i < tiles; i += kTogether) {
-        const std::int32_t n = std::min(kTogether, tiles - i);
-        dots_of(n, codes + i * tile_bytes + 64 * asked.first, tile_bytes, asked.end - asked.first,
-                asked.rows[0], sizeof(asked.rows[0]), sums[0]);
-        RunScores{queries,     gains + 16 * i,  means + 16 * i,
-                  mean_stride, scores + 16 * i, score_stride}
-            .add(sums[0], first, block, n, w);
+    const RunQueries asked(runs, queries.rounded + std::ptrdiff_t{first} * queries.stride,
+                           queries.stride, block);
+    for (std::int32_t i = 0; i < tiles; i += kTogether) {
+      const std::int32_t n = std::min(kTogether, tiles - i);
+      const std::int8_t* rows = asked.rows[0];
+      for (std::size_t w = 0; w < runs.size(); ++w) {
+        const std::int32_t sixteens = RunQueries::sixteens(runs[w]);
+        dots_of(n, codes + i * tile_bytes + 64 * runs[w].first_quad, tile_bytes, sixteens, rows,
+                sizeof(asked.rows[0]), sums[w][0]);
+        rows += 64 * sixteens;
+      }
+      for (std::int32_t r = 0; r < block; ++r) {
+        const std::ptrdiff_t row = first + r;
+        const float* const scales = queries.scales + row * kBandScales;
+        const float* const mean = means + row * mean_stride + 16 * i;
+        float* const to = scores + row * score_stride + 16 * i;
+        for (std::int32_t k = 0; k < 16 * n; k += 16) {
+          __m512 total = _mm512_set1_ps(queries.offsets[row]);
+          for (std::size_t w = 0; w < runs.size(); ++w) {
+            const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[w][r] + k));
+            total = _mm512_fmadd_ps(sum, _mm512_set1_ps(scales[w]), total);
+          }
+          _mm512_storeu_ps(to + k, _mm512_fmadd_ps(_mm512_loadu_ps(gains + 16 * i + k), total,
+                                                   _mm512_loadu_ps(mean + k)));
+        }
       }
     }
   }
@@ -226,7 +204,7 @@ void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
     }
     for (std::int32_t i = 0; i < tiles; i += kTogether) {
       const std::int32_t some = std::min(kTogether, tiles - i);
-      dots_of(some, matrix + i * tile_bytes, tile_bytes, quads, from, from_stride, sums[0]);
+      dots_of(some, matrix + i * tile_bytes, tile_bytes, quads / kMost, from, from_stride, sums[0]);
       for (std::int32_t r = 0; r < n; ++r) {
         float* const row = to + std::ptrdiff_t{first + r} * to_stride + 16 * i;
         for (std::int32_t k = 0; k < some; ++k) {
@@ -264,51 +242,64 @@ class WeighedBlocks {
   }
 
   void run() noexcept {
-    const std::int32_t fours = (quads_ + 3) / 4;
+    const std::int32_t steps = (quads_ + 4 * kFours - 1) / (4 * kFours);
     turn(0);
-    for (std::int32_t f = 0; f < fours; ++f) {
-      if (f + 1 < fours) turn(f + 1);
-      if (blocks_ == 1) sum<1>(f);
-      if (blocks_ == 2) sum<2>(f);
-      if (blocks_ == 3) sum<3>(f);
-      if (f > 0) add(f - 1);
+    for (std::int32_t step = 0; step < steps; ++step) {
+      if (step + 1 < steps) turn(step + 1);
+      if (blocks_ == 1) sum<1>(step);
+      if (blocks_ == 2) sum<2>(step);
+      if (step > 0) add(step - 1);
     }
-    add(fours - 1);
+    add(steps - 1);
   }
 
  private:
+  static constexpr int kFours = 2;  // fours of quads in a step
+
+  // Quads of a four.
   std::int32_t there(std::int32_t four) const noexcept { return std::min(4, quads_ - 4 * four); }
 
-  // Codes of four quads by tokens. Of tokens that are not there they may be anything: their weight
-  // is none.
-  void turn(std::int32_t four) noexcept {
-    const std::int8_t* from = codes_ + std::ptrdiff_t{256} * four;
-    std::int8_t* to = turned_[four % 2][0];
-    for (std::int32_t i = 0; i < tiles_; ++i, from += std::ptrdiff_t{64} * quads_, to += 256) {
-      __m512i c[4];
-      by_tokens(from, there(four), c);
-      unrolled<4>([&]<int k>()
-                      __attribute__((always_inline)) { _mm512_store_si512(to + 64 * k, c[k]); });
+  // Codes by tokens. Of tokens that are not there they may be anything: their weight is none.
+  void turn(std::int32_t step) noexcept {
+    for (std::int32_t k = 0; k < kFours && there(kFours * step + k) > 0; ++k) {
+      const std::int32_t four = kFours * step + k;
+      const std::int8_t* from = codes_ + std::ptrdiff_t{256} * four;
+      std::int8_t* to = turned_[step % 2][k][0];
+      for (std::int32_t i = 0; i < tiles_; ++i, from += std::ptrdiff_t{64} * quads_, to += 256) {
+        __m512i c[4];
+        by_tokens(from, there(four), c);
+        unrolled<4>([&]<int j>()
+                        __attribute__((always_inline)) { _mm512_store_si512(to + 64 * j, c[j]); });
+      }
     }
   }
 
+  // Of a four that is not there, too; nobody reads that.
   template <int B>
-  [[gnu::always_inline]] void sum(std::int32_t four) noexcept {
-    unrolled<B>([&]<int b>() __attribute__((always_inline)) { clear<b>(); });
+  [[gnu::always_inline]] void sum(std::int32_t step) noexcept {
+    unrolled<B * kFours>([&]<int k>() __attribute__((always_inline)) { clear<k>(); });
     for (std::int32_t g = 0; g < groups_; ++g) {
-      load<kCodes>(turned_[four % 2][g], 64);
+      unrolled<kFours>([&]<int k>() __attribute__((always_inline)) {
+        load<kCodes + k>(turned_[step % 2][k][g], 64);
+      });
       unrolled<B>([&]<int b>() __attribute__((always_inline)) {
-        load<kQueries>(by_[g][b * block_], 64);
-        add_product<b, kQueries, kCodes>();
+        load<kRows>(by_[g][b * block_], 64);
+        unrolled<kFours>([&]<int k>() __attribute__((always_inline)) {
+          add_product<kFours * b + k, kRows, kCodes + k>();
+        });
       });
     }
-    unrolled<B>([&]<int b>()
-                    __attribute__((always_inline)) { store<b>(sums_[four % 2][b * block_], 64); });
+    unrolled<B * kFours>([&]<int k>() __attribute__((always_inline)) {
+      store<k>(sums_[step % 2][k % kFours][k / kFours * block_], 64);
+    });
   }
 
-  void add(std::int32_t four) noexcept {
-    for (std::int32_t r = 0; r < weights_.rows; ++r) {
-      add_sums(weights_, r, 16 * four, there(four), _mm512_load_si512(sums_[four % 2][r]));
+  void add(std::int32_t step) noexcept {
+    for (std::int32_t k = 0; k < kFours && there(kFours * step + k) > 0; ++k) {
+      const std::int32_t four = kFours * step + k;
+      for (std::int32_t r = 0; r < weights_.rows; ++r) {
+        add_sums(weights_, r, 16 * four, there(four), _mm512_load_si512(sums_[step % 2][k][r]));
+      }
     }
   }
 
@@ -317,8 +308,8 @@ class WeighedBlocks {
   const BandsWeights& weights_;
   std::int32_t block_, groups_, blocks_;
   alignas(64) std::int8_t by_[kGroups][kBlocks * kMost][64];  // weights of 64 tokens
-  alignas(64) std::int8_t turned_[2][kGroups][1024];          // [16 fours of tokens][16][4]
-  alignas(64) std::int32_t sums_[2][kBlocks * kMost][16];
+  alignas(64) std::int8_t turned_[2][kFours][kGroups][1024];  // [16 fours of tokens][16][4]
+  alignas(64) std::int32_t sums_[2][kFours][kBlocks * kMost][16];
 };
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,

@@ -122,7 +122,8 @@ void BandsRunner::place(Places& places) {
   rounded_ = places.codes(batch_rows * stride);
   weights_ = places.codes(rows * kRunTokens);
   const std::size_t tokens = kRunTokens;
-  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()));
+  constexpr std::size_t kReadAfter = 960;  // see BandsAttentionKernels::score
+  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kReadAfter);
   value_codes_ = &keys_ == &values_
                      ? key_codes_
                      : places.codes(tokens * static_cast<std::size_t>(value_places_));
@@ -142,7 +143,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   last_anchor_ = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
   anchor_ = asked_anchor_ = -1;
   batch_anchor_ = batch_anchors_ = 0;
-  const BandsProducts products(bands_, rows_, key_code_.places() / 4);
+  const BandsProducts products(bands_, rows_);
   for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += kRunTiles) {
     run_tiles(tile, std::min(kRunTiles, end - tile));
   }

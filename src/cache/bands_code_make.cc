@@ -229,7 +229,7 @@ void BandsCode::make_scale_runs() {
     for (to = from; to < quads && width(to) == width(from); ++to) {
     }
     const double step = std::accumulate(steps() + 4 * from, steps() + 4 * to, 0.0) / (to - from);
-    if (runs_.empty() || step > 2.0 * run_step || run_step > 2.0 * step) {
+    if (runs_.empty() || step > 2.5 * run_step || run_step > 2.5 * step) {
       runs_.push_back({from, 0});
       run_step = step;
     }

@@ -14,9 +14,10 @@ void add_half_rows(const HalfRows& rows, const float* factors, std::size_t count
       return detail::add_half_rows_neon(rows, factors, count, n, vectors);
 #elif defined(__x86_64__)
     case CpuLevel::kAvx2:
+      return detail::add_half_rows_avx2(rows, factors, count, n, vectors);
     case CpuLevel::kAvx512:
     case CpuLevel::kAmx:
-      return detail::add_half_rows_avx2(rows, factors, count, n, vectors);
+      return detail::add_half_rows_avx512(rows, factors, count, n, vectors);
 #endif
     default:
       return detail::add_half_rows_ref(rows, factors, count, n, vectors);

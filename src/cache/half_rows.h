@@ -29,6 +29,8 @@ void add_half_rows_neon(const HalfRows& rows, const float* factors, std::size_t 
                         std::size_t n, float* vectors) noexcept;
 void add_half_rows_avx2(const HalfRows& rows, const float* factors, std::size_t count,
                         std::size_t n, float* vectors) noexcept;
+void add_half_rows_avx512(const HalfRows& rows, const float* factors, std::size_t count,
+                          std::size_t n, float* vectors) noexcept;
 }  // namespace detail
 
 }  // namespace kvspan

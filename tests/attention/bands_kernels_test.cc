@@ -44,7 +44,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         {0, quads, true}};  // 288 * 100 * 127 < 2^22
     for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
-      std::vector<std::int8_t> codes(places * 16 * 8), queries(n * places);
+      std::vector<std::int8_t> codes(places * 16 * 8 + 960), queries(n * places);
       std::vector<std::int8_t> weights((n + 1) * 128);
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
@@ -60,7 +60,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
           const BandsAttentionKernels& kernels = bands_attention_kernels(level);
           for (const bool shaped : {false, true}) {
             std::optional<BandsProducts> products;
-            if (shaped) products.emplace(kernels, rows, quads);
+            if (shaped) products.emplace(kernels, rows);
             std::vector<float> b = a;
             call(kernels, b.data());
             EXPECT_EQ(b, c) << name_of(level) << (shaped ? ", shaped" : "");
@@ -212,6 +212,33 @@ TEST(BandsKernels, KernelsOfEveryLevelMeetTheMean) {
     }
   }
 }
+
+#if defined(__x86_64__)
+// ggml shapes a thread's tiles once and for all.
+TEST(BandsKernels, ShapesOfOthersComeBack) {
+  if (available_cpu_levels().back() != CpuLevel::kAmx) GTEST_SKIP() << "no tiles here";
+  struct alignas(64) Shapes {
+    std::array<std::uint8_t, 64> bytes;
+  };
+  Shapes foreign{}, within{}, after{};
+  foreign.bytes[0] = 1;    // palette
+  foreign.bytes[16] = 32;  // bytes of a row of register 0
+  foreign.bytes[48] = 8;   // its rows
+  const BandsAttentionKernels& kernels = bands_attention_kernels(CpuLevel::kAmx);
+  asm volatile("ldtilecfg %0" : : "m"(foreign));
+  {
+    const BandsProducts products(kernels, 9);
+    asm volatile("sttilecfg %0" : "=m"(within));
+  }
+  asm volatile("sttilecfg %0" : "=m"(after));
+  asm volatile("tilerelease");
+  EXPECT_NE(within.bytes, foreign.bytes);
+  EXPECT_EQ(after.bytes, foreign.bytes);
+  { const BandsProducts products(kernels, 9); }
+  asm volatile("sttilecfg %0" : "=m"(after));
+  EXPECT_EQ(after.bytes, Shapes{}.bytes) << "none before, none after";
+}
+#endif
 
 }  // namespace
 }  // namespace kvspan
