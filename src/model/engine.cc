@@ -12,16 +12,13 @@
 #include "model/dequantize.h"
 #include "model/fingerprint.h"
 #include "model/ggml_log.h"
+#include "model/threadpool.h"
 
 namespace kvspan {
 namespace {
 
 // Graphs kept for reuse: one token, a whole block, and the last part of a prompt.
 constexpr std::size_t kGraphsKept = 3;
-
-struct FreeThreadpool {
-  void operator()(ggml_threadpool* pool) const { ggml_threadpool_free(pool); }
-};
 
 bool cancelled(void* flag) {
   const auto* cancel = static_cast<const std::atomic<bool>*>(flag);
@@ -53,7 +50,7 @@ struct Engine::Impl {
   std::unique_ptr<Architecture> architecture;
   ModelInfo info;
   CacheShape shape;
-  std::unique_ptr<ggml_threadpool, FreeThreadpool> threads;
+  Threadpool threads;
   std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> scratch{nullptr, nullptr};
   AttentionRun run;
   std::vector<std::unique_ptr<CompiledGraph>> graphs;  // most recently used last
@@ -147,11 +144,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
   impl->info = describe(*impl->file, impl->architecture->config());
   impl->shape = impl->architecture->cache_shape();
   ggml_cpu_init();
-  ggml_threadpool_params params = ggml_threadpool_params_default(options.threads);
-  // Threads sleep between steps. By default they look for work for a third of a second on x86, and
-  // take a core from whoever computes meanwhile: the sampler, or another engine.
-  params.poll = 0;
-  impl->threads.reset(ggml_threadpool_new(&params));
+  impl->threads = make_threadpool(options.threads);
   if (!impl->threads) {
     return fail(ErrorCode::kIo, "cannot start {} threads", options.threads);
   }

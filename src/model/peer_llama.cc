@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/peer_llama.h"
 
-#include <ggml-cpu.h>
 #include <llama.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "model/ggml_log.h"
+#include "model/threadpool.h"
 
 namespace kvspan {
 namespace {
@@ -35,15 +35,12 @@ struct FreeModel {
 struct FreeContext {
   void operator()(llama_context* context) const { llama_free(context); }
 };
-struct FreeThreadpool {
-  void operator()(ggml_threadpool* pool) const { ggml_threadpool_free(pool); }
-};
 
 }  // namespace
 
 struct PeerLlama::Impl {
   std::unique_ptr<llama_model, FreeModel> model;
-  std::unique_ptr<ggml_threadpool, FreeThreadpool> threads;
+  Threadpool threads;
   std::unique_ptr<llama_context, FreeContext> context;
   ggml_type kv_type = GGML_TYPE_F16;
   std::int32_t tokens = 0;
@@ -77,8 +74,7 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
     return fail(ErrorCode::kUnsupported, "llama.cpp cannot start '{}' with {} KV: {}", path,
                 options.kv_type, log.last_line());
   }
-  ggml_threadpool_params pool = ggml_threadpool_params_default(options.threads);
-  impl->threads.reset(ggml_threadpool_new(&pool));
+  impl->threads = make_threadpool(options.threads);
   llama_attach_threadpool(impl->context.get(), impl->threads.get(), nullptr);
   return std::unique_ptr<PeerLlama>(new PeerLlama(std::move(impl)));
 }
