@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles the kernels of the other processor family and runs their tests under emulation: x86 on
 # Arm, Arm on x86. Rooms codec, cache and attention with what they stand on; what emulation cannot
-# run (AVX-512) is compiled only.
+# run (AVX-512, AMX) is compiled only.
 # Needs (Debian): qemu-user, g++-x86-64-linux-gnu or g++-aarch64-linux-gnu, libgtest-dev (its
 # sources), libfmt-dev (its headers). Without them it says so and exits with 77.
 # usage: scripts/cross_test.sh BUILD_FOLDER [--compile-only]
@@ -11,7 +11,7 @@ build=${1:?usage: cross_test.sh BUILD_FOLDER [--compile-only]}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case $(uname -m) in
   aarch64) target=x86_64 other=neon ;;
-  x86_64) target=aarch64 other='avx2\|avx512' ;;
+  x86_64) target=aarch64 other='avx2\|avx512\|amx' ;;
   *) echo "no other family known for $(uname -m)"; exit 77 ;;
 esac
 compiler=$target-linux-gnu-g++ emulator=qemu-$target gtest=/usr/src/googletest/googletest
@@ -26,10 +26,10 @@ ln -sfn /usr/include/fmt "$build/include/fmt"  # alone: other headers there are 
 ln -sfn "$root" "$build/root"                  # ninja's paths may not hold spaces
 flags_of() {
   case $1 in
-    *_avx512.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c" \
+    *_avx512.cc | *_amx.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c" \
                       "-Wno-uninitialized -Wno-maybe-uninitialized" ;;
     *_avx2.cc) echo "-mavx2 -mfma -mf16c" ;;
-    *_neon.cc) echo "-march=armv8.2-a+fp16+dotprod" ;;
+    *_neon.cc) echo "-march=armv8.2-a+fp16+dotprod -Wno-maybe-uninitialized" ;;  # unrolled loops, at -O1
   esac
   [[ $1 != src/codec/* ]] || echo "-ffp-contract=off"
 }
@@ -37,7 +37,7 @@ flags_of() {
 # and those with flags of their own.
 apart() {
   sed -n '/APART/,$ s/.*APART \([^)]*\)).*/\1/p' "$root/$(dirname "$1")/CMakeLists.txt" | grep -qw "$(basename "$1")" ||
-    [[ $1 =~ _(avx2|avx512|neon)\.cc$ ]]
+    [[ $1 =~ _(amx|avx2|avx512|neon)\.cc$ ]]
 }
 # compile FOLDER FILES...: rules for their objects, which $objects gets: one for each file apart, one for all others.
 compile() {

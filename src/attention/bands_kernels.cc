@@ -5,6 +5,20 @@
 
 namespace kvspan {
 
+#if defined(__x86_64__)
+// Not in the file of AMX itself: what runs before main is compiled for every processor.
+static BandsAttentionKernels with_tiles() noexcept {
+  BandsAttentionKernels all = detail::kBandsAttentionAvx512;
+  const BandsAttentionKernels& tiles = detail::kBandsAttentionAmx;
+  all.score = tiles.score;
+  all.weigh = tiles.weigh;
+  all.project = tiles.project;
+  all.begin = tiles.begin;
+  all.end = tiles.end;
+  return all;
+}
+#endif
+
 const BandsAttentionKernels detail::kBandsAttentionRef{
     score_tiles<score_plain>, fold_plain, means_plain, weigh_plain, project_plain,
     round_weights_plain,      round_plain};
@@ -15,7 +29,10 @@ const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #elif defined(__x86_64__)
   if (level == CpuLevel::kAvx2) return detail::kBandsAttentionAvx2;
   if (level == CpuLevel::kAvx512) return detail::kBandsAttentionAvx512;
-  if (level == CpuLevel::kAmx) return detail::kBandsAttentionAmx;
+  if (level == CpuLevel::kAmx) {
+    static const BandsAttentionKernels amx = with_tiles();
+    return amx;
+  }
 #endif
   (void)level;
   return detail::kBandsAttentionRef;

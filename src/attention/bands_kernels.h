@@ -110,7 +110,7 @@ extern const BandsAttentionKernels kBandsAttentionRef;
 extern const BandsAttentionKernels kBandsAttentionNeon;
 extern const BandsAttentionKernels kBandsAttentionAvx2;
 extern const BandsAttentionKernels kBandsAttentionAvx512;
-extern const BandsAttentionKernels kBandsAttentionAmx;
+extern const BandsAttentionKernels kBandsAttentionAmx;  // null where they are AVX-512's
 }  // namespace detail
 
 }  // namespace kvspan

@@ -323,19 +323,9 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   }
 }
 
-BandsAttentionKernels kernels() noexcept {
-  BandsAttentionKernels all = detail::kBandsAttentionAvx512;
-  all.score = score;
-  all.weigh = weigh;
-  all.project = project;
-  all.begin = begin;
-  all.end = end;
-  return all;
-}
-
 }  // namespace
 
-// The other table is there before anything is run.
-const BandsAttentionKernels detail::kBandsAttentionAmx = kernels();
+const BandsAttentionKernels detail::kBandsAttentionAmx{score,   nullptr, nullptr, weigh, project,
+                                                       nullptr, nullptr, begin,   end};
 
 }  // namespace kvspan
