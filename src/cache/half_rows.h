@@ -23,6 +23,16 @@ void add_half_rows(const HalfRows& rows, const float* factors, std::size_t count
                    float* vectors) noexcept;
 
 namespace detail {
+// add.template operator()<V>(factors, vectors) for V vectors: all that meet at once, or one by one.
+template <class Add>
+[[gnu::always_inline]] inline void in_vectors(const float* factors, std::size_t count,
+                                              std::size_t n, float* vectors, const Add& add) {
+  if (count == kHalfVectors) return add.template operator()<int{kHalfVectors}>(factors, vectors);
+  for (std::size_t v = 0; v < count; ++v) {
+    add.template operator()<1>(factors + v * kHalfRows, vectors + v * n);
+  }
+}
+
 void add_half_rows_ref(const HalfRows& rows, const float* factors, std::size_t count, std::size_t n,
                        float* vectors) noexcept;
 void add_half_rows_neon(const HalfRows& rows, const float* factors, std::size_t count,

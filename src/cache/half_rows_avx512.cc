@@ -52,10 +52,8 @@ void add_all(const HalfRows& rows, const float* factors, std::size_t n, float* t
 
 void add_half_rows_avx512(const HalfRows& rows, const float* factors, std::size_t count,
                           std::size_t n, float* vectors) noexcept {
-  if (count == kHalfVectors) return add_all<kHalfVectors>(rows, factors, n, vectors);
-  for (std::size_t v = 0; v < count; ++v) {
-    add_all<1>(rows, factors + v * kHalfRows, n, vectors + v * n);
-  }
+  in_vectors(factors, count, n, vectors,
+             [&]<int V>(const float* by, float* to) { add_all<V>(rows, by, n, to); });
 }
 
 }  // namespace kvspan::detail

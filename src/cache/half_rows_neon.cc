@@ -84,12 +84,9 @@ void add_all(const Half* numbers, std::size_t stride, const float* factors, std:
 void add_half_rows_neon(const HalfRows& rows, const float* factors, std::size_t count,
                         std::size_t n, float* vectors) noexcept {
   if (rows.count < kHalfRows) return add_half_rows_ref(rows, factors, count, n, vectors);
-  if (count == kHalfVectors) {
-    return add_all<kHalfVectors>(rows.numbers, rows.stride, factors, n, vectors);
-  }
-  for (std::size_t v = 0; v < count; ++v) {
-    add_all<1>(rows.numbers, rows.stride, factors + v * kHalfRows, n, vectors + v * n);
-  }
+  in_vectors(factors, count, n, vectors, [&]<int V>(const float* by, float* to) {
+    add_all<V>(rows.numbers, rows.stride, by, n, to);
+  });
 }
 
 }  // namespace kvspan::detail
