@@ -89,7 +89,7 @@ Status attend_segments(const LayerShape& layer, std::span<const HeadGroup> group
                        const TensorView<float, 2>& lse, AttentionScratch& scratch, Team& team) {
   check_shapes(layer, queries, out);
   KVSPAN_EXPECT(groups_fit(layer, groups), "groups are all KV heads, in order");
-  if (team.leader()) scratch.prepare(layer, groups, queries.positions, team.size());
+  if (team.leader()) scratch.prepare(layer, groups, queries.positions, team.places());
   team.barrier();
   if (!scratch.ready()) {
     team.barrier();
@@ -100,21 +100,23 @@ Status attend_segments(const LayerShape& layer, std::span<const HeadGroup> group
   const AttentionPlan& plan = scratch.plan();
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   const Output output{out, lse};
-  float* const own = scratch.work(team.index());
-  float* const work = own + plan.state_floats();
-  for (std::int32_t i; (i = team.take()) < plan.items;) {
-    const AttentionItem item = item_at(plan, i);
-    const GroupPlan& group = *item.group;
-    const bool partial = group.chunks > 1;
-    const StateView state(plan, partial ? scratch.partial(static_cast<std::size_t>(i)) : own);
-    run_item(plan, kernels, layer, queries, item, state, work);
-    if (!partial) {
-      write_tile(plan, layer, item, &state, 1, output);
-    } else if (scratch.finish_chunk(group.first_sum + item.tile * group.heads + item.list_head,
-                                    group.chunks)) {
-      finish_tile(plan, layer, item, i - item.chunk, scratch, output);
+  team.with_help([&](int place) {
+    float* const own = scratch.work(place);
+    float* const work = own + plan.state_floats();
+    for (std::int32_t i; (i = team.take()) < plan.items;) {
+      const AttentionItem item = item_at(plan, i);
+      const GroupPlan& group = *item.group;
+      const bool partial = group.chunks > 1;
+      const StateView state(plan, partial ? scratch.partial(static_cast<std::size_t>(i)) : own);
+      run_item(plan, kernels, layer, queries, item, state, work);
+      if (!partial) {
+        write_tile(plan, layer, item, &state, 1, output);
+      } else if (scratch.finish_chunk(group.first_sum + item.tile * group.heads + item.list_head,
+                                      group.chunks)) {
+        finish_tile(plan, layer, item, i - item.chunk, scratch, output);
+      }
     }
-  }
+  });
   team.barrier();
   return {};
 }

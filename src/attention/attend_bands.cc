@@ -149,7 +149,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   const std::size_t state_floats = state_stride(cut, values.code());
   if (team.leader()) {
     try {
-      scratch.prepare(team.size(),
+      scratch.prepare(team.places(),
                       eights_floats(values.code()) + BandsRunner::work_floats(keys, values, cut),
                       cut.chunks > 1 ? state_floats * static_cast<std::size_t>(cut.items()) : 0);
       scratch.ready = true;
@@ -166,27 +166,30 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     return scratch.partials() +
            static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * state_floats;
   };
-  float* const eights = scratch.work(team.index());
-  BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
-                     eights + eights_floats(code));
   const std::int32_t parts = (code.value_dim() + kNumbers - 1) / kNumbers;
-  const auto write_part = [&](std::int32_t block, std::int32_t i, const float* state) {
+  const auto write_part = [&](std::int32_t block, std::int32_t i, const float* state,
+                              float* eights) {
     const std::int32_t first = i % parts * kNumbers;
     write_numbers(code, cut, block, i / parts, first, std::min(first + kNumbers, code.value_dim()),
                   state, eights, output);
   };
-  for (int i; (i = team.take()) < cut.items();) {
-    const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
-    float* state = cut.chunks > 1
-                       ? states_of(block) + static_cast<std::size_t>(chunk) * state_floats
-                       : runner.state();
-    runner.run(block, chunk, state);
-    if (cut.chunks > 1) continue;
-    for (std::int32_t r = 0; r < cut.rows_of(block); ++r) {
-      merge_row(code, cut, block, r, state, output);
+  team.with_help([&](int place) {
+    float* const eights = scratch.work(place);
+    BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
+                       eights + eights_floats(code));
+    for (int i; (i = team.take()) < cut.items();) {
+      const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
+      float* state = cut.chunks > 1
+                         ? states_of(block) + static_cast<std::size_t>(chunk) * state_floats
+                         : runner.state();
+      runner.run(block, chunk, state);
+      if (cut.chunks > 1) continue;
+      for (std::int32_t r = 0; r < cut.rows_of(block); ++r) {
+        merge_row(code, cut, block, r, state, output);
+      }
+      for (std::int32_t p = 0; p < code.heads() * parts; ++p) write_part(block, p, state, eights);
     }
-    for (std::int32_t p = 0; p < code.heads() * parts; ++p) write_part(block, p, state);
-  }
+  });
   team.barrier();
   if (cut.chunks == 1) return {};
   // By rows, then by parts of heads, as often there is but one block.
@@ -197,7 +200,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   team.barrier();
   for (int i; (i = team.take()) < cut.row_blocks * code.heads() * parts;) {
     const std::int32_t block = i / (code.heads() * parts);
-    write_part(block, i % (code.heads() * parts), states_of(block));
+    write_part(block, i % (code.heads() * parts), states_of(block), scratch.work(team.index()));
   }
   team.barrier();
   return {};

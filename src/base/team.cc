@@ -4,9 +4,10 @@
 #include <thread>
 
 namespace kvspan {
-namespace {
 
-inline void pause_briefly() noexcept {
+// Waits are microseconds when every member has a core; where cores are fewer, let the others run.
+void Team::wait(int& spins) noexcept {
+  if (++spins >= 4096) return std::this_thread::yield();
 #if defined(__aarch64__)
   asm volatile("isb" ::: "memory");
 #elif defined(__x86_64__)
@@ -14,25 +15,29 @@ inline void pause_briefly() noexcept {
 #endif
 }
 
-}  // namespace
+bool Team::arrive() noexcept {
+  if (state_->arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) return false;
+  state_->next_item_.store(0, std::memory_order_relaxed);
+  state_->arrived_.store(0, std::memory_order_relaxed);
+  state_->generation_.fetch_add(1, std::memory_order_release);
+  return true;
+}
 
 void Team::barrier() noexcept {
-  const unsigned generation = state_->generation_.load(std::memory_order_relaxed);
-  if (state_->arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-    state_->next_item_.store(0, std::memory_order_relaxed);
-    state_->arrived_.store(0, std::memory_order_relaxed);
-    state_->generation_.fetch_add(1, std::memory_order_release);
-    return;
-  }
-  // Waits are microseconds when every member has a core; where cores are fewer, let the others run.
-  int spins = 0;
-  while (state_->generation_.load(std::memory_order_acquire) == generation) {
-    if (++spins < 4096) {
-      pause_briefly();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  barrier([] { return false; });
+}
+
+bool HelpWanted::help() {
+  if (offer_.load() == nullptr || helped_.exchange(true)) return false;
+  const Offer* const offer = offer_.load();
+  if (offer != nullptr) offer->work(offer->context, offer->place);
+  helped_.store(false);
+  return offer != nullptr;
+}
+
+void HelpWanted::close() noexcept {
+  offer_.store(nullptr);
+  for (int spins = 0; helped_.load();) Team::wait(spins);
 }
 
 }  // namespace kvspan

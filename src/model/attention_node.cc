@@ -47,7 +47,7 @@ Status step(const SequenceRows& rows, int layer, const AttentionRun& run, ggml_t
 void step_alone(const AttentionLayer& node, ggml_tensor* dst, int ith, int nth) {
   const AttentionRun& run = *node.run;
   LoneThread& self = *run.alone[static_cast<std::size_t>(ith)];
-  Team team(self.team, 0, 1);
+  Team team(self.team, 0, 1, &self.help);
   for (std::size_t i = 0; i < run.whole; ++i) {
     if (taker(i, nth) != ith) continue;
     Status status = step(run.sequences[i], node.layer, run, dst, *self.scratch, team);
@@ -65,7 +65,14 @@ void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   Team team(run.team, ith, nth);
-  if (run.whole > 0) step_alone(node, dst, ith, nth);
+  if (run.whole > 0) {
+    step_alone(node, dst, ith, nth);
+    team.barrier([&] {
+      bool helped = false;
+      for (const auto& thread : run.alone) helped |= thread->help.help();
+      return helped;
+    });
+  }
   std::optional<Error> error;
   for (std::size_t i = run.whole; i < run.sequences.size(); ++i) {
     // A step returns the same status on every thread, so all leave together.
@@ -74,7 +81,7 @@ void compute(ggml_tensor* dst, int ith, int nth, void* userdata) {
     error = std::move(status).error();
     break;
   }
-  team.barrier();
+  if (run.whole < run.sequences.size()) team.barrier();
   if (!team.leader()) return;
   if (error) run.error = std::move(error);
   for (const auto& thread : run.alone) {

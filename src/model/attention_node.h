@@ -22,6 +22,7 @@ namespace kvspan {
 struct LoneThread {
   std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> scratch = make_attention_scratch();
   TeamState team;
+  HelpWanted help;  // of threads that have attended to theirs
   std::optional<Error> error;
 };
 

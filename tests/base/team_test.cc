@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -50,6 +51,44 @@ TEST_P(TeamOf, AJobMayEndWithoutABarrier) {
     });
     EXPECT_EQ(sum, 45);
   }
+}
+
+// One thread offers items, the others help until it has no more.
+TEST_P(TeamOf, HelpersWorkAtTheirPlaceOneAtATimeAndEveryItemIsTakenOnce) {
+  ThreadPool pool(GetParam());
+  constexpr int kItems = 64, kCalls = 300;
+  std::vector<std::atomic<int>> taken(kItems * kCalls);
+  std::atomic<int> inside[2] = {}, wrong{0}, helped{0};
+  HelpWanted help;
+  TeamState alone;
+  pool.run([&](Team& team) {
+    if (!team.leader()) {
+      return team.barrier([&] {
+        const bool did = help.help();
+        helped += did;
+        return did;
+      });
+    }
+    Team one(alone, 0, 1, &help);
+    EXPECT_EQ(one.places(), 2);
+    for (int call = 0; call < kCalls; ++call) {
+      one.with_help([&](int place) {
+        wrong += inside[place]++ != 0;
+        for (int i; (i = one.take()) < kItems;) taken[call * kItems + i]++;
+        inside[place]--;
+      });
+      wrong += inside[0] + inside[1] != 0;  // nobody is left when it returns
+      one.barrier();
+    }
+    // Where there are others, one of them helps sooner or later.
+    for (bool waits = team.size() > 1; waits && helped == 0; one.barrier()) {
+      one.with_help([&](int) { std::this_thread::yield(); });
+    }
+    team.barrier();
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(helped > 0, GetParam() > 1);
+  for (const auto& count : taken) EXPECT_EQ(count, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, TeamOf, ::testing::Values(1, 2, 3, 7));
