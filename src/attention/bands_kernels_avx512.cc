@@ -20,7 +20,7 @@ namespace kvspan {
 namespace {
 
 constexpr int kDotRows = 18;  // sums; beside them codes and their sum
-constexpr int kMeanRows = 9;  // x 2 sums
+constexpr int kMeanRows = 5;  // x 4 sums
 constexpr int kTogether = 3;  // tiles of a matrix, for few rows
 constexpr int kFewRows = 5;   // x 3 sums
 constexpr int kChunk = 64;    // quads of queries that are raised at once
@@ -115,7 +115,7 @@ void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
         const std::int8_t* const tile = codes;
         const std::ptrdiff_t stride = queries.stride, from_stride = mean_stride,
                              to_stride = score_stride;
-        const std::int8_t* const rounded = queries.rounded + first * stride;
+        const std::int8_t* rounded = queries.rounded + first * stride;
         const float* scales = queries.scales + first * kBandScales;
         const float* const offsets = queries.offsets + first;
         __m512 total[R];
@@ -123,8 +123,9 @@ void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
                         __attribute__((always_inline)) { total[r] = _mm512_set1_ps(offsets[r]); });
         for (const BandsCode::ScaleRun& run : runs) {
           __m512i sum[R][1];
-          const std::ptrdiff_t quad = run.first_quad;
-          dots<R, 1>(tile + 64 * quad, 0, run.quads, rounded + 4 * quad, stride, sum);
+          dots<R, 1>(tile + std::ptrdiff_t{64} * run.first_quad, 0, run.quads, rounded, stride,
+                     sum);
+          rounded += query_bytes(run);
           unrolled<R>([&]<int r>() __attribute__((always_inline)) {
             const __m512 scale = _mm512_set1_ps(scales[r * kBandScales]);
             total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);
@@ -270,39 +271,59 @@ void fold(const AnchoredMeans& means, std::int32_t head, const float* u, float* 
   _mm_storeu_ps(to + 2 * static_cast<std::ptrdiff_t>(pairs), _mm_set1_ps(constant));
 }
 
-// 16 positions after the middle and 16 before it at a time, or the last 8.
+// 16 K positions after the middle and as many before it at a time, `there` of the last sixteen.
+template <int R, int K>
+[[gnu::always_inline]] inline void mean_blocks(const AnchoredMeans& means, const float* sums,
+                                               std::ptrdiff_t k, __mmask16 there, float* to,
+                                               std::ptrdiff_t stride) noexcept {
+  const std::ptrdiff_t half = means.half(), pairs = means.pairs(), row = means.sums();
+  __m512 even[R][K], odd[R][K];
+  unrolled<R * K>([&]<int i>() __attribute__((always_inline)) {
+    even[i / K][i % K] = _mm512_set1_ps(sums[i / K * row + 2 * pairs]);
+    odd[i / K][i % K] = _mm512_setzero_ps();
+  });
+  const float* turn = means.turns() + k;
+  for (std::ptrdiff_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
+    __m512 c[K], s[K];
+    unrolled<K>([&]<int i>() __attribute__((always_inline)) {
+      const __mmask16 all = i + 1 < K ? __mmask16{0xffff} : there;
+      c[i] = _mm512_maskz_loadu_ps(all, turn + 16 * i);
+      s[i] = _mm512_maskz_loadu_ps(all, turn + half + 16 * i);
+    });
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      const __m512 a = _mm512_set1_ps(sums[r * row + j]);
+      const __m512 b = _mm512_set1_ps(sums[r * row + pairs + j]);
+      unrolled<K>([&]<int i>() __attribute__((always_inline)) {
+        even[r][i] = _mm512_fmadd_ps(c[i], a, even[r][i]);
+        odd[r][i] = _mm512_fmadd_ps(s[i], b, odd[r][i]);
+      });
+    });
+  }
+  const __m512i back = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  unrolled<R * K>([&]<int i>() __attribute__((always_inline)) {
+    const __m512 e = even[i / K][i % K], o = odd[i / K][i % K];
+    float* const middle = to + i / K * stride + half;
+    const std::ptrdiff_t from = k + 16 * (i % K);
+    const __m512 before = _mm512_permutexvar_ps(back, _mm512_sub_ps(e, o));
+    if (i % K + 1 < K || there == 0xffff) {
+      _mm512_storeu_ps(middle + from, _mm512_add_ps(e, o));
+      _mm512_storeu_ps(middle - from - 16, before);
+    } else {
+      _mm256_storeu_ps(middle + from, _mm512_castps512_ps256(_mm512_add_ps(e, o)));
+      _mm256_storeu_ps(middle - from - 8, _mm512_extractf32x8_ps(before, 1));
+    }
+  });
+}
+
+// Positions lie in eights.
 template <int R>
 void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
                std::ptrdiff_t stride) noexcept {
-  const std::ptrdiff_t half = means.half(), pairs = means.pairs(), row = means.sums();
-  for (std::ptrdiff_t k = 0; k < half; k += 16) {
-    const bool whole = half - k >= 16;
-    const __mmask16 there = whole ? 0xffff : 0xff;
-    __m512 even[R], odd[R];
-    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      even[r] = _mm512_set1_ps(sums[r * row + 2 * pairs]);
-      odd[r] = _mm512_setzero_ps();
-    });
-    const float* turn = means.turns() + k;
-    for (std::ptrdiff_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
-      const __m512 c = _mm512_maskz_loadu_ps(there, turn);
-      const __m512 s = _mm512_maskz_loadu_ps(there, turn + half);
-      unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-        even[r] = _mm512_fmadd_ps(c, _mm512_set1_ps(sums[r * row + j]), even[r]);
-        odd[r] = _mm512_fmadd_ps(s, _mm512_set1_ps(sums[r * row + pairs + j]), odd[r]);
-      });
-    }
-    const __m512i back = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      float* const middle = to + r * stride + half;
-      _mm512_mask_storeu_ps(middle + k, there, _mm512_add_ps(even[r], odd[r]));
-      const __m512 before = _mm512_permutexvar_ps(back, _mm512_sub_ps(even[r], odd[r]));
-      if (whole) {
-        _mm512_storeu_ps(middle - k - 16, before);
-      } else {
-        _mm256_storeu_ps(middle - k - 8, _mm512_extractf32x8_ps(before, 1));
-      }
-    });
+  const std::ptrdiff_t half = means.half();
+  std::ptrdiff_t k = 0;
+  for (; half - k >= 32; k += 32) mean_blocks<R, 2>(means, sums, k, 0xffff, to, stride);
+  for (; k < half; k += 16) {
+    mean_blocks<R, 1>(means, sums, k, half - k >= 16 ? 0xffff : 0xff, to, stride);
   }
 }
 
