@@ -18,9 +18,14 @@ inline constexpr std::int32_t kBandScales = 8;
 // Tiles that are summed together at most: 256 products of weights and codes stay below 2^22.
 inline constexpr std::int32_t kBandTiles = 16;
 
+// Bytes of a rounded query for a run: its places, then zeros up to whole 64.
+constexpr std::int32_t query_bytes(const BandsCode::ScaleRun& run) noexcept {
+  return (run.quads + 15) / 16 * 64;
+}
+
 // Queries in coefficient space times the steps, rounded to 8 bits.
 struct BandsQueries {
-  const std::int8_t* rounded = nullptr;  // [rows][stride]
+  const std::int8_t* rounded = nullptr;  // [rows][stride], query_bytes() of each run in turn
   std::int32_t stride = 0;
   const float* scales = nullptr;  // [rows][kBandScales]
   const float* offsets =

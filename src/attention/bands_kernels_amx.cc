@@ -24,7 +24,7 @@ constexpr std::int32_t kTogether = 4;  // tiles of codes that are scored at once
 constexpr std::int32_t kBlocks = 2;    // blocks of rows that are summed at once
 constexpr std::int32_t kGroups = kBandTiles / 4;  // of 64 tokens
 
-constexpr std::int32_t kMostQuads = 256;  // of queries
+constexpr std::int32_t kMostQuads = 256;  // of vectors that are padded
 
 // Registers 0 to 3 hold sums, then come rows of queries or weights, then three with codes: loading
 // one does not wait for the product with another.
@@ -113,32 +113,11 @@ void dots_of(std::int32_t tiles, const std::int8_t* codes, std::ptrdiff_t tile_b
   if (tiles == 1) dots<1>(codes, tile_bytes, sixteens, queries, stride, to);
 }
 
-// The queries of a block of rows, run after run, each with zeros up to whole sixteens.
-struct RunQueries {
-  alignas(64) std::int8_t rows[kMost][4 * kMostQuads + 64 * kBandScales];
-
-  RunQueries(std::span<const BandsCode::ScaleRun> runs, const std::int8_t* queries,
-             std::ptrdiff_t stride, std::int32_t count) noexcept {
-    for (std::int32_t r = 0; r < count; ++r, queries += stride) {
-      std::int8_t* to = rows[r];
-      for (const BandsCode::ScaleRun& run : runs) {
-        const std::int32_t bytes = 64 * sixteens(run);
-        std::memset(to + bytes - 64, 0, 64);
-        std::memcpy(to, queries + 4 * run.first_quad, static_cast<std::size_t>(4 * run.quads));
-        to += bytes;
-      }
-    }
-  }
-  static std::int32_t sixteens(const BandsCode::ScaleRun& run) noexcept {
-    return (run.quads + kMost - 1) / kMost;
-  }
-};
-
 void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, const float* means,
            std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
   const std::int32_t block = session.rows, quads = runs.back().first_quad + runs.back().quads;
-  if (block == 0 || quads > kMostQuads || queries.rows < block) {
+  if (block == 0 || queries.rows < block) {
     return detail::kBandsAttentionAvx512.score(codes, tiles, runs, queries, gains, means,
                                                mean_stride, scores, score_stride);
   }
@@ -147,16 +126,13 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
   for (std::int32_t from = 0; from < queries.rows; from += block) {
     // The last block is whole, too, and meets some rows again.
     const std::int32_t first = std::min(from, queries.rows - block);
-    const RunQueries asked(runs, queries.rounded + std::ptrdiff_t{first} * queries.stride,
-                           queries.stride, block);
     for (std::int32_t i = 0; i < tiles; i += kTogether) {
       const std::int32_t n = std::min(kTogether, tiles - i);
-      const std::int8_t* rows = asked.rows[0];
+      const std::int8_t* asked = queries.rounded + std::ptrdiff_t{first} * queries.stride;
       for (std::size_t w = 0; w < runs.size(); ++w) {
-        const std::int32_t sixteens = RunQueries::sixteens(runs[w]);
-        dots_of(n, codes + i * tile_bytes + 64 * runs[w].first_quad, tile_bytes, sixteens, rows,
-                sizeof(asked.rows[0]), sums[w][0]);
-        rows += 64 * sixteens;
+        dots_of(n, codes + i * tile_bytes + 64 * runs[w].first_quad, tile_bytes,
+                query_bytes(runs[w]) / 64, asked, queries.stride, sums[w][0]);
+        asked += query_bytes(runs[w]);
       }
       for (std::int32_t r = 0; r < block; ++r) {
         const std::ptrdiff_t row = first + r;

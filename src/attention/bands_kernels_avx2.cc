@@ -59,8 +59,9 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
   for (std::size_t w = 0; w < runs.size(); ++w) {
     __m256i sum[R][2];
-    dots<R>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads,
-            rounded + 4 * runs[w].first_quad, queries.stride, sum);
+    dots<R>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads, rounded,
+            queries.stride, sum);
+    rounded += query_bytes(runs[w]);
     for (int r = 0; r < R; ++r) {
       const __m256 scale = _mm256_set1_ps(scales[r * kBandScales + static_cast<int>(w)]);
       for (int i = 0; i < 2; ++i) {

@@ -46,8 +46,9 @@ template <int... kSizes, class Use>
     std::fill_n(total, 16, queries.offsets[r]);
     for (std::size_t w = 0; w < runs.size(); ++w) {
       std::int32_t sums[16];
-      dots_plain(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads,
-                 query + 4 * runs[w].first_quad, sums);
+      dots_plain(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads, query,
+                 sums);
+      query += query_bytes(runs[w]);
       const float scale = queries.scales[static_cast<std::ptrdiff_t>(r) * kBandScales +
                                          static_cast<std::ptrdiff_t>(w)];
       for (int t = 0; t < 16; ++t) total[t] += scale * static_cast<float>(sums[t]);

@@ -95,9 +95,10 @@ alignas(16) constexpr std::int32_t kZeroStart[4] = {};
 // of the registers to spare.
 template <int R>
 [[gnu::noinline]] void score_rows(const std::int8_t* codes, const BandsCode::ScaleRun& run,
-                                  const BandsQueries& queries, std::int32_t first, std::int32_t w,
-                                  const float* gains, const float* mean, std::ptrdiff_t mean_stride,
-                                  float* to, std::ptrdiff_t stride) noexcept {
+                                  const BandsQueries& queries, const std::int8_t* rounded,
+                                  std::int32_t first, std::int32_t w, const float* gains,
+                                  const float* mean, std::ptrdiff_t mean_stride, float* to,
+                                  std::ptrdiff_t stride) noexcept {
   const bool small = run.small;
   int32x4_t sum[R][4];
   unrolled<4 * R>([&]<int k>() __attribute__((always_inline)) {
@@ -105,7 +106,7 @@ template <int R>
   });
   const std::ptrdiff_t query_stride = queries.stride;
   add_dots<R>(codes + static_cast<std::ptrdiff_t>(run.first_quad) * 64, run.quads,
-              queries.rounded + first * query_stride + 4 * run.first_quad, query_stride, sum);
+              rounded + first * query_stride, query_stride, sum);
   const float* const scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales + w;
   const float* const offsets = queries.offsets + first;
   float32x4_t gain[4];
@@ -137,12 +138,14 @@ void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
     float* const to = scores + static_cast<std::ptrdiff_t>(first) * score_stride;
     const float* mean = means + static_cast<std::ptrdiff_t>(first) * mean_stride;
     std::ptrdiff_t stride = mean_stride;
+    const std::int8_t* rounded = queries.rounded;
     for (std::size_t w = 0; w < runs.size(); ++w) {
       const auto some = [&]<int R>() {
-        score_rows<R>(codes, runs[w], queries, first, static_cast<std::int32_t>(w), gains, mean,
-                      stride, to, score_stride);
+        score_rows<R>(codes, runs[w], queries, rounded, first, static_cast<std::int32_t>(w), gains,
+                      mean, stride, to, score_stride);
       };
       n == 5 ? some.template operator()<5>() : detail::with_rows(n, some);
+      rounded += query_bytes(runs[w]);
       mean = to;
       stride = score_stride;
     }

@@ -37,6 +37,12 @@ void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
   for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = table[codes[t]];
 }
 
+std::int32_t query_stride(const BandsCode& code) {
+  std::int32_t bytes = 0;
+  for (const BandsCode::ScaleRun& run : code.scale_runs()) bytes += query_bytes(run);
+  return bytes;
+}
+
 }  // namespace
 
 struct BandsRunner::Places {
@@ -70,6 +76,7 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       bands_(bands_attention_kernels(cpu_level())),
       dim_(padded_dim(key_code_.key_dim())),
       key_stride_(16 * key_code_.place_tiles()),
+      query_stride_(query_stride(key_code_)),
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
       light_(keys.has_residuals() ? 0.0f : kLightShare),
@@ -119,7 +126,7 @@ void BandsRunner::place(Places& places) {
   }
   state_ = places.floats(bands_state_floats(rows, value_code_));
   turned_codes_ = places.codes(batch_rows * dim);
-  rounded_ = places.codes(batch_rows * stride);
+  rounded_ = places.codes(batch_rows * static_cast<std::size_t>(query_stride_));
   weights_ = places.codes(rows * kRunTokens);
   const std::size_t tokens = kRunTokens;
   constexpr std::size_t kReadAfter = 960;  // see BandsAttentionKernels::score
@@ -226,11 +233,14 @@ void BandsRunner::move_queries(std::int32_t count) {
         const float unit = turned_scales_[at + i];
         float sum = 0.0f;
         float* scale = scales_ + row * kBandScales;
+        const float* from_row = moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_;
+        std::int8_t* to = rounded_ + row * query_stride_;
         for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
-          const std::ptrdiff_t place = 4 * run.first_quad;
-          *scale++ = bands_.round(moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_ + place,
-                                  4 * run.quads, rounded_ + row * key_stride_ + place, &sum) *
-                     unit / 127.0f;
+          std::int8_t* const end = to + query_bytes(run);
+          *scale++ =
+              bands_.round(from_row + 4 * run.first_quad, 4 * run.quads, to, &sum) * unit / 127.0f;
+          std::fill(to + 4 * run.quads, end, std::int8_t{0});
+          to = end;
         }
         offsets_[row] = 0.5f * unit * sum;
       }
@@ -248,8 +258,8 @@ void BandsRunner::use_anchor(std::int32_t anchor) {
     move_to_anchors(anchor, batch_anchors_);
   }
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index()) * rows_;
-  asked_ = {rounded_ + row * key_stride_, key_stride_, scales_ + row * kBandScales, offsets_ + row,
-            rows_};
+  asked_ = {rounded_ + row * query_stride_, query_stride_, scales_ + row * kBandScales,
+            offsets_ + row, rows_};
   asked_anchor_ = anchor;
   if (block == 0) return copy_means();
   const AnchoredMeans& means = key_code_.anchored_means();

@@ -80,7 +80,7 @@ class BandsRunner {
   const BandsCode& value_code_;
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
-  std::int32_t dim_, key_stride_, value_places_, mean_stride_;
+  std::int32_t dim_, key_stride_, query_stride_, value_places_, mean_stride_;
   // Share of a row's weights so far below which those of a run count as that of mean values.
   float light_;
   std::int32_t batch_;                                 // anchors moved to at once

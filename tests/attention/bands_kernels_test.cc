@@ -67,21 +67,39 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
           }
         }
       };
-      const BandsQueries asked{queries.data(), quads * 4, scales.data(), offsets.data(), rows};
+      // Rows of queries as kernels take them, each run with zeros after it.
+      const auto by_runs = [&](const std::vector<BandsCode::ScaleRun>& some) {
+        std::vector<std::int8_t> all;
+        for (std::size_t r = 0; r < n; ++r) {
+          for (const BandsCode::ScaleRun& run : some) {
+            const auto from = queries.begin() + std::ptrdiff_t(r * places) + 4 * run.first_quad;
+            all.insert(all.end(), from, from + 4 * run.quads);
+            all.resize(all.size() + std::size_t(query_bytes(run) - 4 * run.quads));
+          }
+        }
+        return all;
+      };
+      const auto asked_of = [&](const std::vector<std::int8_t>& all) {
+        return BandsQueries{all.data(), std::int32_t(all.size() / n), scales.data(), offsets.data(),
+                            rows};
+      };
       using Kernels = const BandsAttentionKernels&;
       for (const auto* some : {&runs, &one}) {
+        const std::vector<std::int8_t> all = by_runs(*some);
         for (const std::int32_t tiles : {1, 3, 4}) {
           const std::int32_t stride = 16 * tiles + 4;
           same(std::vector<float>(n * std::size_t(stride), 3.0f), [&](Kernels kernels, float* to) {
-            kernels.score(codes.data(), tiles, *some, asked, factors.data(), offsets.data(), 0, to,
-                          stride);
+            kernels.score(codes.data(), tiles, *some, asked_of(all), factors.data(), offsets.data(),
+                          0, to, stride);
           });
         }
       }
       std::vector<std::int8_t> small = codes;
       for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
+      const std::vector<std::int8_t> in_one = by_runs(one);
       same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
-        kernels.score(small.data(), 1, small_one, asked, factors.data(), offsets.data(), 0, to, 20);
+        kernels.score(small.data(), 1, small_one, asked_of(in_one), factors.data(), offsets.data(),
+                      0, to, 20);
       });
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
         for (const std::int32_t tiles : {3, 8}) {
