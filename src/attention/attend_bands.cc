@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "attention/bands_cut.h"
 #include "attention/bands_runner.h"
@@ -126,12 +127,15 @@ void write_numbers(const BandsCode& code, const BandsCut& cut, std::int32_t bloc
 
 }  // namespace
 
-void BandsScratch::prepare(int threads, std::size_t work_floats, std::size_t partial_floats) {
+void BandsScratch::prepare(int threads, std::size_t work_floats, std::size_t partial_floats,
+                           const Rope& rope) {
   stride_ = (work_floats + 15) / 16 * 16;
   const std::size_t work = stride_ * static_cast<std::size_t>(threads) * sizeof(float);
   if (work_.bytes() < work) work_ = Buffer(work, MemoryKind::kFullRank, nullptr);
   const std::size_t partial = partial_floats * sizeof(float);
   if (partials_.bytes() < partial) partials_ = Buffer(partial, MemoryKind::kFullRank, nullptr);
+  if (std::cmp_less(turns_.size(), threads)) turns_.resize(static_cast<std::size_t>(threads));
+  for (AnchorTurns& turns : turns_) turns.use(rope);
 }
 
 float* BandsScratch::lse(std::size_t count) {
@@ -151,7 +155,8 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
     try {
       scratch.prepare(team.places(),
                       eights_floats(values.code()) + BandsRunner::work_floats(keys, values, cut),
-                      cut.chunks > 1 ? state_floats * static_cast<std::size_t>(cut.items()) : 0);
+                      cut.chunks > 1 ? state_floats * static_cast<std::size_t>(cut.items()) : 0,
+                      keys.code().rope());
       scratch.ready = true;
     } catch (const std::bad_alloc&) {
       scratch.ready = false;
@@ -176,7 +181,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   team.with_help([&](int place) {
     float* const eights = scratch.work(place);
     BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
-                       eights + eights_floats(code));
+                       eights + eights_floats(code), scratch.turns(place));
     for (int i; (i = team.take()) < cut.items();) {
       const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
       float* state = cut.chunks > 1

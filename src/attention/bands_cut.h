@@ -13,9 +13,6 @@
 
 namespace kvspan {
 
-// Tiles that one softmax step covers, and whose weights are rounded with one scale.
-inline constexpr std::int32_t kBandsRunTiles = 8;
-
 // Items are blocks of query rows times chunks of tiles.
 struct BandsCut {
   static constexpr std::int32_t kRowBlock = 36;      // query rows that meet a tile together

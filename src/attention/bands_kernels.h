@@ -12,6 +12,9 @@
 
 namespace kvspan {
 
+// Tiles that one softmax step covers, and whose weights are rounded with one scale.
+inline constexpr std::int32_t kBandsRunTiles = 8;
+
 // Scales of one query at most: one for each run of components.
 inline constexpr std::int32_t kBandScales = 8;
 
@@ -52,6 +55,14 @@ struct BandsWeights {
   }
 };
 
+// What a row of scores becomes.
+struct BandsRow {
+  float sum = 0.0f;      // of weights
+  float largest = 0.0f;  // of weights times gains; 0 where the row is light, which is not rounded
+  float weighed = 0.0f;  // sum of weights times gains
+  bool light = false;
+};
+
 struct BandsAttentionKernels {
   // Tokens t of tiles that follow each other: scores[r * score_stride + t] = gains[t] * (offset[r]
   // + sum over runs of scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes`
@@ -83,6 +94,11 @@ struct BandsAttentionKernels {
   // to[i] = 127 x[i] / m to the nearest whole number, m the largest |x[i]|, which it returns; 0
   // where m is. Adds the sum of x to *sum. count is a multiple of 4.
   float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
+  // AttentionKernels::soften_row and then round_weights at once, of 16 kBandsRunTiles scores at
+  // most; a row whose *max stays and whose weights sum to less than `light` is not rounded. Scores
+  // stay. Null where the two are as fast.
+  BandsRow (*soften)(const float* scores, const float* gains, std::int32_t count, float light,
+                     float* max, std::int8_t* to, std::int32_t stride) noexcept = nullptr;
   // See BandsProducts; null where there is nothing to do.
   void (*begin)(std::int32_t rows) noexcept = nullptr;
   void (*end)() noexcept = nullptr;

@@ -302,6 +302,6 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 }  // namespace
 
 const BandsAttentionKernels detail::kBandsAttentionAmx{score,   nullptr, nullptr, weigh, project,
-                                                       nullptr, nullptr, begin,   end};
+                                                       nullptr, nullptr, nullptr, begin, end};
 
 }  // namespace kvspan

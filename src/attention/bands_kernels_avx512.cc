@@ -14,6 +14,8 @@
 #include "attention/bands_kernels.h"
 #include "attention/bands_kernels_body.h"
 #include "attention/bands_parts_avx512.h"
+#include "attention/softmax_simd.h"
+#include "attention/vector_avx512.h"
 #include "base/unrolled.h"
 
 namespace kvspan {
@@ -357,6 +359,45 @@ float round_weights(float* x, const float* factors, std::int32_t count, std::int
   return largest;
 }
 
+// A run's scores stay in registers from the first look to the rounding.
+BandsRow soften(const float* scores, const float* gains, std::int32_t count, float light,
+                float* max, std::int8_t* to, std::int32_t stride) noexcept {
+  constexpr int kVectors = kBandsRunTiles;
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const std::int32_t n = count / 16;
+  __m512 w[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    w[i] = i < n ? _mm512_loadu_ps(scores + 16 * i) : _mm512_set1_ps(kNothing);
+  }
+  // Over all of x, two by two.
+  const auto over = [](const __m512(&x)[kVectors], auto two) __attribute__((always_inline)) {
+    return two(two(two(x[0], x[1]), two(x[2], x[3])), two(two(x[4], x[5]), two(x[6], x[7])));
+  };
+  static_assert(kVectors == 8);
+  const auto larger = [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); };
+  const auto plus = [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); };
+  const float before = *max;
+  *max = std::max(before, _mm512_reduce_max_ps(over(w, larger)));
+  const __m512 base = _mm512_set1_ps(*max == kNothing ? 0.0f : *max);
+  for (int i = 0; i < kVectors; ++i) {
+    w[i] = detail::weight_simd<detail::Avx512>(_mm512_sub_ps(w[i], base));
+  }
+  BandsRow row;
+  row.sum = _mm512_reduce_add_ps(over(w, plus));
+  row.light = *max == before && row.sum < light;
+  if (row.light) return row;
+  for (int i = 0; i < kVectors; ++i) {
+    if (i < n) w[i] = _mm512_mul_ps(w[i], _mm512_loadu_ps(gains + 16 * i));
+  }
+  row.weighed = _mm512_reduce_add_ps(over(w, plus));
+  row.largest = _mm512_reduce_max_ps(over(w, larger));
+  const __m512 factor = _mm512_set1_ps(detail::to_bytes(row.largest));
+  for (int i = 0; i < kVectors; ++i, to += stride) {
+    if (i < n) _mm_storeu_si128(reinterpret_cast<__m128i*>(to), rounded(w[i], factor));
+  }
+  return row;
+}
+
 float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
   // Three of each: one alone would wait for itself.
   __m512 most[3] = {}, total[3] = {};
@@ -398,6 +439,6 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 }  // namespace
 
 const BandsAttentionKernels detail::kBandsAttentionAvx512{
-    detail::score_tiles<score_tile>, fold, means, weigh, project, round_weights, round};
+    detail::score_tiles<score_tile>, fold, means, weigh, project, round_weights, round, soften};
 
 }  // namespace kvspan

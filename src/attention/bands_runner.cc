@@ -63,7 +63,7 @@ struct BandsRunner::Places {
 
 BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
                          const Queries& queries, const BandsCut& cut,
-                         const TensorView<float, 2>* others, float* work)
+                         const TensorView<float, 2>* others, float* work, AnchorTurns& turns)
     : layer_(layer),
       keys_(keys),
       values_(values),
@@ -80,7 +80,8 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
       light_(keys.has_residuals() ? 0.0f : kLightShare),
-      batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))) {
+      batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))),
+      turns_(turns) {
   Places places{work};
   place(places);
 }
@@ -89,7 +90,8 @@ std::size_t BandsRunner::work_floats(const BandsStore& keys, const BandsStore& v
                                      const BandsCut& cut) {
   const LayerShape none;
   const Queries nobody;
-  BandsRunner runner(none, keys, values, nobody, cut, nullptr, nullptr);
+  AnchorTurns no_turns;
+  BandsRunner runner(none, keys, values, nobody, cut, nullptr, nullptr, no_turns);
   Places places{nullptr};
   runner.place(places);
   return places.used;
@@ -114,10 +116,9 @@ void BandsRunner::place(Places& places) {
   weight_scales_ = places.floats(rows);
   key_gains_ = places.floats(kRunTokens);
   value_gains_ = &keys_ == &values_ ? key_gains_ : places.floats(kRunTokens);
-  for (float** table : {&cosines_, &sines_, &step_cosines_, &step_sines_}) {
-    *table = places.floats(dim / 2);
-  }
   if (key_code_.before_rope()) {
+    cosines_ = places.floats(dim / 2);
+    sines_ = places.floats(dim / 2);
     rebuilt_ =
         places.floats(static_cast<std::size_t>(key_code_.heads() * kRunTokens * row_stride()));
     coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.row_stride()));
@@ -182,15 +183,10 @@ void BandsRunner::load_queries() {
 // as often as a chunk has anchors, each off by one rounding.
 void BandsRunner::turn_queries(std::int32_t anchor) {
   const Rope& rope = key_code_.rope();
-  const bool first = anchor_ < 0;
-  if (first) {
-    rope_turn(rope, -anchor, rope.magnitude, cosines_, sines_);
-    if (!steps_) rope_turn(rope, -key_code_.anchor_block(), 1.0f, step_cosines_, step_sines_);
-    steps_ = true;
-  }
+  const AnchorTurns::Turn turn =
+      anchor_ < 0 ? turns_.of(-anchor, rope.magnitude) : turns_.of(-key_code_.anchor_block(), 1.0f);
   for (std::int32_t r = 0; r < rows_; ++r) {
-    apply_turn(rope, first ? cosines_ : step_cosines_, first ? sines_ : step_sines_,
-               turned_ + static_cast<std::ptrdiff_t>(r) * dim_);
+    apply_turn(rope, turn.cosines, turn.sines, turned_ + static_cast<std::ptrdiff_t>(r) * dim_);
   }
   anchor_ = anchor;
 }
@@ -369,6 +365,23 @@ void BandsRunner::score_rebuilt(std::int32_t tokens) {
   }
 }
 
+// Those before `from` weigh nothing.
+BandsRow BandsRunner::soften_row(float* scores, std::int32_t from, std::int32_t tokens, float light,
+                                 float* max, std::int8_t* to) const {
+  if (bands_.soften != nullptr) {
+    std::fill_n(scores, from, -std::numeric_limits<float>::infinity());
+    return bands_.soften(scores, value_gains_, tokens, light, max, to, rows_ * kTile);
+  }
+  const float before = *max;
+  BandsRow row;
+  row.sum = kernels_.soften_row(scores + from, tokens - from, max);
+  row.light = *max == before && row.sum < light;
+  if (row.light) return row;
+  std::fill_n(scores, from, 0.0f);
+  row.largest = bands_.round_weights(scores, value_gains_, tokens, to, rows_ * kTile, &row.weighed);
+  return row;
+}
+
 // Scores to weights times gains, rounded, weights_ [tiles][rows][16], of the rows that are worth
 // summing; sums and maxima on the way.
 BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
@@ -393,20 +406,18 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
       s[escaped[i]] = -std::numeric_limits<float>::infinity();
     }
     const float old = max_[r];
-    const float more = kernels_.soften_row(s + from, tokens - from, &max_[r]);
+    const BandsRow row = soften_row(s, from, tokens, light_ * (others_sum_[r] + sum_[r]), &max_[r],
+                                    weights_ + used * kTile);
     float kept = 1.0f;
     if (old != max_[r]) {
       kept = std::exp2(old - max_[r]);
       for (float* const sum : {sum_, half_, others_sum_}) sum[r] *= kept;
       all_kept = false;
     }
-    const bool light = old == max_[r] && more < light_ * (others_sum_[r] + sum_[r]);
-    sum_[r] += more;
-    if (light) continue;
-    std::fill_n(s, from, 0.0f);
-    weight_scales_[used] = bands_.round_weights(s, value_gains_, tokens, weights_ + used * kTile,
-                                                rows_ * kTile, &half_[r]) /
-                           127.0f;
+    sum_[r] += row.sum;
+    if (row.light) continue;
+    half_[r] += row.weighed;
+    weight_scales_[used] = row.largest / 127.0f;
     kept_[used] = kept;
     summed_[used++] = out_ + static_cast<std::ptrdiff_t>(r) * value_places_;
   }

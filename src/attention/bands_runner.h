@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/anchor_turns.h"
 #include "attention/bands_cut.h"
 #include "attention/bands_kernels.h"
 #include "attention/kernels.h"
@@ -13,12 +14,12 @@ namespace kvspan {
 
 class BandsRunner {
  public:
-  // Works in `work`, of work_floats().
+  // Works in `work`, of work_floats(), with turns of the key code's rope.
   // others: log-sum-exps, natural, [positions, query heads], of what the rows make of tokens that
   // are not these; null where there are none.
   BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
               const Queries& queries, const BandsCut& cut, const TensorView<float, 2>* others,
-              float* work);
+              float* work, AnchorTurns& turns);
   static std::size_t work_floats(const BandsStore& keys, const BandsStore& values,
                                  const BandsCut& cut);
 
@@ -69,6 +70,8 @@ class BandsRunner {
   void score_rebuilt(std::int32_t tokens);
   void copy_means();
   BandsWeights soften(std::int32_t tile, std::int32_t n);
+  BandsRow soften_row(float* scores, std::int32_t from, std::int32_t tokens, float light,
+                      float* max, std::int8_t* to) const;
 
   const LayerShape& layer_;
   const BandsStore& keys_;
@@ -98,9 +101,9 @@ class BandsRunner {
   // Of keys before RoPE: B_k in f32, widened once for all tiles, [heads * dim][padded places].
   float *rebuilt_ = nullptr, *coefficients_ = nullptr, *key_rows_ = nullptr;
   bool widened_ = false;
-  float *cosines_, *sines_, *step_cosines_, *step_sines_;  // of anchors
-  bool steps_ = false;  // step_cosines_ and step_sines_ are known
-  float* others_sum_;   // sums of the others' weights, in the unit of sum_
+  AnchorTurns& turns_;
+  float *cosines_ = nullptr, *sines_ = nullptr;  // of rebuilt keys
+  float* others_sum_;                            // sums of the others' weights, in the unit of sum_
   float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
   std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;
 };

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "attention/anchor_turns.h"
 #include "base/memory.h"
 
 namespace kvspan {
@@ -16,17 +18,24 @@ class BandsScratch {
   // Room for `count` log-sum-exps of the other tokens; by one thread. Throws std::bad_alloc.
   float* lse(std::size_t count);
 
-  void prepare(int threads, std::size_t work_floats, std::size_t partial_floats);
+  // For calls that turn queries by `rope`; by one thread. Throws std::bad_alloc.
+  void prepare(int threads, std::size_t work_floats, std::size_t partial_floats, const Rope& rope);
   float* work(int thread) noexcept {
     return work_.as<float>() + static_cast<std::size_t>(thread) * stride_;
   }
+  AnchorTurns& turns(int thread) noexcept { return turns_[static_cast<std::size_t>(thread)]; }
   float* partials() noexcept { return partials_.as<float>(); }
-  std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes() + lse_.bytes(); }
+  std::size_t bytes() const noexcept {
+    std::size_t turns = 0;
+    for (const AnchorTurns& some : turns_) turns += some.bytes();
+    return work_.bytes() + partials_.bytes() + lse_.bytes() + turns;
+  }
   bool ready = false;
 
  private:
   Buffer work_, partials_, lse_;
   std::size_t stride_ = 0;
+  std::vector<AnchorTurns> turns_;  // [threads]
 };
 
 }  // namespace kvspan

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "attention/bands_cut.h"
+#include "attention/bands_kernels.h"
 #include "attention/certificate_bands.h"
 #include "attention/certificate_seen.h"
 #include "attention/integer_rows.h"

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <vector>
 
+#include "attention/kernels.h"
 #include "base/random.h"
 #include "cache/anchored_means.h"
 
@@ -173,6 +175,45 @@ TEST(BandsKernels, KernelsOfEveryLevelRoundToTheNearest) {
         }
       }
       nearest(x, to, most);
+    }
+  }
+}
+
+// At once as in two steps: the softmax of a row, then its weights times gains rounded.
+TEST(BandsKernels, ScoresBecomeWeightsAtOnceAsInTwoSteps) {
+  Random random(27);
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  for (const CpuLevel level : available_cpu_levels()) {
+    const BandsAttentionKernels& kernels = bands_attention_kernels(level);
+    if (kernels.soften == nullptr) continue;
+    for (int trial = 0; trial < 400; ++trial) {
+      const std::int32_t tiles = 1 + std::int32_t(random.below(kBandsRunTiles)), count = 16 * tiles;
+      std::vector<float> scores(std::size_t(count) + 16), gains(std::size_t(count), 1.0f);
+      for (float& s : scores) s = random.below(9) == 0 ? kNothing : 20.0f * float(random.normal());
+      if (trial % 40 == 0) std::fill(scores.begin(), scores.end(), kNothing);
+      for (float& g : gains) g = float(std::exp2(random.normal()));
+      const float before = trial % 3 == 0 ? kNothing : 40.0f * float(random.normal());
+      const float light = trial % 2 == 0 ? 0.0f : 0.01f;
+
+      float max = before, weighed = 0.0f;
+      std::vector<float> weights = scores;
+      const float sum = attention_kernels(level).soften_row(weights.data(), count, &max);
+      std::vector<std::int8_t> expected(std::size_t(48 * tiles), 77), to = expected;
+      const bool skipped = max == before && sum < light;
+      float largest = 0.0f;
+      if (!skipped) {
+        largest = kernels.round_weights(weights.data(), gains.data(), count, expected.data(), 48,
+                                        &weighed);
+      }
+      float at_once = before;
+      const BandsRow row =
+          kernels.soften(scores.data(), gains.data(), count, light, &at_once, to.data(), 48);
+      EXPECT_EQ(at_once, max);
+      EXPECT_EQ(row.light, skipped);
+      EXPECT_NEAR(row.sum, sum, 1e-5 * sum);
+      EXPECT_NEAR(row.weighed, weighed, 1e-5 * weighed);
+      EXPECT_EQ(row.largest, largest);
+      EXPECT_EQ(to, expected);
     }
   }
 }
