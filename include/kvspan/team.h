@@ -80,7 +80,8 @@ class Team {
   }
 
   // work(place), which takes items, by every member, and by a helper where there is one. Returns
-  // when the caller's and the helper's are done. Only teams of one member can be helped.
+  // when the caller's and the helper's are done. Only teams of one member can be helped; work does
+  // not throw.
   template <class Work>
   void with_help(const Work& work) {
     if (help_ == nullptr) return work(index_);
