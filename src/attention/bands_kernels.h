@@ -71,29 +71,31 @@ struct BandsAttentionKernels {
   void (*score)(const std::int8_t* codes, std::int32_t tiles,
                 std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
                 const float* gains, const float* means, std::int32_t mean_stride, float* scores,
-                std::int32_t score_stride) noexcept;
+                std::int32_t score_stride) noexcept = nullptr;
   // AnchoredMeans::fold; `to` may be written up to the sums() that there are.
-  void (*fold)(const AnchoredMeans& means, std::int32_t head, const float* u, float* to) noexcept;
+  void (*fold)(const AnchoredMeans& means, std::int32_t head, const float* u,
+               float* to) noexcept = nullptr;
   // cache/anchored_means.h: to[r * stride ..] becomes what row r makes of the mean at the 2 half()
   // positions of a block; rows of sums lie sums() apart.
   void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
-                std::int32_t stride) noexcept;
+                std::int32_t stride) noexcept = nullptr;
   // out[r][4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i and t < 16 of
   // codes[i][q][t][k] * rounded[i][r][t]; tiles, at most kBandTiles, lie quads * 64 apart.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const BandsWeights& weights) noexcept;
+                const BandsWeights& weights) noexcept = nullptr;
   // to[r * to_stride + 16 i + p] = factors[16 i + p] * sum over q, k of matrix[i][q][p][k] *
   // vectors[r * stride + 4 q + k], i < tiles.
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
                   const float* factors, const std::int8_t* vectors, std::int32_t stride,
-                  std::int32_t rows, float* to, std::int32_t to_stride) noexcept;
+                  std::int32_t rows, float* to, std::int32_t to_stride) noexcept = nullptr;
   // x[i] *= factors[i], neither below 0, then rounded as below, tiles of 16 `stride` bytes apart.
   // Adds the sum of x to *sum; returns the largest. count is a multiple of 16.
   float (*round_weights)(float* x, const float* factors, std::int32_t count, std::int8_t* to,
-                         std::int32_t stride, float* sum) noexcept;
+                         std::int32_t stride, float* sum) noexcept = nullptr;
   // to[i] = 127 x[i] / m to the nearest whole number, m the largest |x[i]|, which it returns; 0
   // where m is. Adds the sum of x to *sum. count is a multiple of 4.
-  float (*round)(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept;
+  float (*round)(const float* x, std::int32_t count, std::int8_t* to,
+                 float* sum) noexcept = nullptr;
   // AttentionKernels::soften_row and then round_weights at once, of 16 kBandsRunTiles scores at
   // most; a row whose *max stays and whose weights sum to less than `light` is not rounded. Scores
   // stay. Null where the two are as fast.

@@ -301,7 +301,7 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionAmx{score,   nullptr, nullptr, weigh, project,
-                                                       nullptr, nullptr, nullptr, begin, end};
+const BandsAttentionKernels detail::kBandsAttentionAmx{
+    .score = score, .weigh = weigh, .project = project, .begin = begin, .end = end};
 
 }  // namespace kvspan

@@ -21,8 +21,10 @@ namespace fs = std::filesystem;
 // ones stay: their process may run where it cannot be seen from here.
 void remove_abandoned(const fs::path& prefix) {
   const std::string start = prefix.filename().string();
+  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : ".";
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(prefix.parent_path(), ignored)) {
+  for (fs::directory_iterator at(folder, ignored), none; at != none; at.increment(ignored)) {
+    const fs::directory_entry& entry = *at;
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(start)) continue;
     pid_t process = 0;
@@ -41,7 +43,7 @@ Result<TemporaryModel> TemporaryModel::float_copy_of(const std::string& path,
                                                      FloatWeights weights) {
   const char* const name = weights == FloatWeights::kF32 ? "f32" : "f16";
   const std::string prefix = fmt::format("{}.{}.", path, name);
-  remove_abandoned(fs::absolute(prefix));
+  remove_abandoned(prefix);
   TemporaryModel copy(fmt::format("{}{}", prefix, getpid()));
   KVSPAN_CHECK_OK(write_float_model(path, weights, copy.path_));
   return copy;
