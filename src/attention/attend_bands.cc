@@ -16,8 +16,8 @@ namespace kvspan {
 namespace {
 
 // Of partial results, whole row blocks or not.
-std::size_t state_stride(const BandsCut& cut, const BandsCode& values) {
-  return bands_state_floats(static_cast<std::size_t>(cut.row_positions * cut.query_heads), values);
+std::size_t state_floats(const BandsCut& cut, const BandsCode& values) {
+  return BandsStateLayout(cut.row_positions * cut.query_heads, values).floats;
 }
 
 struct Output {
@@ -45,19 +45,17 @@ Shares merge_lse(float added_lse, float* lse) {
 void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, std::int32_t r,
                float* states, const Output& out) {
   const std::int32_t rows = cut.rows_of(block);
-  const std::size_t state_floats = state_stride(cut, code);
+  const std::size_t floats = state_floats(cut, code);
+  const BandsStateLayout layout(rows, code);
+  const std::size_t at = layout.coefficients + static_cast<std::size_t>(r) * layout.stride;
   const auto places = static_cast<std::size_t>(code.places());
-  const auto coefficients = [&](std::int32_t chunk) {
-    return states + static_cast<std::size_t>(chunk) * state_floats + 3 * rows +
-           static_cast<std::size_t>(r) * places;
-  };
-  float* const c = coefficients(0);
+  float* const c = states + at;
   SoftmaxState whole{states[r], states[rows + r]};
   float half = states[2 * rows + r];
   for (std::int32_t k = 1; k < cut.chunks; ++k) {
-    const float* state = states + static_cast<std::size_t>(k) * state_floats;
+    const float* state = states + static_cast<std::size_t>(k) * floats;
     const MergeFactors f = merge_into(whole, {state[r], state[rows + r]});
-    const float* o = coefficients(k);
+    const float* o = state + at;
     half = half * f.kept + state[2 * rows + r] * f.added;
     for (std::size_t i = 0; i < places; ++i) c[i] = c[i] * f.kept + o[i] * f.added;
   }
@@ -80,38 +78,24 @@ void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, s
 // Merged rows that meet rows of B together, and numbers of a value that are written at once.
 constexpr std::int32_t kRows = 4, kNumbers = 16;
 
-// Of `eights`: room for rows of coefficients, of which kernels take whole eights.
-std::size_t eights_floats(const BandsCode& code) {
-  return static_cast<std::size_t>(kRows * code.row_stride());
-}
-
-// `count` rows of coefficients, zeros up to whole eights: themselves, or their copies in `eights`.
-const float* in_eights(const BandsCode& code, const float* c, std::int32_t count, float* eights) {
-  const std::int32_t places = code.places(), stride = code.row_stride();
-  if (places == stride) return c;
-  for (std::int32_t r = 0; r < count; ++r, c += places) {
-    std::fill(std::copy_n(c, places, eights + r * stride), eights + (r + 1) * stride, 0.0f);
-  }
-  return eights;
-}
-
 // Numbers [first, last), at most kNumbers, of the merged rows of one head of a block: these rows of
 // B stay in the first-level cache for all of them.
 void write_numbers(const BandsCode& code, const BandsCut& cut, std::int32_t block,
                    std::int32_t head, std::int32_t first, std::int32_t last, const float* state,
-                   float* eights, const Output& out) {
+                   const Output& out) {
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   const std::int32_t rows = cut.rows_of(block), end = (head + 1) * (rows / code.heads());
   const BandsCode::Rows values = code.value_rows(head);
   const RowsView all{reinterpret_cast<const std::byte*>(values.numbers), code.row_stride(),
                      Element::kF16};
   const float* mean = code.value_mean(head);
+  const BandsStateLayout layout(rows, code);
   float sums[kRows * kNumbers];
   for (std::int32_t from = end - rows / code.heads(); from < end; from += kRows) {
     const std::int32_t count = std::min(kRows, end - from);
-    const float* c = state + 3 * rows + static_cast<std::ptrdiff_t>(from) * code.places();
-    kernels.score_rows(in_eights(code, c, count, eights), count, code.row_stride(), all.from(first),
-                       last - first, nullptr, sums, kNumbers);
+    const float* c = state + layout.coefficients + static_cast<std::size_t>(from) * layout.stride;
+    kernels.score_rows(c, count, code.row_stride(), all.from(first), last - first, nullptr, sums,
+                       kNumbers);
     for (std::int32_t i = 0; i < count; ++i) {
       const float kept = state[from + i], added = state[rows + from + i];
       const BandsCut::Row row = cut.row(block, from + i);
@@ -150,12 +134,11 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
                     const TensorView<float, 2>& lse, bool adds, BandsScratch& scratch, Team& team) {
   const Output output{out, lse, adds};
   const BandsCut cut(queries, keys);
-  const std::size_t state_floats = state_stride(cut, values.code());
+  const std::size_t floats = state_floats(cut, values.code());
   if (team.leader()) {
     try {
-      scratch.prepare(team.places(),
-                      eights_floats(values.code()) + BandsRunner::work_floats(keys, values, cut),
-                      cut.chunks > 1 ? state_floats * static_cast<std::size_t>(cut.items()) : 0,
+      scratch.prepare(team.places(), BandsRunner::work_floats(keys, values, cut),
+                      cut.chunks > 1 ? floats * static_cast<std::size_t>(cut.items()) : 0,
                       keys.code().rope());
       scratch.ready = true;
     } catch (const std::bad_alloc&) {
@@ -169,30 +152,27 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   const BandsCode& code = values.code();
   const auto states_of = [&](std::int32_t block) {
     return scratch.partials() +
-           static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * state_floats;
+           static_cast<std::size_t>(block) * static_cast<std::size_t>(cut.chunks) * floats;
   };
   const std::int32_t parts = (code.value_dim() + kNumbers - 1) / kNumbers;
-  const auto write_part = [&](std::int32_t block, std::int32_t i, const float* state,
-                              float* eights) {
+  const auto write_part = [&](std::int32_t block, std::int32_t i, const float* state) {
     const std::int32_t first = i % parts * kNumbers;
     write_numbers(code, cut, block, i / parts, first, std::min(first + kNumbers, code.value_dim()),
-                  state, eights, output);
+                  state, output);
   };
   team.with_help([&](int place) {
-    float* const eights = scratch.work(place);
     BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
-                       eights + eights_floats(code), scratch.turns(place));
+                       scratch.work(place), scratch.turns(place));
     for (int i; (i = team.take()) < cut.items();) {
       const std::int32_t block = i / cut.chunks, chunk = i % cut.chunks;
-      float* state = cut.chunks > 1
-                         ? states_of(block) + static_cast<std::size_t>(chunk) * state_floats
-                         : runner.state();
+      float* state = cut.chunks > 1 ? states_of(block) + static_cast<std::size_t>(chunk) * floats
+                                    : runner.state();
       runner.run(block, chunk, state);
       if (cut.chunks > 1) continue;
       for (std::int32_t r = 0; r < cut.rows_of(block); ++r) {
         merge_row(code, cut, block, r, state, output);
       }
-      for (std::int32_t p = 0; p < code.heads() * parts; ++p) write_part(block, p, state, eights);
+      for (std::int32_t p = 0; p < code.heads() * parts; ++p) write_part(block, p, state);
     }
   });
   team.barrier();
@@ -205,7 +185,7 @@ Status attend_bands(const LayerShape& layer, const BandsStore& keys, const Bands
   team.barrier();
   for (int i; (i = team.take()) < cut.row_blocks * code.heads() * parts;) {
     const std::int32_t block = i / (code.heads() * parts);
-    write_part(block, i % (code.heads() * parts), states_of(block), scratch.work(team.index()));
+    write_part(block, i % (code.heads() * parts), states_of(block));
   }
   team.barrier();
   return {};

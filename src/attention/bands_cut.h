@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "attention/bands_scratch.h"
+#include "base/memory.h"
 #include "cache/bands_store.h"
 #include "kvspan/cache.h"
 
@@ -59,10 +60,20 @@ struct BandsCut {
   std::int32_t items() const { return row_blocks * chunks; }
 };
 
-// Floats of the partial result of `rows` query rows: max, sum, sum of weights times gains, then the
-// weighted codes.
-inline std::size_t bands_state_floats(std::size_t rows, const BandsCode& values) {
-  return rows * (3 + static_cast<std::size_t>(values.places()));
-}
+// Where the partial result of query rows has what: maxima, sums and sums of weights times gains of
+// all rows, then, from a whole cache line on, weighted codes of each, zeros after the last place.
+struct BandsStateLayout {
+  std::size_t coefficients, stride, floats;
+
+  BandsStateLayout(std::int32_t rows, const BandsCode& values)
+      : coefficients(in_lines(3 * static_cast<std::size_t>(rows))),
+        stride(static_cast<std::size_t>(values.row_stride())),
+        floats(in_lines(coefficients + static_cast<std::size_t>(rows) * stride)) {}
+
+  static std::size_t in_lines(std::size_t floats) {
+    constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
+    return (floats + kLine - 1) / kLine * kLine;
+  }
+};
 
 }  // namespace kvspan

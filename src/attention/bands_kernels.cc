@@ -13,15 +13,22 @@ static BandsAttentionKernels with_tiles() noexcept {
   all.score = tiles.score;
   all.weigh = tiles.weigh;
   all.project = tiles.project;
+  all.score_part = tiles.score_part;
+  all.score_end = tiles.score_end;
   all.begin = tiles.begin;
   all.end = tiles.end;
   return all;
 }
 #endif
 
-const BandsAttentionKernels detail::kBandsAttentionRef{
-    score_tiles<score_plain>, fold_plain, means_plain, weigh_plain, project_plain,
-    round_weights_plain,      round_plain};
+const BandsAttentionKernels detail::kBandsAttentionRef{8,
+                                                       score_tiles<score_plain>,
+                                                       fold_plain,
+                                                       means_plain,
+                                                       weigh_plain,
+                                                       project_plain,
+                                                       round_weights_plain,
+                                                       round_plain};
 
 const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)

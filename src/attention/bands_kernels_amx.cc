@@ -19,16 +19,14 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int32_t kMost = 16;     // rows of a tile, and quads that one product covers
-constexpr std::int32_t kTogether = 4;  // tiles of codes that are scored at once
-constexpr std::int32_t kBlocks = 2;    // blocks of rows that are summed at once
-constexpr std::int32_t kGroups = kBandTiles / 4;  // of 64 tokens
+constexpr std::int32_t kMost = kBandsPartRows;  // rows of a tile, and quads that a product covers
+constexpr std::int32_t kTogether = 4;           // tiles of codes that are scored at once
+constexpr std::int32_t kBlocks = 2;             // blocks of rows that are summed at once
+constexpr std::int32_t kGroups = kBandsRunTokens / 64;
 
-constexpr std::int32_t kMostQuads = 256;  // of vectors that are padded
-
-// Registers 0 to 3 hold sums, then come rows of queries or weights, then three with codes: loading
-// one does not wait for the product with another.
-constexpr int kRows = 4, kCodes = 5, kCodeTiles = 3;
+// Registers 0 to 3 hold sums, then come two with rows of queries or weights, then two with codes:
+// loading one does not wait for the product with the other.
+constexpr int kRows = 4, kCodes = 6, kCodeTiles = 2;
 
 struct alignas(64) Shapes {
   std::uint8_t palette = 1, start_row = 0;
@@ -153,48 +151,66 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
   }
 }
 
-// Rows of vectors, fewer than a block among them, as blocks of rows with zeros after them.
+void score_part(const std::int8_t* codes, const std::int8_t* queries, std::int32_t stride,
+                bool first, std::int32_t* sums) noexcept {
+  if (first) clear<0>();
+  load<kRows>(queries, stride);
+  load<kCodes>(codes, 64);
+  add_product<0, kRows, kCodes>();
+  if (sums != nullptr) store<0>(sums, 64);
+}
+
+void score_end(const std::int32_t* sums, std::size_t runs, const BandsQueries& queries,
+               const BandsScores& to) noexcept {
+  const __m512 gain = _mm512_loadu_ps(to.gains);
+  for (std::ptrdiff_t row = 0; row < queries.rows; ++row) {
+    const float* const scales = queries.scales + row * kBandScales;
+    __m512 total = _mm512_set1_ps(queries.offsets[row]);
+    for (std::size_t w = 0; w < runs; ++w) {
+      const __m512i sum = _mm512_loadu_si512(sums + 16 * (kMost * static_cast<int>(w) + row));
+      total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scales[w]), total);
+    }
+    const __m512 mean = _mm512_loadu_ps(to.means + row * to.mean_stride);
+    _mm512_storeu_ps(to.scores + row * to.score_stride, _mm512_fmadd_ps(gain, total, mean));
+  }
+}
+
+// Numbers leave for memory while the products of the tiles after them are made. The last block of
+// rows is whole, too: what comes of rows that are not there is left.
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
              const float* factors, const std::int8_t* vectors, std::int32_t stride,
              std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
   const std::int32_t block = session.rows;
-  if (block == 0 || quads % kMost != 0 || quads > kMostQuads) {
+  if (block == 0 || quads % kMost != 0) {
     return detail::kBandsAttentionAvx512.project(matrix, tiles, quads, factors, vectors, stride,
                                                  rows, to, to_stride);
   }
-  alignas(64) std::int8_t padded[kMost][4 * kMostQuads];
-  alignas(64) std::int32_t sums[kMost][16 * kTogether];
+  alignas(64) std::int32_t sums[2][kMost][16 * kTogether];
   const std::ptrdiff_t tile_bytes = std::ptrdiff_t{64} * quads;
   for (std::int32_t first = 0; first < rows; first += block) {
-    const std::int32_t n = std::min(block, rows - first);
-    const std::int8_t* from = vectors + std::ptrdiff_t{first} * stride;
-    std::ptrdiff_t from_stride = stride;
-    if (n < block) {
-      from_stride = sizeof(padded[0]);
-      std::memset(padded, 0, sizeof(padded[0]) * static_cast<std::size_t>(block));
-      for (std::int32_t r = 0; r < n; ++r) {
-        std::memcpy(padded[r], from + std::ptrdiff_t{r} * stride,
-                    static_cast<std::size_t>(4 * quads));
-      }
-      from = padded[0];
-    }
+    const auto multiply = [&](std::int32_t i) {
+      dots_of(std::min(kTogether, tiles - i), matrix + i * tile_bytes, tile_bytes, quads / kMost,
+              vectors + std::ptrdiff_t{first} * stride, stride, sums[i / kTogether % 2][0]);
+    };
+    multiply(0);
     for (std::int32_t i = 0; i < tiles; i += kTogether) {
-      const std::int32_t some = std::min(kTogether, tiles - i);
-      dots_of(some, matrix + i * tile_bytes, tile_bytes, quads / kMost, from, from_stride, sums[0]);
-      for (std::int32_t r = 0; r < n; ++r) {
-        float* const row = to + std::ptrdiff_t{first + r} * to_stride + 16 * i;
-        for (std::int32_t k = 0; k < some; ++k) {
-          const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[r] + 16 * k));
-          _mm512_storeu_ps(row + 16 * k,
-                           _mm512_mul_ps(sum, _mm512_loadu_ps(factors + 16 * (i + k))));
+      if (i + kTogether < tiles) multiply(i + kTogether);
+      for (std::int32_t r = 0; r < std::min(block, rows - first); ++r) {
+        float* const row = to + std::ptrdiff_t{first + r} * to_stride;
+        for (std::int32_t k = i; k < std::min(i + kTogether, tiles); ++k) {
+          const std::int32_t* const from = sums[i / kTogether % 2][r] + 16 * (k - i);
+          const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(from));
+          _mm512_storeu_ps(row + 16 * k, _mm512_mul_ps(sum, _mm512_loadu_ps(factors + 16 * k)));
         }
       }
     }
   }
 }
 
-// Weighted sums of at most kBlocks blocks of rows. What was just written is slow to be read by
-// tiles and the other way round, so that each step works on what the one before it has written.
+// Weighted sums of B blocks of rows, four quads at a time. What was just written is slow to be read
+// by tiles and the other way round, so that codes are brought in order for the four after the one
+// whose products are made, and sums are added of the one before.
+template <int B>
 class WeighedBlocks {
  public:
   WeighedBlocks(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
@@ -204,88 +220,58 @@ class WeighedBlocks {
         quads_(quads),
         weights_(weights),
         block_(block),
-        groups_((tiles + 3) / 4),
-        blocks_((weights.rows + block - 1) / block) {
-    for (std::int32_t g = 0; g < groups_; ++g) {
-      std::memset(by_[g], 0, sizeof(by_[g][0]) * static_cast<std::size_t>(blocks_ * block));
-      for (std::int32_t i = 4 * g; i < std::min(4 * g + 4, tiles); ++i) {
-        const std::int8_t* from = weights.rounded + std::ptrdiff_t{16} * i * weights.stride;
-        for (std::int32_t r = 0; r < weights.rows; ++r) {
-          std::memcpy(by_[g][r] + 16 * (i % 4), from + 16 * r, 16);
-        }
-      }
-    }
-  }
+        groups_((tiles + 3) / 4) {}
 
   void run() noexcept {
-    const std::int32_t steps = (quads_ + 4 * kFours - 1) / (4 * kFours);
-    turn(0);
-    for (std::int32_t step = 0; step < steps; ++step) {
-      if (step + 1 < steps) turn(step + 1);
-      if (blocks_ == 1) sum<1>(step);
-      if (blocks_ == 2) sum<2>(step);
-      if (step > 0) add(step - 1);
+    const std::int32_t fours = (quads_ + 3) / 4;
+    for (std::int32_t g = 0; g < groups_; ++g) turn(0, g);
+    for (std::int32_t four = 0; four < fours; ++four) {
+      unrolled<B>([&]<int b>() __attribute__((always_inline)) { clear<b>(); });
+      for (std::int32_t g = 0; g < groups_; ++g) {
+        if (four + 1 < fours) turn(four + 1, g);
+        load<kCodes>(turned_[four % 2][g], 64);
+        unrolled<B>([&]<int b>() __attribute__((always_inline)) {
+          load<kRows + b>(weights_.rounded + b * block_ * kBandsRunTokens + 64 * g,
+                          kBandsRunTokens);
+          add_product<b, kRows + b, kCodes>();
+        });
+      }
+      unrolled<B>([&]<int b>() __attribute__((always_inline)) {
+        store<b>(sums_[four % 2][b * block_], 64);
+      });
+      if (four > 0) add(four - 1);
     }
-    add(steps - 1);
+    add(fours - 1);
   }
 
  private:
-  static constexpr int kFours = 2;  // fours of quads in a step
-
   // Quads of a four.
   std::int32_t there(std::int32_t four) const noexcept { return std::min(4, quads_ - 4 * four); }
 
-  // Codes by tokens. Of tokens that are not there they may be anything: their weight is none.
-  void turn(std::int32_t step) noexcept {
-    for (std::int32_t k = 0; k < kFours && there(kFours * step + k) > 0; ++k) {
-      const std::int32_t four = kFours * step + k;
-      const std::int8_t* from = codes_ + std::ptrdiff_t{256} * four;
-      std::int8_t* to = turned_[step % 2][k][0];
-      for (std::int32_t i = 0; i < tiles_; ++i, from += std::ptrdiff_t{64} * quads_, to += 256) {
-        __m512i c[4];
-        by_tokens(from, there(four), c);
-        unrolled<4>([&]<int j>()
-                        __attribute__((always_inline)) { _mm512_store_si512(to + 64 * j, c[j]); });
-      }
+  // Codes of 64 tokens by tokens. Of those that are not there they may be anything: their weight is
+  // none.
+  [[gnu::always_inline]] void turn(std::int32_t four, std::int32_t group) noexcept {
+    std::int8_t* to = turned_[four % 2][group];
+    for (std::int32_t i = 4 * group; i < std::min(4 * group + 4, tiles_); ++i, to += 256) {
+      __m512i c[4];
+      by_tokens(codes_ + std::ptrdiff_t{64} * (quads_ * i + 4 * four), there(four), c);
+      unrolled<4>([&]<int j>()
+                      __attribute__((always_inline)) { _mm512_store_si512(to + 64 * j, c[j]); });
     }
   }
 
-  // Of a four that is not there, too; nobody reads that.
-  template <int B>
-  [[gnu::always_inline]] void sum(std::int32_t step) noexcept {
-    unrolled<B * kFours>([&]<int k>() __attribute__((always_inline)) { clear<k>(); });
-    for (std::int32_t g = 0; g < groups_; ++g) {
-      unrolled<kFours>([&]<int k>() __attribute__((always_inline)) {
-        load<kCodes + k>(turned_[step % 2][k][g], 64);
-      });
-      unrolled<B>([&]<int b>() __attribute__((always_inline)) {
-        load<kRows>(by_[g][b * block_], 64);
-        unrolled<kFours>([&]<int k>() __attribute__((always_inline)) {
-          add_product<kFours * b + k, kRows, kCodes + k>();
-        });
-      });
-    }
-    unrolled<B * kFours>([&]<int k>() __attribute__((always_inline)) {
-      store<k>(sums_[step % 2][k % kFours][k / kFours * block_], 64);
-    });
-  }
-
-  void add(std::int32_t step) noexcept {
-    for (std::int32_t k = 0; k < kFours && there(kFours * step + k) > 0; ++k) {
-      const std::int32_t four = kFours * step + k;
-      for (std::int32_t r = 0; r < weights_.rows; ++r) {
-        add_sums(weights_, r, 16 * four, there(four), _mm512_load_si512(sums_[step % 2][k][r]));
-      }
+  [[gnu::always_inline]] void add(std::int32_t four) noexcept {
+    for (std::int32_t r = 0; r < weights_.rows; ++r) {
+      add_sums(weights_, r, 16 * four, there(four), _mm512_load_si512(sums_[four % 2][r]));
     }
   }
 
   const std::int8_t* codes_;
   std::int32_t tiles_, quads_;
   const BandsWeights& weights_;
-  std::int32_t block_, groups_, blocks_;
-  alignas(64) std::int8_t by_[kGroups][kBlocks * kMost][64];  // weights of 64 tokens
-  alignas(64) std::int8_t turned_[2][kFours][kGroups][1024];  // [16 fours of tokens][16][4]
-  alignas(64) std::int32_t sums_[2][kFours][kBlocks * kMost][16];
+  std::int32_t block_, groups_;
+  alignas(64) std::int8_t turned_[2][kGroups][1024];  // [16 fours of tokens][16][4]
+  alignas(64) std::int32_t sums_[2][B * kMost][16];
 };
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
@@ -295,13 +281,22 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
   for (std::int32_t r = 0; r < weights.rows; r += kBlocks * block) {
     BandsWeights some = weights.from(r);
     some.rows = std::min(some.rows, kBlocks * block);
-    WeighedBlocks(codes, tiles, quads, some, block).run();
+    if (some.rows <= block) {
+      WeighedBlocks<1>(codes, tiles, quads, some, block).run();
+    } else {
+      WeighedBlocks<2>(codes, tiles, quads, some, block).run();
+    }
   }
 }
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionAmx{
-    .score = score, .weigh = weigh, .project = project, .begin = begin, .end = end};
+const BandsAttentionKernels detail::kBandsAttentionAmx{.score = score,
+                                                       .weigh = weigh,
+                                                       .project = project,
+                                                       .score_part = score_part,
+                                                       .score_end = score_end,
+                                                       .begin = begin,
+                                                       .end = end};
 
 }  // namespace kvspan

@@ -128,7 +128,6 @@ template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const BandsWeights& weights) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  const std::ptrdiff_t weight_stride = static_cast<std::ptrdiff_t>(weights.stride) * 16;
   for (std::int32_t q = 0; q < quads; ++q) {
     __m256i sum[R];
     for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_si256();
@@ -136,7 +135,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const std::int8_t* from = codes + i * tile_stride + static_cast<std::ptrdiff_t>(q) * 64;
       const __m256i c0 = transposed(load(from)), c1 = transposed(load(from + 32));
       for (int r = 0; r < R; ++r) {
-        const std::int8_t* w = weights.rounded + i * weight_stride + 16 * r;
+        const std::int8_t* w = weights.rounded + kBandsRunTokens * r + 16 * i;
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w), c0)));
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w + 8), c1)));
       }
@@ -163,7 +162,7 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 
 // The others are plain loops, compiled for AVX2.
 const BandsAttentionKernels detail::kBandsAttentionAvx2{
-    detail::score_tiles<score_tile>, detail::fold_plain, detail::means_plain, weigh, project,
-    detail::round_weights_plain,     detail::round_plain};
+    8,       detail::score_tiles<score_tile>, detail::fold_plain, detail::means_plain, weigh,
+    project, detail::round_weights_plain,     detail::round_plain};
 
 }  // namespace kvspan

@@ -184,15 +184,14 @@ template <int R>
                                               const BandsWeights& weights,
                                               std::ptrdiff_t place) noexcept {
   const std::int8_t* by = weights.rounded;
-  const std::ptrdiff_t weight_stride = static_cast<std::ptrdiff_t>(weights.stride) * 16;
   __m512i sum[R][1];
   clear(sum);
-  for (std::int32_t i = 0; i < tiles; ++i, codes += tile_stride, by += weight_stride) {
+  for (std::int32_t i = 0; i < tiles; ++i, codes += tile_stride, by += 16) {
     __m512i c[4];
     by_tokens(codes, there, c);
     unrolled<4>([&]<int k>() __attribute__((always_inline)) {
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-        add_dots(sum[r][0], four_everywhere(by + 16 * r + 4 * k), c[k]);
+        add_dots(sum[r][0], four_everywhere(by + kBandsRunTokens * r + 4 * k), c[k]);
       });
     });
   }
@@ -342,7 +341,7 @@ inline __m128i rounded(__m512 x, __m512 factor) noexcept {
 }
 
 float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
-                    std::int32_t stride, float* sum) noexcept {
+                    float* sum) noexcept {
   __m512 most = _mm512_setzero_ps(), total = _mm512_setzero_ps();
   for (std::int32_t i = 0; i < count; i += 16) {
     const __m512 product = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(factors + i));
@@ -353,15 +352,15 @@ float round_weights(float* x, const float* factors, std::int32_t count, std::int
   *sum += _mm512_reduce_add_ps(total);
   const float largest = _mm512_reduce_max_ps(most);
   const __m512 factor = _mm512_set1_ps(detail::to_bytes(largest));
-  for (std::int32_t i = 0; i < count; i += 16, to += stride) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), rounded(_mm512_loadu_ps(x + i), factor));
+  for (std::int32_t i = 0; i < count; i += 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), rounded(_mm512_loadu_ps(x + i), factor));
   }
   return largest;
 }
 
 // A run's scores stay in registers from the first look to the rounding.
 BandsRow soften(const float* scores, const float* gains, std::int32_t count, float light,
-                float* max, std::int8_t* to, std::int32_t stride) noexcept {
+                float* max, std::int8_t* to) noexcept {
   constexpr int kVectors = kBandsRunTiles;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const std::int32_t n = count / 16;
@@ -369,11 +368,12 @@ BandsRow soften(const float* scores, const float* gains, std::int32_t count, flo
   for (int i = 0; i < kVectors; ++i) {
     w[i] = i < n ? _mm512_loadu_ps(scores + 16 * i) : _mm512_set1_ps(kNothing);
   }
-  // Over all of x, two by two.
+  // Over all of x, four at a time.
   const auto over = [](const __m512(&x)[kVectors], auto two) __attribute__((always_inline)) {
-    return two(two(two(x[0], x[1]), two(x[2], x[3])), two(two(x[4], x[5]), two(x[6], x[7])));
+    __m512 four[4] = {x[0], x[1], x[2], x[3]};
+    for (int i = 4; i < kVectors; ++i) four[i % 4] = two(four[i % 4], x[i]);
+    return two(two(four[0], four[1]), two(four[2], four[3]));
   };
-  static_assert(kVectors == 8);
   const auto larger = [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); };
   const auto plus = [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); };
   const float before = *max;
@@ -392,8 +392,8 @@ BandsRow soften(const float* scores, const float* gains, std::int32_t count, flo
   row.weighed = _mm512_reduce_add_ps(over(w, plus));
   row.largest = _mm512_reduce_max_ps(over(w, larger));
   const __m512 factor = _mm512_set1_ps(detail::to_bytes(row.largest));
-  for (int i = 0; i < kVectors; ++i, to += stride) {
-    if (i < n) _mm_storeu_si128(reinterpret_cast<__m128i*>(to), rounded(w[i], factor));
+  for (int i = 0; i < kVectors; ++i) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * i), rounded(w[i], factor));
   }
   return row;
 }
@@ -439,6 +439,6 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 }  // namespace
 
 const BandsAttentionKernels detail::kBandsAttentionAvx512{
-    detail::score_tiles<score_tile>, fold, means, weigh, project, round_weights, round, soften};
+    16, detail::score_tiles<score_tile>, fold, means, weigh, project, round_weights, round, soften};
 
 }  // namespace kvspan

@@ -105,8 +105,7 @@ void score_tiles(const std::int8_t* codes, std::int32_t tiles,
       std::int32_t total[4] = {};
       for (std::int32_t i = 0; i < tiles; ++i) {
         const std::int8_t* from = codes + (static_cast<std::ptrdiff_t>(i) * quads + q) * 64;
-        const std::int8_t* row =
-            weights.rounded + (static_cast<std::ptrdiff_t>(i) * weights.stride + r) * 16;
+        const std::int8_t* row = weights.rounded + r * kBandsRunTokens + 16 * i;
         for (std::int32_t t = 0; t < 16; ++t) {
           for (std::int32_t k = 0; k < 4; ++k) total[k] += from[4 * t + k] * row[t];
         }
@@ -148,8 +147,7 @@ constexpr float kNearest = 12582912.0f;
 }
 
 [[maybe_unused]] float round_weights_plain(float* x, const float* factors, std::int32_t count,
-                                           std::int8_t* to, std::int32_t stride,
-                                           float* sum) noexcept {
+                                           std::int8_t* to, float* sum) noexcept {
   float sums[16] = {}, most[16] = {};
   for (std::int32_t i = 0; i < count; i += 16) {
     for (int k = 0; k < 16; ++k) {
@@ -160,9 +158,7 @@ constexpr float kNearest = 12582912.0f;
   }
   for (const float part : sums) *sum += part;
   const float largest = *std::max_element(most, most + 16), factor = to_bytes(largest);
-  for (std::int32_t i = 0; i < count; i += 16, to += stride) {
-    for (int k = 0; k < 16; ++k) to[k] = nearest_byte(x[i + k] * factor);
-  }
+  for (std::int32_t i = 0; i < count; ++i) to[i] = nearest_byte(x[i] * factor);
   return largest;
 }
 

@@ -244,7 +244,6 @@ template <int R>
 void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const BandsWeights& weights) noexcept {
   const std::ptrdiff_t tile_stride = static_cast<std::ptrdiff_t>(quads) * 64;
-  const std::ptrdiff_t weight_stride = static_cast<std::ptrdiff_t>(weights.stride) * 16;
   const float* const kept = weights.kept;
   float* out[R];
   for (int r = 0; r < R; ++r) out[r] = weights.out[r];
@@ -254,11 +253,11 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
     const std::int8_t* from = codes;
     const std::int8_t* by = weights.rounded;
 #pragma GCC unroll 4
-    for (std::int32_t i = 0; i < tiles; ++i, from += tile_stride, by += weight_stride) {
+    for (std::int32_t i = 0; i < tiles; ++i, from += tile_stride, by += 16) {
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
       int8x16_t w[R];
-      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(by + 16 * r);
+      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(by + kBandsRunTokens * r);
       for (int r = 0; r < R; ++r) add_dot<0>(sum[r], c0, w[r]);
       for (int r = 0; r < R; ++r) add_dot<1>(sum[r], c1, w[r]);
       for (int r = 0; r < R; ++r) add_dot<2>(sum[r], c2, w[r]);
@@ -310,7 +309,7 @@ alignas(16) constexpr float kNearestFour[4] = {detail::kNearest, detail::kNeares
 }
 
 float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
-                    std::int32_t stride, float* sum) noexcept {
+                    float* sum) noexcept {
   float32x4_t most[4], total[4];
   for (int k = 0; k < 4; ++k) most[k] = total[k] = vdupq_n_f32(0.0f);
   for (std::int32_t i = 0; i < count; i += 16) {
@@ -325,7 +324,7 @@ float round_weights(float* x, const float* factors, std::int32_t count, std::int
   *sum += sum_of(total);
   const float largest = largest_of(most);
   const float32x4_t factor = vdupq_n_f32(detail::to_bytes(largest));
-  for (std::int32_t i = 0; i < count; i += 16, to += stride) round_16(x + i, factor, to);
+  for (std::int32_t i = 0; i < count; i += 16) round_16(x + i, factor, to + i);
   return largest;
 }
 
@@ -359,12 +358,8 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{detail::score_tiles<score_tile>,
-                                                        detail::fold_plain,
-                                                        means,
-                                                        weigh,
-                                                        project,
-                                                        round_weights,
-                                                        round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{
+    8,    detail::score_tiles<score_tile>, detail::fold_plain, means, weigh, project, round_weights,
+    round};
 
 }  // namespace kvspan

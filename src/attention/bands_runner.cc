@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "attention/item.h"
+#include "attention/score_steps.h"
 #include "base/memory.h"
 #include "cache/rope.h"
 
@@ -125,13 +126,15 @@ void BandsRunner::place(Places& places) {
     key_rows_ =
         places.floats(static_cast<std::size_t>(key_code_.key_width() * key_code_.row_stride()));
   }
-  state_ = places.floats(bands_state_floats(rows, value_code_));
-  turned_codes_ = places.codes(batch_rows * dim);
+  constexpr std::size_t kReadAfter = 15;  // rows, see BandsAttentionKernels
+  state_ =
+      places.floats(BandsStateLayout(cut_.row_positions * cut_.query_heads, value_code_).floats);
+  turned_codes_ = places.codes((batch_rows + kReadAfter) * dim);
   rounded_ = places.codes(batch_rows * static_cast<std::size_t>(query_stride_));
-  weights_ = places.codes(rows * kRunTokens);
+  weights_ = places.codes((rows + kReadAfter) * kRunTokens);
   const std::size_t tokens = kRunTokens;
-  constexpr std::size_t kReadAfter = 960;  // see BandsAttentionKernels::score
-  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kReadAfter);
+  constexpr std::size_t kBytesAfter = 960;  // that score may read
+  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kBytesAfter);
   value_codes_ = &keys_ == &values_
                      ? key_codes_
                      : places.codes(tokens * static_cast<std::size_t>(value_places_));
@@ -143,17 +146,18 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   max_ = state;
   sum_ = state + rows_;
   half_ = state + 2 * rows_;
-  out_ = state + 3 * rows_;
+  const BandsStateLayout layout(rows_, value_code_);
+  out_ = state + layout.coefficients;
+  std::fill(sum_, state + layout.floats, 0.0f);
   start_from_others();
-  std::fill_n(sum_, 2 * rows_ + static_cast<std::ptrdiff_t>(rows_) * value_places_, 0.0f);
   load_queries();
   const std::int32_t end = cut_.first_tile(chunk + 1);
   last_anchor_ = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
   anchor_ = asked_anchor_ = -1;
   batch_anchor_ = batch_anchors_ = 0;
   const BandsProducts products(bands_, rows_);
-  for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += kRunTiles) {
-    run_tiles(tile, std::min(kRunTiles, end - tile));
+  for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += bands_.run_tiles) {
+    run_tiles(tile, std::min(bands_.run_tiles, end - tile));
   }
 }
 
@@ -275,52 +279,65 @@ void BandsRunner::copy_means() {
 }
 
 void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
-  constexpr std::int32_t kAhead = 2;  // tiles that memory is asked for before they are read
-  const std::int32_t key_places = key_code_.places();
-  const bool rebuilds = key_code_.before_rope(), joint = &keys_ == &values_;
-  for (std::int32_t i = 0; i < n; ++i) {
-    const std::int32_t position = keys_.first_position() + (tile + i) * kTile;
-    std::int8_t* codes = key_codes_ + static_cast<std::ptrdiff_t>(i) * key_places * kTile;
-    float* gains = key_gains_ + i * kTile;
-    keys_.ask_for(tile + i + kAhead);
-    keys_.unpack(tile + i, codes);
-    load_gains(keys_, tile + i, gains);
-    if (rebuilds) {
-      rebuild_keys(i, codes, gains, position);
+  if (key_code_.before_rope()) {
+    for (std::int32_t i = 0; i < n; ++i) {
+      read_tile(tile, i, [] {});
+      rebuild_keys(tile, i);
     }
-    if (joint) continue;
-    values_.ask_for(tile + i + kAhead);
-    values_.unpack(tile + i, value_codes_ + static_cast<std::ptrdiff_t>(i) * value_places_ * kTile);
-    load_gains(values_, tile + i, value_gains_ + i * kTile);
-  }
-  // Not tile by tile: what was just written takes a while to be read by tiles of AMX.
-  if (rebuilds) {
     score_rebuilt(n * kTile);
   } else {
-    score_codes(tile, n);
+    const std::int32_t block = key_code_.anchor_block();
+    for (std::int32_t i = 0, end = 0; i < n; i = end) {
+      const std::int32_t position = position_of_tile(tile + i);
+      end = block > 0 ? std::min(n, i + (block - position % block) / kTile) : n;
+      score_tiles(tile, i, end);
+    }
   }
   const BandsWeights weights = soften(tile, n);
   if (weights.rows > 0) bands_.weigh(value_codes_, n, value_places_ / 4, weights);
 }
 
-// Tiles of one anchor together.
-void BandsRunner::score_codes(std::int32_t tile, std::int32_t n) {
-  const std::int32_t block = key_code_.anchor_block();
-  for (std::int32_t i = 0, end = 0; i < n; i = end) {
-    const std::int32_t position = keys_.first_position() + (tile + i) * kTile;
-    const std::int32_t anchor = key_code_.anchor_of(position);
-    end = block > 0 ? std::min(n, i + (block - position % block) / kTile) : n;
-    if (anchor != asked_anchor_) use_anchor(anchor);
-    bands_.score(key_codes_ + static_cast<std::ptrdiff_t>(i) * key_code_.places() * kTile, end - i,
-                 key_code_.scale_runs(), asked_, key_gains_ + i * kTile,
-                 means_ + (block > 0 ? position % block : 0), mean_stride_, scores_ + i * kTile,
-                 kStride);
-  }
+// Codes and gains of tile `index` of the run; between() is called some times on the way.
+template <class Between>
+void BandsRunner::read_tile(std::int32_t first, std::int32_t index, const Between& between) {
+  constexpr std::int32_t kAhead = 2;  // tiles that memory is asked for before they are read
+  const std::int32_t tile = first + index;
+  keys_.ask_for(tile + kAhead);
+  load_gains(keys_, tile, key_gains_ + index * kTile);
+  keys_.unpack(tile, key_codes(index), between);
+  if (&keys_ == &values_) return;
+  values_.ask_for(tile + kAhead);
+  load_gains(values_, tile, value_gains_ + index * kTile);
+  values_.unpack(tile, value_codes_ + static_cast<std::ptrdiff_t>(index) * value_places_ * kTile,
+                 between);
 }
 
-// Tile `index` of the run: rows R(t)(B_k c^ + mu) of every head, [heads][kRunTokens][row_stride()].
-void BandsRunner::rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
-                               std::int32_t position) {
+// Reads tiles [from, end) of the run, which are of one anchor, and makes their scores.
+void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t end) {
+  const std::int32_t block = key_code_.anchor_block(), position = position_of_tile(tile + from);
+  const std::int32_t anchor = key_code_.anchor_of(position);
+  if (anchor != asked_anchor_) use_anchor(anchor);
+  const BandsScores to{key_gains_ + from * kTile, means_ + (block > 0 ? position % block : 0),
+                       mean_stride_, scores_ + from * kTile, kStride};
+  if (bands_.score_part != nullptr && rows_ <= kBandsPartRows) {
+    ScoreSteps steps(bands_, key_code_.scale_runs(), asked_, to);
+    for (std::int32_t i = from; i < end; ++i) {
+      read_tile(tile, i, [&] { steps.step(); });
+      steps.add(key_codes(i));
+    }
+    return steps.finish();
+  }
+  for (std::int32_t i = from; i < end; ++i) read_tile(tile, i, [] {});
+  bands_.score(key_codes(from), end - from, key_code_.scale_runs(), asked_, to.gains, to.means,
+               to.mean_stride, to.scores, to.score_stride);
+}
+
+// Of tile `index` of the run: rows R(t)(B_k c^ + mu) of every head,
+// [heads][kRunTokens][row_stride()].
+void BandsRunner::rebuild_keys(std::int32_t first_tile, std::int32_t index) {
+  const std::int8_t* const codes = key_codes(index);
+  const float* const gains = key_gains_ + index * kTile;
+  const std::int32_t position = position_of_tile(first_tile + index);
   const Rope& rope = key_code_.rope();
   const std::int32_t places = key_code_.places(), dim = key_code_.key_dim();
   const std::int32_t padded = key_code_.row_stride(), stride = row_stride();
@@ -370,7 +387,7 @@ BandsRow BandsRunner::soften_row(float* scores, std::int32_t from, std::int32_t 
                                  float* max, std::int8_t* to) const {
   if (bands_.soften != nullptr) {
     std::fill_n(scores, from, -std::numeric_limits<float>::infinity());
-    return bands_.soften(scores, value_gains_, tokens, light, max, to, rows_ * kTile);
+    return bands_.soften(scores, value_gains_, tokens, light, max, to);
   }
   const float before = *max;
   BandsRow row;
@@ -378,14 +395,15 @@ BandsRow BandsRunner::soften_row(float* scores, std::int32_t from, std::int32_t 
   row.light = *max == before && row.sum < light;
   if (row.light) return row;
   std::fill_n(scores, from, 0.0f);
-  row.largest = bands_.round_weights(scores, value_gains_, tokens, to, rows_ * kTile, &row.weighed);
+  row.largest = bands_.round_weights(scores, value_gains_, tokens, to, &row.weighed);
+  std::fill(to + tokens, to + kRunTokens, std::int8_t{0});
   return row;
 }
 
-// Scores to weights times gains, rounded, weights_ [tiles][rows][16], of the rows that are worth
-// summing; sums and maxima on the way.
+// Scores to weights times gains, rounded, of the rows that are worth summing; sums and maxima on
+// the way.
 BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
-  const std::int32_t tokens = n * kTile, position = keys_.first_position() + tile * kTile;
+  const std::int32_t tokens = n * kTile, position = position_of_tile(tile);
   std::int32_t escaped[kRunTokens], escapes = 0;
   for (std::int32_t i = 0; i < n; ++i) {
     const std::uint16_t bits = keys_.escaped(tile + i);
@@ -407,7 +425,7 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
     }
     const float old = max_[r];
     const BandsRow row = soften_row(s, from, tokens, light_ * (others_sum_[r] + sum_[r]), &max_[r],
-                                    weights_ + used * kTile);
+                                    weights_ + used * kRunTokens);
     float kept = 1.0f;
     if (old != max_[r]) {
       kept = std::exp2(old - max_[r]);
@@ -419,9 +437,9 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
     half_[r] += row.weighed;
     weight_scales_[used] = row.largest / 127.0f;
     kept_[used] = kept;
-    summed_[used++] = out_ + static_cast<std::ptrdiff_t>(r) * value_places_;
+    summed_[used++] = out_ + static_cast<std::ptrdiff_t>(r) * value_code_.row_stride();
   }
-  return {weights_, rows_, all_kept ? nullptr : kept_, weight_scales_, summed_, used};
+  return {weights_, all_kept ? nullptr : kept_, weight_scales_, summed_, used};
 }
 
 }  // namespace kvspan

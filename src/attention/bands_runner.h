@@ -25,7 +25,7 @@ class BandsRunner {
 
   // Room for one partial result.
   float* state() const { return state_; }
-  // The item's tiles into `state`, of bands_state_floats().
+  // The item's tiles into `state`, laid out by BandsStateLayout.
   void run(std::int32_t block, std::int32_t chunk, float* state);
 
   // Tokens that hardly count beside others count as the mean of values instead of being summed:
@@ -36,12 +36,9 @@ class BandsRunner {
 
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
-  static constexpr std::int32_t kRunTiles = kBandsRunTiles;
-  static constexpr std::int32_t kRunTokens = kRunTiles * kTile;
+  static constexpr std::int32_t kRunTokens = kBandsRunTokens;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
   static constexpr std::int32_t kMovedRows = 16;  // rows that meet the key rows of B together
-  static constexpr std::int32_t kScoredTiles =
-      4;  // that are met while the first-level cache has them
   static constexpr std::int32_t kStride = kRunTokens + kScoreMultiple;  // of rows of scores
 
   // Hands out parts of the working memory, or counts them where there is none.
@@ -57,6 +54,13 @@ class BandsRunner {
   std::int32_t position_of(std::int32_t row) const {
     return queries_.positions[static_cast<std::size_t>(cut_.row(block_, row).position)];
   }
+  std::int32_t position_of_tile(std::int32_t tile) const {
+    return keys_.first_position() + tile * kTile;
+  }
+  // Of a tile of the run.
+  std::int8_t* key_codes(std::int32_t index) const {
+    return key_codes_ + static_cast<std::ptrdiff_t>(index) * key_code_.places() * kTile;
+  }
   void start_from_others();
   void load_queries();
   void turn_queries(std::int32_t anchor);
@@ -64,9 +68,10 @@ class BandsRunner {
   void move_queries(std::int32_t count);
   void use_anchor(std::int32_t anchor);
   void run_tiles(std::int32_t tile, std::int32_t n);
-  void score_codes(std::int32_t tile, std::int32_t n);
-  void rebuild_keys(std::int32_t index, const std::int8_t* codes, const float* gains,
-                    std::int32_t position);
+  template <class Between>
+  void read_tile(std::int32_t first, std::int32_t index, const Between& between);
+  void score_tiles(std::int32_t tile, std::int32_t from, std::int32_t end);
+  void rebuild_keys(std::int32_t first_tile, std::int32_t index);
   void score_rebuilt(std::int32_t tokens);
   void copy_means();
   BandsWeights soften(std::int32_t tile, std::int32_t n);

@@ -65,6 +65,11 @@ class BandsStore {
 
   // Codes of a tile as kernels read them: [quads][16][4].
   void unpack(std::int32_t tile, std::int8_t* codes) const noexcept;
+  // The same; between() is called some times on the way.
+  template <class Between>
+  void unpack(std::int32_t tile, std::int8_t* codes, const Between& between) const noexcept {
+    code_->layout().unpack(packed(tile), codes, between);
+  }
   // Asks memory for a tile that will be unpacked soon; none where there is no such tile.
   void ask_for(std::int32_t tile) const noexcept;
   const std::int8_t* gains(std::int32_t tile) const noexcept {

@@ -89,20 +89,18 @@ void BandsLayout::pack(const std::int8_t* codes, std::size_t tokens, std::size_t
   }
 }
 
-void BandsLayout::unpack(const std::uint8_t* tile, std::int8_t* out) const noexcept {
-  std::array<std::uint8_t, kBandCodes> history{};
-  for (const Run& run : runs_) {
-    std::int8_t* const to = out + run.first * kBandCodes;
-    const std::uint8_t* const from = tile + run.offset;
-    const auto width = static_cast<std::size_t>(run.width);
-    const bool trellis = quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits;
-    if (trellis && kernels_->read[width] != nullptr) {
-      kernels_->read[width](from, run.count, history.data(), to);
-      continue;
-    }
-    kernels_->unpack[width](from, run.count, to);
-    if (trellis) (*trellis_)[width](to, run.count, history.data());
+// history [64]: of the runs before, zeros before the first.
+void BandsLayout::unpack_run(const Run& run, const std::uint8_t* tile, std::uint8_t* history,
+                             std::int8_t* out) const noexcept {
+  std::int8_t* const to = out + run.first * kBandCodes;
+  const std::uint8_t* const from = tile + run.offset;
+  const auto width = static_cast<std::size_t>(run.width);
+  const bool trellis = quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits;
+  if (trellis && kernels_->read[width] != nullptr) {
+    return kernels_->read[width](from, run.count, history, to);
   }
+  kernels_->unpack[width](from, run.count, to);
+  if (trellis) (*trellis_)[width](to, run.count, history);
 }
 
 int BandsLayout::largest(int width) const noexcept {

@@ -81,7 +81,18 @@ class BandsLayout {
   void pack(const std::int8_t* codes, std::size_t tokens, std::size_t stride,
             std::uint8_t* tile) const noexcept;
   // What the codes stand for, v of step (v + 1/2), into out [quads, 16 tokens, 4 components].
-  void unpack(const std::uint8_t* tile, std::int8_t* out) const noexcept;
+  void unpack(const std::uint8_t* tile, std::int8_t* out) const noexcept {
+    unpack(tile, out, [] {});
+  }
+  // The same; between() is called some times on the way.
+  template <class Between>
+  void unpack(const std::uint8_t* tile, std::int8_t* out, const Between& between) const noexcept {
+    alignas(64) std::array<std::uint8_t, kBandCodes> history{};
+    for (const Run& run : runs_) {
+      unpack_run(run, tile, history.data(), out);
+      between();
+    }
+  }
   // The same of one token's codes [4 quads] that have not been packed.
   void values(const std::int8_t* codes, std::int8_t* out) const noexcept;
 
@@ -90,6 +101,9 @@ class BandsLayout {
     std::size_t first, count, offset;
     int width;
   };
+  void unpack_run(const Run& run, const std::uint8_t* tile, std::uint8_t* history,
+                  std::int8_t* out) const noexcept;
+
   BandsQuantizer quantizer_ = BandsQuantizer::kUniform;
   std::size_t components_ = 0;
   std::size_t tile_bytes_ = 0;
