@@ -111,6 +111,19 @@ void dots_of(std::int32_t tiles, const std::int8_t* codes, std::ptrdiff_t tile_b
   if (tiles == 1) dots<1>(codes, tile_bytes, sixteens, queries, stride, to);
 }
 
+// What a row of queries makes of 16 tokens: sums of runs, `stride` apart, to numbers.
+[[gnu::always_inline]] inline __m512 total_of(const std::int32_t* sums, std::ptrdiff_t stride,
+                                              std::size_t runs, const BandsQueries& queries,
+                                              std::ptrdiff_t row) noexcept {
+  const float* const scales = queries.scales + row * kBandScales;
+  __m512 total = _mm512_set1_ps(queries.offsets[row]);
+  for (std::size_t w = 0; w < runs; ++w, sums += stride) {
+    const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums));
+    total = _mm512_fmadd_ps(sum, _mm512_set1_ps(scales[w]), total);
+  }
+  return total;
+}
+
 void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRun> runs,
            const BandsQueries& queries, const float* gains, const float* means,
            std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
@@ -134,15 +147,11 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
       }
       for (std::int32_t r = 0; r < block; ++r) {
         const std::ptrdiff_t row = first + r;
-        const float* const scales = queries.scales + row * kBandScales;
         const float* const mean = means + row * mean_stride + 16 * i;
         float* const to = scores + row * score_stride + 16 * i;
         for (std::int32_t k = 0; k < 16 * n; k += 16) {
-          __m512 total = _mm512_set1_ps(queries.offsets[row]);
-          for (std::size_t w = 0; w < runs.size(); ++w) {
-            const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums[w][r] + k));
-            total = _mm512_fmadd_ps(sum, _mm512_set1_ps(scales[w]), total);
-          }
+          const __m512 total = total_of(sums[0][r] + k, sizeof(sums[0]) / sizeof(sums[0][0][0]),
+                                        runs.size(), queries, row);
           _mm512_storeu_ps(to + k, _mm512_fmadd_ps(_mm512_loadu_ps(gains + 16 * i + k), total,
                                                    _mm512_loadu_ps(mean + k)));
         }
@@ -164,12 +173,7 @@ void score_end(const std::int32_t* sums, std::size_t runs, const BandsQueries& q
                const BandsScores& to) noexcept {
   const __m512 gain = _mm512_loadu_ps(to.gains);
   for (std::ptrdiff_t row = 0; row < queries.rows; ++row) {
-    const float* const scales = queries.scales + row * kBandScales;
-    __m512 total = _mm512_set1_ps(queries.offsets[row]);
-    for (std::size_t w = 0; w < runs; ++w) {
-      const __m512i sum = _mm512_loadu_si512(sums + 16 * (kMost * static_cast<int>(w) + row));
-      total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scales[w]), total);
-    }
+    const __m512 total = total_of(sums + 16 * row, 16 * kMost, runs, queries, row);
     const __m512 mean = _mm512_loadu_ps(to.means + row * to.mean_stride);
     _mm512_storeu_ps(to.scores + row * to.score_stride, _mm512_fmadd_ps(gain, total, mean));
   }

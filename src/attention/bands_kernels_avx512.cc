@@ -246,7 +246,6 @@ void fold(const AnchoredMeans& means, std::int32_t head, const float* u, float* 
     _mm512_mask_storeu_ps(to + j, there, _mm512_fmadd_ps(x, p, _mm512_mul_ps(y, q)));
     _mm512_mask_storeu_ps(to + pairs + j, there, _mm512_fmsub_ps(y, p, _mm512_mul_ps(x, q)));
   }
-  std::int32_t used = rotated;
   if (alone < rotated) {
     // Of each two pairs: A four times, B four times, and again of the second.
     const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 1, 1, 1, 1, 3, 3, 3, 3);
@@ -263,8 +262,8 @@ void fold(const AnchoredMeans& means, std::int32_t head, const float* u, float* 
         _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
     _mm_storeu_ps(to + alone, _mm256_castps256_ps128(both));
     _mm_storeu_ps(to + pairs + alone, _mm256_extractf128_ps(both, 1));
-    used = alone + 4;
   }
+  const std::int32_t used = means.used_terms();
   std::fill(to + used, to + means.terms(), 0.0f);
   std::fill(to + pairs + used, to + pairs + means.terms(), 0.0f);
   float constant = 0.0f;
@@ -284,7 +283,7 @@ template <int R, int K>
     odd[i / K][i % K] = _mm512_setzero_ps();
   });
   const float* turn = means.turns() + k;
-  for (std::ptrdiff_t j = 0; j < means.terms(); ++j, turn += 2 * half) {
+  for (std::ptrdiff_t j = 0; j < means.used_terms(); ++j, turn += 2 * half) {
     __m512 c[K], s[K];
     unrolled<K>([&]<int i>() __attribute__((always_inline)) {
       const __mmask16 all = i + 1 < K ? __mmask16{0xffff} : there;

@@ -117,7 +117,6 @@ void AnchoredMeans::fold(std::int32_t head, const float* u, float* to) const noe
       b[j] = y[j] * mean[j] - u[j] * q[j];
     }
   }
-  std::int32_t used = rotated;
   if (slow_.bytes() > 0) {
     // Two sums of each: one alone would wait for itself.
     float even[kOrders] = {}, more_even[kOrders] = {}, odd[kOrders] = {}, more_odd[kOrders] = {};
@@ -131,8 +130,8 @@ void AnchoredMeans::fold(std::int32_t head, const float* u, float* to) const noe
     for (std::size_t m = 0; m < kOrders; ++m)
       a[alone_ + std::ptrdiff_t(m)] = even[m] + more_even[m];
     for (std::size_t m = 0; m < kOrders; ++m) b[alone_ + std::ptrdiff_t(m)] = odd[m] + more_odd[m];
-    used = alone_ + static_cast<std::int32_t>(kOrders);
   }
+  const std::int32_t used = used_terms();
   std::fill(a + used, a + terms_, 0.0f);
   std::fill(b + used, b + terms_, 0.0f);
   float constant = 0.0f;

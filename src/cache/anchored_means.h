@@ -34,6 +34,10 @@ class AnchoredMeans {
   std::int32_t pairs() const noexcept { return pairs_; }
   // Those that are met alone, and polynomials; a multiple of 4, at most pairs().
   std::int32_t terms() const noexcept { return terms_; }
+  // Those without what pads them.
+  std::int32_t used_terms() const noexcept {
+    return alone_ < rotated_ ? alone_ + static_cast<std::int32_t>(kOrders) : rotated_;
+  }
   // Positions of half a block.
   std::int32_t half() const noexcept { return half_; }
   // [terms][2][half]: cosines, or the even polynomial; sines, or the odd one; 0 beyond the last.
