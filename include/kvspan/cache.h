@@ -172,6 +172,10 @@ std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_sc
 // it a step of a layer needs one number per query and head and one per token where a method watches
 // attention; a selector that reads some tokens (quest, shadowkv) copies of those that it reads, and
 // static:read=reconstruct, to compare with, all rows. These return when the layer settles.
+// The bound leaves out what `bands` works in, which the bytes held count (attention/bands_cut.h):
+// for the former shape some 0.3 MB for each thread, 1.1 MB with rope=pre, and 42 kB for each
+// partial result of at most 36 query rows and 512 tokens or more, of which there are up to 480 at
+// once.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 

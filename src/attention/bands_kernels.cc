@@ -21,14 +21,13 @@ static BandsAttentionKernels with_tiles() noexcept {
 }
 #endif
 
-const BandsAttentionKernels detail::kBandsAttentionRef{8,
-                                                       score_tiles<score_plain>,
-                                                       fold_plain,
-                                                       means_plain,
-                                                       weigh_plain,
-                                                       project_plain,
-                                                       round_weights_plain,
-                                                       round_plain};
+const BandsAttentionKernels detail::kBandsAttentionRef{.score = score_tiles<score_plain>,
+                                                       .fold = fold_plain,
+                                                       .means = means_plain,
+                                                       .weigh = weigh_plain,
+                                                       .project = project_plain,
+                                                       .round_weights = round_weights_plain,
+                                                       .round = round_plain};
 
 const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)

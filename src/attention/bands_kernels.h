@@ -74,7 +74,8 @@ struct BandsRow {
 };
 
 struct BandsAttentionKernels {
-  // Tiles that a softmax step should cover, at most kBandsRunTiles.
+  // Tiles that a softmax step should cover, at most kBandsRunTiles: the more, the fewer sums to
+  // add, and the less of the codes stays in the first-level cache.
   std::int32_t run_tiles = 8;
   // Tokens t of tiles that follow each other: scores[r * score_stride + t] = gains[t] * (offset[r]
   // + sum over runs of scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes`

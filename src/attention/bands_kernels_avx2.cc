@@ -162,7 +162,12 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
 
 // The others are plain loops, compiled for AVX2.
 const BandsAttentionKernels detail::kBandsAttentionAvx2{
-    8,       detail::score_tiles<score_tile>, detail::fold_plain, detail::means_plain, weigh,
-    project, detail::round_weights_plain,     detail::round_plain};
+    .score = detail::score_tiles<score_tile>,
+    .fold = detail::fold_plain,
+    .means = detail::means_plain,
+    .weigh = weigh,
+    .project = project,
+    .round_weights = detail::round_weights_plain,
+    .round = detail::round_plain};
 
 }  // namespace kvspan

@@ -437,7 +437,14 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionAvx512{
-    16, detail::score_tiles<score_tile>, fold, means, weigh, project, round_weights, round, soften};
+const BandsAttentionKernels detail::kBandsAttentionAvx512{.run_tiles = kBandsRunTiles,
+                                                          .score = detail::score_tiles<score_tile>,
+                                                          .fold = fold,
+                                                          .means = means,
+                                                          .weigh = weigh,
+                                                          .project = project,
+                                                          .round_weights = round_weights,
+                                                          .round = round,
+                                                          .soften = soften};
 
 }  // namespace kvspan

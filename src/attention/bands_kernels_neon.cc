@@ -358,8 +358,12 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{
-    8,    detail::score_tiles<score_tile>, detail::fold_plain, means, weigh, project, round_weights,
-    round};
+const BandsAttentionKernels detail::kBandsAttentionNeon{.score = detail::score_tiles<score_tile>,
+                                                        .fold = detail::fold_plain,
+                                                        .means = means,
+                                                        .weigh = weigh,
+                                                        .project = project,
+                                                        .round_weights = round_weights,
+                                                        .round = round};
 
 }  // namespace kvspan
