@@ -113,7 +113,7 @@ void write_numbers(const BandsCode& code, const BandsCut& cut, std::int32_t bloc
 
 void BandsScratch::prepare(int threads, std::size_t work_floats, std::size_t partial_floats,
                            const Rope& rope) {
-  stride_ = (work_floats + 15) / 16 * 16;
+  stride_ = floats_in_lines(work_floats);
   const std::size_t work = stride_ * static_cast<std::size_t>(threads) * sizeof(float);
   if (work_.bytes() < work) work_ = Buffer(work, MemoryKind::kFullRank, nullptr);
   const std::size_t partial = partial_floats * sizeof(float);

@@ -66,14 +66,9 @@ struct BandsStateLayout {
   std::size_t coefficients, stride, floats;
 
   BandsStateLayout(std::int32_t rows, const BandsCode& values)
-      : coefficients(in_lines(3 * static_cast<std::size_t>(rows))),
+      : coefficients(floats_in_lines(3 * static_cast<std::size_t>(rows))),
         stride(static_cast<std::size_t>(values.row_stride())),
-        floats(in_lines(coefficients + static_cast<std::size_t>(rows) * stride)) {}
-
-  static std::size_t in_lines(std::size_t floats) {
-    constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
-    return (floats + kLine - 1) / kLine * kLine;
-  }
+        floats(floats_in_lines(coefficients + static_cast<std::size_t>(rows) * stride)) {}
 };
 
 }  // namespace kvspan

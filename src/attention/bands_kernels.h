@@ -83,8 +83,7 @@ struct BandsAttentionKernels {
   // may be read, whatever they are.
   void (*score)(const std::int8_t* codes, std::int32_t tiles,
                 std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
-                const float* gains, const float* means, std::int32_t mean_stride, float* scores,
-                std::int32_t score_stride) noexcept = nullptr;
+                const BandsScores& to) noexcept = nullptr;
   // AnchoredMeans::fold; `to` may be written up to the sums() that there are.
   void (*fold)(const AnchoredMeans& means, std::int32_t head, const float* u,
                float* to) noexcept = nullptr;

@@ -125,12 +125,10 @@ void dots_of(std::int32_t tiles, const std::int8_t* codes, std::ptrdiff_t tile_b
 }
 
 void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRun> runs,
-           const BandsQueries& queries, const float* gains, const float* means,
-           std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+           const BandsQueries& queries, const BandsScores& all) noexcept {
   const std::int32_t block = session.rows, quads = runs.back().first_quad + runs.back().quads;
   if (block == 0 || queries.rows < block) {
-    return detail::kBandsAttentionAvx512.score(codes, tiles, runs, queries, gains, means,
-                                               mean_stride, scores, score_stride);
+    return detail::kBandsAttentionAvx512.score(codes, tiles, runs, queries, all);
   }
   const std::ptrdiff_t tile_bytes = std::ptrdiff_t{64} * quads;
   alignas(64) std::int32_t sums[kBandScales][kMost][16 * kTogether];
@@ -147,12 +145,12 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
       }
       for (std::int32_t r = 0; r < block; ++r) {
         const std::ptrdiff_t row = first + r;
-        const float* const mean = means + row * mean_stride + 16 * i;
-        float* const to = scores + row * score_stride + 16 * i;
+        const float* const mean = all.means + row * all.mean_stride + 16 * i;
+        float* const to = all.scores + row * all.score_stride + 16 * i;
         for (std::int32_t k = 0; k < 16 * n; k += 16) {
           const __m512 total = total_of(sums[0][r] + k, sizeof(sums[0]) / sizeof(sums[0][0][0]),
                                         runs.size(), queries, row);
-          _mm512_storeu_ps(to + k, _mm512_fmadd_ps(_mm512_loadu_ps(gains + 16 * i + k), total,
+          _mm512_storeu_ps(to + k, _mm512_fmadd_ps(_mm512_loadu_ps(all.gains + 16 * i + k), total,
                                                    _mm512_loadu_ps(mean + k)));
         }
       }

@@ -79,12 +79,11 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
 }
 
 void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, const float* gains, const float* means,
-                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+                const BandsQueries& queries, const BandsScores& all) noexcept {
   detail::in_blocks<3, 1>(queries.rows, [&]<int R>(std::int32_t r) {
-    score_rows<R>(codes, runs, queries, r, gains,
-                  means + static_cast<std::ptrdiff_t>(r) * mean_stride, mean_stride,
-                  scores + static_cast<std::ptrdiff_t>(r) * score_stride, score_stride);
+    score_rows<R>(codes, runs, queries, r, all.gains,
+                  all.means + static_cast<std::ptrdiff_t>(r) * all.mean_stride, all.mean_stride,
+                  all.scores + static_cast<std::ptrdiff_t>(r) * all.score_stride, all.score_stride);
   });
 }
 

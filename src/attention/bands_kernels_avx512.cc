@@ -109,14 +109,13 @@ template <int R, int T>
 }
 
 void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, const float* gains, const float* means,
-                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+                const BandsQueries& queries, const BandsScores& all) noexcept {
   in_even_blocks<kDotRows>(
       queries.rows, [&]<int R>(std::ptrdiff_t first) __attribute__((noinline)) {
         // Copies: bytes that are written could be what is captured.
         const std::int8_t* const tile = codes;
-        const std::ptrdiff_t stride = queries.stride, from_stride = mean_stride,
-                             to_stride = score_stride;
+        const std::ptrdiff_t stride = queries.stride, from_stride = all.mean_stride,
+                             to_stride = all.score_stride;
         const std::int8_t* rounded = queries.rounded + first * stride;
         const float* scales = queries.scales + first * kBandScales;
         const float* const offsets = queries.offsets + first;
@@ -134,9 +133,9 @@ void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
           });
           ++scales;
         }
-        const __m512 gain = _mm512_loadu_ps(gains);
-        const float* const from = means + first * from_stride;
-        float* const to = scores + first * to_stride;
+        const __m512 gain = _mm512_loadu_ps(all.gains);
+        const float* const from = all.means + first * from_stride;
+        float* const to = all.scores + first * to_stride;
         unrolled<R>([&]<int r>() __attribute__((always_inline)) {
           const __m512 mean = _mm512_loadu_ps(from + r * from_stride);
           _mm512_storeu_ps(to + r * to_stride, _mm512_fmadd_ps(gain, total[r], mean));

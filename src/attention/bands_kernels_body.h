@@ -37,9 +37,7 @@ template <int... kSizes, class Use>
 
 [[maybe_unused]] void score_plain(const std::int8_t* codes,
                                   std::span<const BandsCode::ScaleRun> runs,
-                                  const BandsQueries& queries, const float* gains,
-                                  const float* means, std::int32_t mean_stride, float* scores,
-                                  std::int32_t score_stride) noexcept {
+                                  const BandsQueries& queries, const BandsScores& to) noexcept {
   for (std::int32_t r = 0; r < queries.rows; ++r) {
     const std::int8_t* query = queries.rounded + static_cast<std::ptrdiff_t>(r) * queries.stride;
     float total[16];
@@ -53,9 +51,9 @@ template <int... kSizes, class Use>
                                          static_cast<std::ptrdiff_t>(w)];
       for (int t = 0; t < 16; ++t) total[t] += scale * static_cast<float>(sums[t]);
     }
-    float* to = scores + static_cast<std::ptrdiff_t>(r) * score_stride;
-    const float* mean = means + static_cast<std::ptrdiff_t>(r) * mean_stride;
-    for (int t = 0; t < 16; ++t) to[t] = mean[t] + gains[t] * total[t];
+    float* scores = to.scores + static_cast<std::ptrdiff_t>(r) * to.score_stride;
+    const float* mean = to.means + static_cast<std::ptrdiff_t>(r) * to.mean_stride;
+    for (int t = 0; t < 16; ++t) scores[t] = mean[t] + to.gains[t] * total[t];
   }
 }
 
@@ -63,12 +61,10 @@ template <int... kSizes, class Use>
 template <auto kScoreTile>
 void score_tiles(const std::int8_t* codes, std::int32_t tiles,
                  std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
-                 const float* gains, const float* means, std::int32_t mean_stride, float* scores,
-                 std::int32_t score_stride) noexcept {
+                 const BandsScores& to) noexcept {
   const std::ptrdiff_t tile_bytes = 64 * (runs.back().first_quad + runs.back().quads);
   for (std::int32_t i = 0; i < tiles; ++i) {
-    kScoreTile(codes + i * tile_bytes, runs, queries, gains + 16 * i, means + 16 * i, mean_stride,
-               scores + 16 * i, score_stride);
+    kScoreTile(codes + i * tile_bytes, runs, queries, to.from(16 * i));
   }
 }
 

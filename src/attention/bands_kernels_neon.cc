@@ -130,24 +130,23 @@ template <int R>
 // Up to five rows at once: their sums and a quad's codes fill the registers. Runs after the first
 // add to the scores that there are, in place of means.
 void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
-                const BandsQueries& queries, const float* gains, const float* means,
-                std::int32_t mean_stride, float* scores, std::int32_t score_stride) noexcept {
+                const BandsQueries& queries, const BandsScores& all) noexcept {
   for (std::int32_t first = 0, n = 0; first < queries.rows; first += n) {
     const std::int32_t left = queries.rows - first;
     n = left == 6 ? 3 : left == 7 || left == 8 ? 4 : std::min(left, 5);
-    float* const to = scores + static_cast<std::ptrdiff_t>(first) * score_stride;
-    const float* mean = means + static_cast<std::ptrdiff_t>(first) * mean_stride;
-    std::ptrdiff_t stride = mean_stride;
+    float* const to = all.scores + static_cast<std::ptrdiff_t>(first) * all.score_stride;
+    const float* mean = all.means + static_cast<std::ptrdiff_t>(first) * all.mean_stride;
+    std::ptrdiff_t stride = all.mean_stride;
     const std::int8_t* rounded = queries.rounded;
     for (std::size_t w = 0; w < runs.size(); ++w) {
       const auto some = [&]<int R>() {
-        score_rows<R>(codes, runs[w], queries, rounded, first, static_cast<std::int32_t>(w), gains,
-                      mean, stride, to, score_stride);
+        score_rows<R>(codes, runs[w], queries, rounded, first, static_cast<std::int32_t>(w),
+                      all.gains, mean, stride, to, all.score_stride);
       };
       n == 5 ? some.template operator()<5>() : detail::with_rows(n, some);
       rounded += query_bytes(runs[w]);
       mean = to;
-      stride = score_stride;
+      stride = all.score_stride;
     }
   }
 }

@@ -52,9 +52,8 @@ struct BandsRunner::Places {
 
   // From whole cache lines on: a register of AVX-512 is one, and tiles are whole ones.
   float* floats(std::size_t count) {
-    constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
     float* const here = next == nullptr ? nullptr : next + used;
-    used += (count + kLine - 1) / kLine * kLine;
+    used += floats_in_lines(count);
     return here;
   }
   std::int8_t* codes(std::size_t count) {
@@ -328,8 +327,7 @@ void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t
     return steps.finish();
   }
   for (std::int32_t i = from; i < end; ++i) read_tile(tile, i, [] {});
-  bands_.score(key_codes(from), end - from, key_code_.scale_runs(), asked_, to.gains, to.means,
-               to.mean_stride, to.scores, to.score_stride);
+  bands_.score(key_codes(from), end - from, key_code_.scale_runs(), asked_, to);
 }
 
 // Of tile `index` of the run: rows R(t)(B_k c^ + mu) of every head,

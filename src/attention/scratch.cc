@@ -19,7 +19,6 @@ void grow(Buffer& buffer, std::size_t floats) {
 }  // namespace
 
 std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept {
-  constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
   const std::int32_t group = layer.query_heads / layer.kv_heads;
   std::size_t work = 0, partials = 0;
   for (std::int32_t positions = 1; positions <= std::max(1, kTileRows / group); ++positions) {
@@ -27,7 +26,7 @@ std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept {
     // A code has at most as many coefficients as the heads it joins have numbers.
     plan.coded_work_floats =
         run_floats(plan, layer.kv_heads * layer.key_dim, layer.kv_heads * layer.value_dim);
-    work = std::max(work, (plan.work_floats() + kLine - 1) / kLine * kLine);
+    work = std::max(work, floats_in_lines(plan.work_floats()));
     plan.partial = true;
     plan.items = most_items(plan);
     partials = std::max(partials, plan.partial_floats());
@@ -39,7 +38,6 @@ std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept {
 void AttentionScratch::prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
                                std::span<const std::int32_t> query_positions, int threads,
                                bool always_runs) noexcept {
-  constexpr std::size_t kLine = Buffer::kAlignment / sizeof(float);
   ready_ = false;
   // An exception must not leave the leader while the others wait for it at the barrier.
   try {
@@ -47,7 +45,7 @@ void AttentionScratch::prepare(const LayerShape& layer, std::span<const HeadGrou
     if (always_runs) {
       plan_.coded_work_floats = std::max(plan_.coded_work_floats, run_floats(plan_, 0, 0));
     }
-    work_stride_ = (plan_.work_floats() + kLine - 1) / kLine * kLine;  // no line shared by threads
+    work_stride_ = floats_in_lines(plan_.work_floats());  // no line shared by threads
     state_floats_ = plan_.state_floats();
     grow(work_, work_stride_ * static_cast<std::size_t>(threads));
     grow(partials_, plan_.partial_floats());

@@ -95,6 +95,11 @@ class Buffer {
   std::shared_ptr<Ledger> ledger_;
 };
 
+// Floats that take whole cache lines, as many as `count` need.
+constexpr std::size_t floats_in_lines(std::size_t count) {
+  return Buffer::allocated_for(count * sizeof(float)) / sizeof(float);
+}
+
 // Gives what has been freed back to the system, where the C library would keep it for later: after
 // work whose memory is not needed again. Some milliseconds; nothing where the library has no such
 // call.

@@ -92,8 +92,8 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         for (const std::int32_t tiles : {1, 3, 4}) {
           const std::int32_t stride = 16 * tiles + 4;
           same(std::vector<float>(n * std::size_t(stride), 3.0f), [&](Kernels kernels, float* to) {
-            kernels.score(codes.data(), tiles, *some, asked_of(all), factors.data(), offsets.data(),
-                          0, to, stride);
+            kernels.score(codes.data(), tiles, *some, asked_of(all),
+                          {factors.data(), offsets.data(), 0, to, stride});
           });
         }
       }
@@ -101,8 +101,8 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
       const std::vector<std::int8_t> in_one = by_runs(one);
       same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
-        kernels.score(small.data(), 1, small_one, asked_of(in_one), factors.data(), offsets.data(),
-                      0, to, 20);
+        kernels.score(small.data(), 1, small_one, asked_of(in_one),
+                      {factors.data(), offsets.data(), 0, to, 20});
       });
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
         for (const std::int32_t tiles : {3, 8, 16}) {
