@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ggml and libllama, as scripts/dependencies.sh builds them, for the one room that may use them.
 #     kvspan_ggml    tensors, graphs, CPU backend
-#     kvspan_llama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
+#     kvspan_libllama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
 # KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter
 
@@ -36,5 +36,5 @@ set_property(TARGET kvspan_dep_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_de
 
 add_library(kvspan_ggml INTERFACE IMPORTED)
 set_property(TARGET kvspan_ggml PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
-add_library(kvspan_llama INTERFACE IMPORTED)
-set_property(TARGET kvspan_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_llama)
+add_library(kvspan_libllama INTERFACE IMPORTED)
+set_property(TARGET kvspan_libllama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_llama)

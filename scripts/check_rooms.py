@@ -3,7 +3,7 @@
 """Checks the layout rules that the compiler does not: check_rooms.py [TREE]
 
 A room includes itself and rooms before it in ROOMS; tests of a room likewise. ggml and libllama
-appear only in the model room, CUDA only in folders called cuda. The library rooms up to method
+appear only in the llama room, CUDA only in folders called cuda. The library rooms up to method
 touch no file, terminal, environment or clock. Public headers include only standard headers and each
 other. Every source file carries its licence tag and stays within its length. Prints one line per
 finding, then how many files were looked at; exit 1 if there was a finding.
@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = "base linalg subspace codec cache attention recipe method api io model eval analysis report server cli".split()
+ROOMS = "base linalg subspace codec cache attention recipe method api io llama eval analysis report server cli".split()
 PURE_ROOMS = ROOMS[: ROOMS.index("method") + 1]
 CODE = {".h", ".cc", ".c", ".cu", ".cuh"}
 TAGGED = CODE | {".py", ".sh", ".cmake", ".in"}
@@ -46,8 +46,8 @@ def check_include(parts, kind, header):
             yield f"includes {header}; examples use public headers (kvspan/...)"
         elif room and ROOMS.index(first) > ROOMS.index(room):
             yield f"includes {header}, but room {room} comes before {first}"
-    if ENGINE.match(header) and parts[0] != "scripts" and room != "model":
-        yield f"includes {header}; ggml and libllama stay in the model room"
+    if ENGINE.match(header) and parts[0] != "scripts" and room != "llama":
+        yield f"includes {header}; ggml and libllama stay in the llama room"
     if CUDA.match(header) and "cuda" not in parts:
         yield f"includes {header}; CUDA stays in folders called cuda"
     if parts[0] == "src" and room in PURE_ROOMS and header in IMPURE_HEADERS:

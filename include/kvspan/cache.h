@@ -49,6 +49,9 @@ struct LayerShape {
   std::int32_t window = 0;   // a query at t sees positions > t - window; 0: all before it
   float logit_scale = 0.0f;  // scores are logit_scale * q.k
   float soft_cap = 0.0f;     // c > 0: scores become c tanh(score / c)
+  std::int32_t chunk = 0;    // a query at t sees positions >= t - t % chunk; 0: none
+  std::vector<float> sinks;  // [query_heads]: one more logit in each head's softmax, of value 0
+  std::vector<float> alibi;  // [query_heads]: scores fall by this times the distance to the query
 
   bool operator==(const LayerShape&) const = default;
 };

@@ -9,7 +9,7 @@
 
 #include "cli/json_output.h"
 #include "cli/session.h"
-#include "model/generate.h"
+#include "llama/generate.h"
 
 namespace kvspan::cli {
 

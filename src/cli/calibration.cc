@@ -18,7 +18,7 @@
 #include "eval/rate_curve.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 namespace {

@@ -21,7 +21,7 @@
 #include "cli/text_input.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/file_fingerprint.h"
+#include "llama/file_fingerprint.h"
 #include "recipe/recipe.h"
 
 namespace kvspan::cli {

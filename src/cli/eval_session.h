@@ -12,7 +12,7 @@
 #include "cli/temporary_model.h"
 #include "eval/perplexity.h"
 #include "kvspan/calibration.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kvspan/result.h"
-#include "model/generate.h"
+#include "llama/generate.h"
 
 namespace CLI {
 class App;

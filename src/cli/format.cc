@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 

@@ -8,8 +8,8 @@
 #include "cli/format.h"
 #include "cli/json_output.h"
 #include "cli/model_path.h"
-#include "model/engine.h"
-#include "model/tokenizer.h"
+#include "llama/engine.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "eval/windows.h"
 #include "io/atomic_file.h"
 #include "io/user_folders.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 #include "report/blocks.h"
 
 namespace kvspan::cli {

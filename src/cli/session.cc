@@ -5,7 +5,7 @@
 #include "cli/calibration.h"
 #include "cli/interrupt.h"
 #include "cli/model_path.h"
-#include "model/calibration_file.h"
+#include "llama/calibration_file.h"
 
 namespace kvspan::cli {
 

@@ -10,8 +10,8 @@
 #include "cli/calibration.h"
 #include "cli/flags.h"
 #include "kvspan/cache.h"
-#include "model/engine.h"
-#include "model/tokenizer.h"
+#include "llama/engine.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kvspan/result.h"
-#include "model/dequantize.h"
+#include "llama/dequantize.h"
 
 namespace kvspan::cli {
 

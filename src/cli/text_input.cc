@@ -13,7 +13,7 @@
 #include "cli/format.h"
 #include "cli/interrupt.h"
 #include "io/atomic_file.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 namespace {

@@ -19,7 +19,7 @@
 #include "api/code_source.h"
 #include "base/fail.h"
 #include "eval/engine_caches.h"
-#include "model/peer_llama.h"
+#include "llama/peer_llama.h"
 
 namespace kvspan {
 namespace {

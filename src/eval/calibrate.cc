@@ -10,7 +10,7 @@
 #include "eval/sample_residuals.h"
 #include "eval/windows.h"
 #include "io/user_folders.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan {
 namespace {

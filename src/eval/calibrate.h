@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kvspan/calibration.h"
-#include "model/calibration_file.h"
-#include "model/engine.h"
+#include "llama/calibration_file.h"
+#include "llama/engine.h"
 
 namespace kvspan {
 

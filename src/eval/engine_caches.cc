@@ -5,7 +5,7 @@
 
 #include "base/fail.h"
 #include "kvspan/calibration.h"
-#include "model/calibration_file.h"
+#include "llama/calibration_file.h"
 #include "recipe/recipe.h"
 
 namespace kvspan {

@@ -9,7 +9,7 @@
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
 #include "method/choose_recipe.h"
-#include "model/engine.h"
+#include "llama/engine.h"
 
 namespace kvspan {
 

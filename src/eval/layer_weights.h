@@ -12,7 +12,7 @@
 
 #include "eval/calibrate.h"
 #include "kvspan/calibration.h"
-#include "model/engine.h"
+#include "llama/engine.h"
 
 namespace kvspan {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan {
 

@@ -7,7 +7,7 @@
 
 #include "base/fail.h"
 #include "base/spelling.h"
-#include "model/generate.h"
+#include "llama/generate.h"
 
 namespace kvspan {
 namespace {

@@ -14,7 +14,7 @@
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "linalg/moment_sum.h"
-#include "model/activation_observer.h"
+#include "llama/activation_observer.h"
 
 namespace kvspan {
 

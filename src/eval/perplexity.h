@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "model/engine.h"
-#include "model/peer_llama.h"
+#include "llama/engine.h"
+#include "llama/peer_llama.h"
 
 namespace kvspan {
 

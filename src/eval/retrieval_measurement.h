@@ -4,8 +4,8 @@
 
 #include "eval/retrieval.h"
 #include "eval/row_measurement.h"
-#include "model/generate.h"
-#include "model/tokenizer.h"
+#include "llama/generate.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan {
 

@@ -10,7 +10,7 @@
 
 #include "eval/row_measurement.h"
 #include "eval/task_rows.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan {
 

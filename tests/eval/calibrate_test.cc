@@ -12,7 +12,7 @@
 #include "eval/sample_residuals.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 #include "tests/eval/recording_cache.h"
 #include "tests/io/temporary_folder.h"
 

@@ -13,8 +13,8 @@
 #include "base/half.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/engine.h"
-#include "model/tokenizer.h"
+#include "llama/engine.h"
+#include "llama/tokenizer.h"
 #include "tests/eval/recording_cache.h"
 
 namespace kvspan {

@@ -12,7 +12,7 @@
 #include "eval/divergence.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 #include "tests/eval/faulty_cache.h"
 
 namespace kvspan::testing {

@@ -9,7 +9,7 @@
 
 #include "api/wrapped_cache.h"
 #include "kvspan/cache.h"
-#include "model/activation_observer.h"
+#include "llama/activation_observer.h"
 
 namespace kvspan::testing {
 

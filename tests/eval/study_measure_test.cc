@@ -8,7 +8,7 @@
 
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/tokenizer.h"
+#include "llama/tokenizer.h"
 #include "tests/eval/faulty_cache.h"
 
 namespace kvspan::testing {

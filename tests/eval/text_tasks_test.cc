@@ -12,7 +12,7 @@
 #include "eval/divergence.h"
 #include "eval/likelihood.h"
 #include "eval/retrieval_measurement.h"
-#include "model/generate.h"
+#include "llama/generate.h"
 #include "tests/eval/faulty_cache.h"
 
 namespace kvspan::testing {

@@ -11,8 +11,8 @@
 #include "eval/calibrate.h"
 #include "eval/windows.h"
 #include "io/atomic_file.h"
-#include "model/engine.h"
-#include "model/tokenizer.h"
+#include "llama/engine.h"
+#include "llama/tokenizer.h"
 #include "tests/method/synthetic.h"
 
 namespace kvspan::testing {

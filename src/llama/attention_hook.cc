@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llama/attention_hook.h"
+
+#include <ggml-backend.h>
+
+#include <cstring>
+
+#include "base/fail.h"
+#include "llama/graph_nodes.h"
+
+namespace kvspan {
+namespace {
+
+// FLASH_ATTN_EXT uses sources 0 to 4: queries, keys, values, mask and sinks.
+constexpr int kKeyRows = 5, kValueRows = 6;
+
+std::size_t at(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
+// Op and parameters of a custom node, as ggml itself makes them: their layout is its own affair.
+void become_custom(ggml_tensor* node, ggml_custom_op_t function, void* userdata) {
+  alignas(16) char memory[1024];
+  ggml_context* ctx = ggml_init({sizeof memory, memory, /*no_alloc=*/true});
+  const ggml_tensor* pattern = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, nullptr, 0, function,
+                                              GGML_N_TASKS_MAX, userdata);
+  node->op = pattern->op;
+  std::memcpy(node->op_params, pattern->op_params, sizeof node->op_params);
+  ggml_free(ctx);
+}
+
+// Rows that a SET_ROWS node stores: [heads * dim, n], of which `width` numbers of a head are
+// wanted.
+TensorView<const float, 3> stored_rows(const ggml_tensor* rows, std::int32_t heads,
+                                       std::int32_t width) {
+  return {static_cast<const float*>(rows->data),
+          {at(rows->ne[1]), at(heads), at(width)},
+          {rows->nb[1] / sizeof(float), at(rows->ne[0]) / at(heads), 1}};
+}
+
+bool on_host(const ggml_tensor* node) {
+  const ggml_tensor* memory = memory_of(node);
+  return memory->buffer != nullptr && ggml_backend_buffer_is_host(memory->buffer);
+}
+
+// [dim, n, heads] of queries or of libllama's own memory, as the attention node sees it, to dense
+// [n, heads, dim].
+void copy_rows(const ggml_tensor* from, std::size_t n, std::vector<float>& to) {
+  const std::size_t dim = at(from->ne[0]), heads = at(from->ne[2]);
+  const std::size_t bytes = ggml_row_size(from->type, from->ne[0]);
+  to.resize(n * heads * dim);
+  std::vector<std::byte> row(bytes);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      ggml_backend_tensor_get(from, row.data(), i * from->nb[1] + h * from->nb[2], bytes);
+      float* out = to.data() + (i * heads + h) * dim;
+      if (from->type == GGML_TYPE_F32) {
+        std::memcpy(out, row.data(), bytes);
+      } else {
+        ggml_get_type_traits(from->type)->to_float(row.data(), out, from->ne[0]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void AttentionHook::set_model(ProbedModel model) {
+  model_ = std::move(model);
+  layer_of_.clear();
+  nodes_.clear();
+  watched_.clear();
+  nodes_in_all_ = 0;
+  for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+    const AttentionLayer& layer = model_.layers[i];
+    const int index = static_cast<int>(i);
+    layer_of_[layer.key_memory] = index;
+    std::vector<Node>& nodes = nodes_.emplace_back();
+    for (int read = 0; read < layer.reads; ++read) nodes.push_back({this, index, read});
+    nodes_in_all_ += layer.reads;
+    if (!layer.trace.input.empty()) watched_.insert({layer.trace.input, {index, false}});
+    if (!layer.trace.post_norm_input.empty()) {
+      watched_.insert({layer.trace.post_norm_input, {index, true}});
+    }
+  }
+  reads_.assign(model_.layers.size(), 0);
+}
+
+bool AttentionHook::on_node(ggml_tensor* node, bool ask, void* hook) {
+  auto& self = *static_cast<AttentionHook*>(hook);
+  if (ask) return self.ask(node);
+  self.computed(node);
+  return true;  // go on
+}
+
+bool AttentionHook::ask(ggml_tensor* node) {
+  products.replace(node);
+  long_rope.replace(node);
+  if (probe_ != nullptr) {
+    probe_->see(node);
+    return false;
+  }
+  if (node->op == GGML_OP_SET_ROWS) stores_[memory_of(node)] = node;
+  if (node->op == GGML_OP_FLASH_ATTN_EXT && ask_attention(node)) return true;
+  return observer_ != nullptr && watched_.contains(node->name);
+}
+
+// Whether the node is computed as it is, to be written over.
+bool AttentionHook::ask_attention(ggml_tensor* node) {
+  const ggml_tensor* key_memory = memory_of(node->src[1]);
+  const auto layer = layer_of_.find(key_memory);
+  const auto keys = stores_.find(key_memory), values = stores_.find(memory_of(node->src[2]));
+  if (layer == layer_of_.end() || keys == stores_.end() || values == stores_.end()) {
+    run.error = fail(ErrorCode::kUnsupported, "attention node '{}' is not one that the probe saw",
+                     node->name);
+    return false;
+  }
+  if (overwrite_ || !on_host(node)) return true;
+  const auto index = static_cast<std::size_t>(layer->second);
+  node->src[kKeyRows] = keys->second->src[0];
+  node->src[kValueRows] = values->second->src[0];
+  keys->second->op = GGML_OP_NONE;
+  values->second->op = GGML_OP_NONE;
+  const int read = reads_[index]++ % model_.layers[index].reads;
+  become_custom(node, compute, &nodes_[index][static_cast<std::size_t>(read)]);
+  return false;
+}
+
+NodeRows AttentionHook::rows_of(const Node& node, const ggml_tensor* tensor) const {
+  const LayerShape& shape = model_.shape.layers[static_cast<std::size_t>(node.layer)];
+  const ggml_tensor* q = tensor->src[0];
+  NodeRows rows;
+  rows.queries = {static_cast<const float*>(q->data),
+                  {at(q->ne[1]), at(q->ne[2]), at(q->ne[0])},
+                  {q->nb[1] / sizeof(float), q->nb[2] / sizeof(float), 1}};
+  rows.keys = stored_rows(tensor->src[kKeyRows], shape.kv_heads, shape.key_dim);
+  rows.values = stored_rows(tensor->src[kValueRows], shape.kv_heads, shape.value_dim);
+  rows.out = {static_cast<float*>(tensor->data),
+              {at(tensor->ne[2]), at(tensor->ne[1]), at(tensor->ne[0])},
+              {tensor->nb[2] / sizeof(float), tensor->nb[1] / sizeof(float), 1}};
+  rows.stores = node.read == 0;
+  rows.settles = node.read + 1 == model_.layers[static_cast<std::size_t>(node.layer)].reads;
+  return rows;
+}
+
+void AttentionHook::compute(ggml_tensor* tensor, int member, int size, void* userdata) {
+  const Node& node = *static_cast<const Node*>(userdata);
+  AttentionHook& self = *node.hook;
+  attend_node(self.run, node.layer, self.rows_of(node, tensor), member, size);
+  // attend_node has ended with a barrier, and ggml waits for all before the next node.
+  if (member == 0) self.finish_node(node, static_cast<int>(tensor->ne[2]));
+}
+
+// After the last node of a graph the next ubatch begins.
+void AttentionHook::finish_node(const Node& node, int rows) {
+  if (!run.error &&
+      (run.current >= run.ubatches.size() ||
+       run.ubatches[run.current].positions.size() != static_cast<std::size_t>(rows))) {
+    run.error = fail(ErrorCode::kUnsupported,
+                     "libllama cut the batch otherwise than expected: {} rows in layer {}", rows,
+                     node.layer);
+  }
+  if (++nodes_done_ < nodes_in_all_) return;
+  nodes_done_ = 0;
+  ++run.current;
+}
+
+void AttentionHook::computed(ggml_tensor* node) {
+  if (node->op == GGML_OP_FLASH_ATTN_EXT) return overwrite(node);
+  if (observer_ == nullptr || run.error) return;
+  const auto [first, last] = watched_.equal_range(node->name);
+  for (auto what = first; what != last; ++what) show(node, what->second);
+}
+
+void AttentionHook::overwrite(ggml_tensor* tensor) {
+  const auto index = static_cast<std::size_t>(layer_of_.at(memory_of(tensor->src[1])));
+  const int read = reads_[index]++ % model_.layers[index].reads;
+  const Node& node = nodes_[index][static_cast<std::size_t>(read)];
+  const LayerShape& shape = model_.shape.layers[index];
+  const std::size_t n = at(tensor->ne[2]);
+  // libllama's memory was empty before this ubatch, or ubatches before it fill the first cells.
+  std::size_t cell = 0;
+  for (std::size_t u = 0; u < run.current && u < run.ubatches.size(); ++u) {
+    cell += run.ubatches[u].positions.size();
+  }
+  const auto rows_from = [&](const ggml_tensor* memory, std::vector<float>& to) {
+    copy_rows(memory, cell + n, to);
+    to.erase(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(cell * to.size() / (cell + n)));
+  };
+  rows_from(tensor->src[1], key_copy_);
+  rows_from(tensor->src[2], value_copy_);
+  copy_rows(tensor->src[0], n, query_copy_);
+  out_copy_.resize(n * at(shape.query_heads) * at(shape.value_dim));
+  NodeRows rows;
+  rows.keys = {key_copy_.data(), {n, at(shape.kv_heads), at(shape.key_dim)}};
+  rows.values = {value_copy_.data(), {n, at(shape.kv_heads), at(shape.value_dim)}};
+  rows.queries = {query_copy_.data(), {n, at(shape.query_heads), at(shape.key_dim)}};
+  rows.out = {out_copy_.data(), {n, at(shape.query_heads), at(shape.value_dim)}};
+  rows.stores = node.read == 0;
+  rows.settles = node.read + 1 == model_.layers[index].reads;
+  if (!pool_ || pool_->size() != run.threads) pool_ = std::make_unique<ThreadPool>(run.threads);
+  pool_->run([&](Team& team) { attend_node(run, node.layer, rows, team.index(), team.size()); });
+  if (!run.error) {
+    ggml_backend_tensor_set(tensor, out_copy_.data(), 0, out_copy_.size() * sizeof(float));
+  }
+  finish_node(node, static_cast<int>(n));
+}
+
+void AttentionHook::show(const ggml_tensor* node, const Watched& what) const {
+  const std::vector<float> numbers = read_floats(node);
+  if (numbers.empty() || run.current >= run.ubatches.size()) return;
+  const std::size_t n = at(ggml_nrows(node));
+  const TensorView<const float, 2> rows(numbers.data(), {n, at(node->ne[0])});
+  // The last layer goes on with the rows whose logits are asked for.
+  const auto& all = run.ubatches[run.current].positions;
+  const auto& positions = all.size() == n ? all : run.output_positions;
+  if (positions.size() != n) return;
+  if (what.post_norm) {
+    observer_->on_post_norm_input(what.layer, rows, positions);
+  } else {
+    observer_->on_layer_input(what.layer, rows, positions);
+  }
+}
+
+}  // namespace kvspan

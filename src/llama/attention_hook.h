@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers the attention nodes of libllama's graphs from kvspan's caches.
+//
+// libllama calls llama_context_params.cb_eval for every node just before computing it. There each
+// FLASH_ATTN_EXT node becomes a CUSTOM node that asks the caches on ggml's own threads, and the
+// SET_ROWS nodes that would fill libllama's memory become nothing: the graph stays one piece, rows
+// arrive before they are rounded to f16, and a graph that libllama uses again stays replaced.
+// Where a node's memory is not the host's (GPU), the node is computed over the few rows of its
+// batch, copied here, and its result written over.
+#pragma once
+
+#include <ggml.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "llama/activation_observer.h"
+#include "llama/attention_run.h"
+#include "llama/graph_probe.h"
+#include "llama/long_rope.h"
+#include "llama/offset_products.h"
+
+namespace kvspan {
+
+class AttentionHook {
+ public:
+  AttentionHook() = default;
+  AttentionHook(const AttentionHook&) = delete;
+  AttentionHook& operator=(const AttentionHook&) = delete;
+
+  // For llama_context_params, with `this` as its user data.
+  static bool on_node(ggml_tensor* node, bool ask, void* hook);
+
+  // While it is set, nodes are shown to the probe and left alone. Null ends it.
+  void set_probe(GraphProbe* probe) noexcept { probe_ = probe; }
+  // What the probe has found: from now on nodes are answered.
+  void set_model(ProbedModel model);
+  const ProbedModel& model() const noexcept { return model_; }
+  // Writes over results instead of replacing nodes, wherever their memory is: for tests.
+  void set_overwrite(bool overwrite) noexcept { overwrite_ = overwrite; }
+
+  // Shows activations (llama/activation_observer.h); null ends it. Computes the graph in pieces.
+  void set_observer(ActivationObserver* observer) noexcept { observer_ = observer; }
+
+  // Graphs use these products and rotations instead of the file's.
+  OffsetProducts products;
+  LongRope long_rope;
+
+  // Set before a decode, read after it.
+  AttentionRun run;
+
+ private:
+  // One attention node of a graph: `read` counts those before it that read the same layer.
+  struct Node {
+    AttentionHook* hook = nullptr;
+    int layer = 0;
+    int read = 0;
+  };
+  struct Watched {
+    int layer = 0;
+    bool post_norm = false;
+  };
+
+  bool ask(ggml_tensor* node);
+  bool ask_attention(ggml_tensor* node);
+  void computed(ggml_tensor* node);
+  void overwrite(ggml_tensor* node);
+  void show(const ggml_tensor* node, const Watched& what) const;
+  NodeRows rows_of(const Node& node, const ggml_tensor* tensor) const;
+  void finish_node(const Node& node, int rows);
+  static void compute(ggml_tensor* node, int member, int size, void* userdata);
+
+  GraphProbe* probe_ = nullptr;
+  ActivationObserver* observer_ = nullptr;
+  bool overwrite_ = false;
+  ProbedModel model_;
+  std::map<const ggml_tensor*, int> layer_of_;   // key memory -> layer
+  std::vector<std::vector<Node>> nodes_;         // [layers][reads]
+  std::multimap<std::string, Watched> watched_;  // names of nodes whose results are shown
+  std::map<const ggml_tensor*, ggml_tensor*>
+      stores_;                        // memory -> SET_ROWS of the graph asked about
+  std::vector<int> reads_;            // [layers], in that graph so far
+  int nodes_done_ = 0;                // of the graph being computed
+  int nodes_in_all_ = 0;              // of a graph
+  std::unique_ptr<ThreadPool> pool_;  // for results that are written over
+  std::vector<float> key_copy_, value_copy_, query_copy_, out_copy_;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llama/ggml_log.h"
+
+#include <ggml.h>
+#include <llama.h>
+
+#include <mutex>
+
+namespace kvspan {
+namespace {
+
+thread_local std::string* captured_line = nullptr;
+
+void keep_line(ggml_log_level level, const char* text, void*) {
+  if (captured_line == nullptr || level < GGML_LOG_LEVEL_WARN) return;
+  std::string line(text);
+  while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+  if (!line.empty()) *captured_line = std::move(line);
+}
+
+}  // namespace
+
+void silence_ggml() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llama_log_set(keep_line, nullptr);
+    ggml_log_set(keep_line, nullptr);
+  });
+}
+
+GgmlLogCapture::GgmlLogCapture() {
+  silence_ggml();
+  captured_line = &line_;
+}
+
+GgmlLogCapture::~GgmlLogCapture() {
+  captured_line = nullptr;
+}
+
+}  // namespace kvspan

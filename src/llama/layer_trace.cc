@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llama/layer_trace.h"
+
+#include <algorithm>
+#include <set>
+
+#include "llama/graph_nodes.h"
+
+namespace kvspan {
+namespace {
+
+bool is_weight(const ggml_tensor* t) {
+  return t != nullptr && t->op == GGML_OP_NONE && t->view_src == nullptr;
+}
+bool is_norm(const ggml_tensor* t) {
+  return t->op == GGML_OP_RMS_NORM || t->op == GGML_OP_NORM;
+}
+// A gain or a bias: the other source is a vector of the model's.
+bool is_affine(const ggml_tensor* t) {
+  return (t->op == GGML_OP_MUL || t->op == GGML_OP_ADD) && is_weight(t->src[1]) &&
+         ggml_nrows(t->src[1]) == 1;
+}
+
+// Back from the key rows: rotation, norms of heads, bias; the key product; the layer's own norm.
+const ggml_tensor* input_behind(const ggml_tensor* key_rows) {
+  const ggml_tensor* t = key_rows;
+  while (t != nullptr && t->op != GGML_OP_MUL_MAT) t = t->src[0];
+  if (t == nullptr) return nullptr;
+  const ggml_tensor* product_of = t->src[1];
+  // Behind a norm and its gain lies the residual stream; without one the product takes it as it is.
+  for (t = product_of; t != nullptr; t = t->src[0]) {
+    if (is_norm(t)) return memory_of(t->src[0]);
+    if (!is_affine(t) && !(is_view(t) && t->op != GGML_OP_NONE)) break;
+  }
+  return memory_of(product_of);
+}
+
+}  // namespace
+
+LayerTrace trace_layer(std::span<const ggml_tensor* const> nodes, const ggml_tensor* attention,
+                       const ggml_tensor* key_rows) {
+  LayerTrace trace;
+  if (const ggml_tensor* input = input_behind(key_rows)) trace.input = input->name;
+  // Forward: what is made of attention's output, up to the product with a matrix of the model's.
+  std::set<const ggml_tensor*> derived{attention};
+  auto node = std::find(nodes.begin(), nodes.end(), attention);
+  const auto from_attention = [&](const ggml_tensor* t) {
+    return t != nullptr && derived.contains(t);
+  };
+  for (; node != nodes.end(); ++node) {
+    const ggml_tensor* t = *node;
+    if (!from_attention(t->src[0]) && !from_attention(t->src[1])) continue;
+    if (t->op != GGML_OP_MUL_MAT) {
+      derived.insert(t);
+      continue;
+    }
+    // The up-projection of MLA, a matrix for each head, comes before the output matrix.
+    if (!is_weight(t->src[0]) || ggml_n_dims(t->src[0]) != 2 ||
+        t->src[0]->ne[0] != attention->ne[0] * attention->ne[1]) {
+      return trace;
+    }
+    trace.output_weight = t->src[0];
+    break;
+  }
+  if (node == nodes.end()) return trace;
+  // A bias and then a norm?
+  for (const ggml_tensor* y = *node; ++node != nodes.end();) {
+    const ggml_tensor* t = *node;
+    if (t->src[0] != y) continue;
+    if (is_norm(t)) {
+      trace.post_norm_input = memory_of(y)->name;
+      trace.post_norm_epsilon = float_param(t, 0);
+      const auto gain = std::find_if(node, nodes.end(), [&](const ggml_tensor* g) {
+        return g->op == GGML_OP_MUL && g->src[0] == t && is_weight(g->src[1]);
+      });
+      if (gain != nodes.end()) trace.post_norm_gain = (*gain)->src[1];
+      break;
+    }
+    if (!is_affine(t) && !is_view(t)) break;
+    y = t;
+  }
+  return trace;
+}
+
+}  // namespace kvspan

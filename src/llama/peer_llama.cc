@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llama/peer_llama.h"
+
+#include <llama.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/expect.h"
+#include "base/fail.h"
+#include "llama/ggml_log.h"
+#include "llama/threadpool.h"
+
+namespace kvspan {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, ggml_type>, 4> kKvTypes{
+    {{"f32", GGML_TYPE_F32},
+     {"f16", GGML_TYPE_F16},
+     {"q8_0", GGML_TYPE_Q8_0},
+     {"q4_0", GGML_TYPE_Q4_0}}};
+
+Result<ggml_type> parse_kv_type(const std::string& name) {
+  for (const auto& [text, type] : kKvTypes) {
+    if (text == name) return type;
+  }
+  return fail(ErrorCode::kInvalidArgument, "llama.cpp KV type '{}'; allowed: f32, f16, q8_0, q4_0",
+              name);
+}
+
+struct FreeModel {
+  void operator()(llama_model* model) const { llama_model_free(model); }
+};
+struct FreeContext {
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+
+}  // namespace
+
+struct PeerLlama::Impl {
+  std::unique_ptr<llama_model, FreeModel> model;
+  Threadpool threads;
+  std::unique_ptr<llama_context, FreeContext> context;
+  ggml_type kv_type = GGML_TYPE_F16;
+  std::int32_t tokens = 0;
+  std::int32_t vocabulary = 0;
+  std::vector<std::int32_t> logit_rows;  // batch index of each row of logits
+};
+
+PeerLlama::PeerLlama(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PeerLlama::~PeerLlama() = default;
+
+Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
+                                                   const PeerOptions& options) {
+  GgmlLogCapture log;
+  auto impl = std::make_unique<Impl>();
+  KVSPAN_TRY(impl->kv_type, parse_kv_type(options.kv_type));
+  llama_backend_init();
+  impl->model.reset(llama_model_load_from_file(path.c_str(), llama_model_default_params()));
+  if (!impl->model) {
+    return fail(ErrorCode::kUnsupported, "llama.cpp cannot load '{}': {}", path, log.last_line());
+  }
+  impl->vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(impl->model.get()));
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = static_cast<std::uint32_t>(options.context);
+  params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options.block);
+  params.n_threads = params.n_threads_batch = options.threads;
+  params.type_k = params.type_v = impl->kv_type;
+  params.flash_attn_type =
+      options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  impl->context.reset(llama_init_from_model(impl->model.get(), params));
+  if (!impl->context) {
+    return fail(ErrorCode::kUnsupported, "llama.cpp cannot start '{}' with {} KV: {}", path,
+                options.kv_type, log.last_line());
+  }
+  impl->threads = make_threadpool(options.threads);
+  llama_attach_threadpool(impl->context.get(), impl->threads.get(), nullptr);
+  return std::unique_ptr<PeerLlama>(new PeerLlama(std::move(impl)));
+}
+
+std::int32_t PeerLlama::tokens() const noexcept {
+  return impl_->tokens;
+}
+
+Status PeerLlama::decode(std::span<const Token> tokens, BatchPart::Logits logits) {
+  const auto count = static_cast<std::int32_t>(tokens.size());
+  llama_batch batch = llama_batch_init(count, 0, 1);
+  batch.n_tokens = count;
+  impl_->logit_rows.clear();
+  for (std::int32_t i = 0; i < count; ++i) {
+    const bool wanted = logits == BatchPart::Logits::kAll || i + 1 == count;
+    batch.token[i] = tokens[static_cast<std::size_t>(i)];
+    batch.pos[i] = impl_->tokens + i;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = wanted;
+    if (wanted) impl_->logit_rows.push_back(i);
+  }
+  const int status = llama_decode(impl_->context.get(), batch);
+  llama_batch_free(batch);
+  if (status != 0) {
+    return fail(ErrorCode::kOutOfBudget, "llama.cpp could not decode {} tokens at {} (status {})",
+                count, impl_->tokens, status);
+  }
+  llama_synchronize(impl_->context.get());
+  impl_->tokens += count;
+  return {};
+}
+
+std::span<const float> PeerLlama::logits(std::int32_t row) const noexcept {
+  KVSPAN_EXPECT(row >= 0 && row < static_cast<std::int32_t>(impl_->logit_rows.size()),
+                "a row of the last decode");
+  return {
+      llama_get_logits_ith(impl_->context.get(), impl_->logit_rows[static_cast<std::size_t>(row)]),
+      static_cast<std::size_t>(impl_->vocabulary)};
+}
+
+Status PeerLlama::truncate(std::int32_t n) {
+  if (n >= impl_->tokens) return {};
+  if (!llama_memory_seq_rm(llama_get_memory(impl_->context.get()), 0, n, -1)) {
+    return fail(ErrorCode::kUnsupported, "llama.cpp cannot forget tokens from {} on", n);
+  }
+  impl_->tokens = n;
+  return {};
+}
+
+double PeerLlama::bits_per_number() const noexcept {
+  return 8.0 * static_cast<double>(ggml_type_size(impl_->kv_type)) /
+         static_cast<double>(ggml_blck_size(impl_->kv_type));
+}
+
+}  // namespace kvspan

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every architecture against Hugging Face transformers: tiny random models whose logits were
+// computed there in f32 (scripts/make_fixtures.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "llama/architecture.h"
+#include "llama/engine.h"
+#include "tests/llama/exact_cache.h"
+#include "tests/llama/reference_logits.h"
+
+namespace kvspan::testing {
+namespace {
+
+constexpr double kLargestDifference = 1e-3;
+
+std::vector<std::string> fixture_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(fixture_path(""))) {
+    if (entry.path().extension() == ".gguf") names.push_back(entry.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// All logits of the reference's tokens, read in blocks of the given size.
+std::vector<float> logits_of(Engine& engine, KvCache& cache, const ReferenceLogits& reference,
+                             std::size_t block) {
+  std::vector<float> all;
+  for (std::size_t done = 0; done < reference.tokens.size(); done += block) {
+    const std::size_t count = std::min(block, reference.tokens.size() - done);
+    const BatchPart part{&cache, std::span(reference.tokens).subspan(done, count),
+                         BatchPart::Logits::kAll};
+    const Status status = engine.decode({&part, 1});
+    EXPECT_TRUE(status) << status.error().message;
+    for (std::int32_t row = 0; row < engine.logit_rows(); ++row) {
+      const auto logits = engine.logits(row);
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+  }
+  return all;
+}
+
+double largest_difference(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return INFINITY;
+  double worst = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(double{a[i]} - b[i]);
+    worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+  }
+  return worst;
+}
+
+class ArchitectureLogits : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    reference_ = read_reference_logits(GetParam());
+    ASSERT_FALSE(reference_.tokens.empty()) << "no reference logits for " << GetParam();
+  }
+  std::unique_ptr<Engine> load(int threads) {
+    auto engine = Engine::load(fixture_path(GetParam() + ".gguf"), {threads, 512});
+    EXPECT_TRUE(engine) << engine.error().message;
+    return engine ? std::move(*engine) : nullptr;
+  }
+  ReferenceLogits reference_;
+};
+
+TEST_P(ArchitectureLogits, EqualTransformersWithAnExactCache) {
+  const auto engine = load(2);
+  ASSERT_TRUE(engine);
+  for (const std::size_t block : {reference_.tokens.size(), std::size_t{7}, std::size_t{1}}) {
+    ExactCache cache(engine->cache_shape());
+    const double worst =
+        largest_difference(logits_of(*engine, cache, reference_, block), reference_.logits);
+    EXPECT_LE(worst, kLargestDifference) << GetParam() << " in blocks of " << block;
+    if (block == 1) RecordProperty("largest_difference", std::to_string(worst));
+  }
+}
+
+TEST_P(ArchitectureLogits, EqualTransformersWithTheFullCache) {
+  const auto engine = load(2);
+  ASSERT_TRUE(engine);
+  for (const std::size_t block : {reference_.tokens.size(), std::size_t{7}, std::size_t{1}}) {
+    auto cache = make_cache(engine->cache_shape(), "full:store=f32");
+    ASSERT_TRUE(cache) << cache.error().message;
+    EXPECT_LE(largest_difference(logits_of(*engine, **cache, reference_, block), reference_.logits),
+              kLargestDifference)
+        << GetParam() << " in blocks of " << block;
+  }
+}
+
+// Few tokens: with more threads than cores every barrier of ggml waits for the scheduler.
+TEST_P(ArchitectureLogits, AreTheSameBitsForAnyNumberOfThreads) {
+  reference_.tokens.resize(20);
+  const auto one = load(1);
+  auto cache = make_cache(one->cache_shape(), "full");
+  ASSERT_TRUE(cache) << cache.error().message;
+  const auto expected = logits_of(*one, **cache, reference_, 13);
+  for (const int threads : {2, 3}) {
+    const auto engine = load(threads);
+    auto again = make_cache(engine->cache_shape(), "full");
+    EXPECT_EQ(logits_of(*engine, **again, reference_, 13), expected) << threads << " threads";
+  }
+}
+
+// RoPE as the plain angles that caches use must be the rotation ggml applied.
+TEST_P(ArchitectureLogits, RopeNumbersTurnRawKeysIntoKeys) {
+  const auto engine = load(1);
+  ExactCache cache(engine->cache_shape());
+  logits_of(*engine, cache, reference_, 32);
+  for (std::size_t layer = 0; layer < engine->cache_shape().layers.size(); ++layer) {
+    const LayerShape& shape = engine->cache_shape().layers[layer];
+    const Rope& rope = shape.rope;
+    const auto d = static_cast<std::size_t>(shape.key_dim);
+    const auto rotated = static_cast<std::size_t>(rope.rotated_dims);
+    const std::vector<float>&raw = cache.keys_raw(layer), &keys = cache.keys(layer);
+    double worst = 0.0, scale = 0.0;
+    for (std::size_t row = 0; row < raw.size() / d; ++row) {
+      const double position = static_cast<double>(row / static_cast<std::size_t>(shape.kv_heads));
+      for (std::size_t i = 0; i < d; ++i)
+        scale = std::max(scale, std::abs(double{raw[row * d + i]}));
+      for (std::size_t i = 0; i < rotated / 2; ++i) {
+        const bool halves = rope.pairs == Rope::Pairs::kHalves;
+        const std::size_t a = row * d + (halves ? i : 2 * i);
+        const std::size_t b = row * d + (halves ? i + rotated / 2 : 2 * i + 1);
+        const double c = rope.magnitude * std::cos(position * rope.angles[i]);
+        const double s = rope.magnitude * std::sin(position * rope.angles[i]);
+        worst = std::max(worst, std::abs(raw[a] * c - raw[b] * s - keys[a]));
+        worst = std::max(worst, std::abs(raw[a] * s + raw[b] * c - keys[b]));
+      }
+      for (std::size_t i = rotated; i < d; ++i) EXPECT_EQ(raw[row * d + i], keys[row * d + i]);
+    }
+    // ggml multiplies angles up in f32: an error of position x epsilon per step of the recurrence.
+    EXPECT_LE(worst, 1e-4 * scale) << GetParam() << " layer " << layer;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ArchitectureLogits, ::testing::ValuesIn(fixture_names()),
+                         [](const auto& fixture) {
+                           std::string name = fixture.param;
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); },
+                               '_');
+                           return name;
+                         });
+
+TEST(ArchitectureTable, EveryArchitectureHasAFixture) {
+  std::vector<std::string> seen;
+  for (const std::string& name : fixture_names()) {
+    auto engine = Engine::load(fixture_path(name + ".gguf"), {1, 512});
+    ASSERT_TRUE(engine) << engine.error().message;
+    seen.push_back((*engine)->info().architecture);
+  }
+  for (const ArchitectureInfo& info : all_architectures()) {
+    EXPECT_NE(std::find(seen.begin(), seen.end(), info.name), seen.end())
+        << info.name << " has no fixture";
+  }
+}
+
+}  // namespace
+}  // namespace kvspan::testing
