@@ -60,9 +60,7 @@ struct CacheShape {
 
 // Rows of one layer entering the cache, oldest first.
 struct KvRows {
-  TensorView<const float, 3> keys;  // [n, kv_heads, key_dim], after RoPE
-  TensorView<const float, 3>
-      keys_raw;  // the same before RoPE; may be the same memory if nothing rotates
+  TensorView<const float, 3> keys;          // [n, kv_heads, key_dim], after RoPE
   TensorView<const float, 3> values;        // [n, kv_heads, value_dim]
   std::span<const std::int32_t> positions;  // [n], increasing, beyond those before, below 2^30
 };

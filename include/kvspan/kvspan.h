@@ -69,11 +69,11 @@ KVSPAN_API kvspan_code kvspan_create(const kvspan_layer* layers, int32_t layer_c
 /* NULL is allowed. */
 KVSPAN_API void kvspan_free(kvspan_cache* cache);
 
-/* n rows of a layer, oldest first: keys [n, kv_heads, key_dim] after RoPE, keys_raw the same before
- * RoPE (NULL: where nothing rotates), values [n, kv_heads, value_dim], positions [n], increasing
- * and beyond every position before. Numbers have to be finite. */
+/* n rows of a layer, oldest first: keys [n, kv_heads, key_dim] after RoPE, values [n, kv_heads,
+ * value_dim], positions [n], increasing and beyond every position before. Numbers have to be
+ * finite. */
 KVSPAN_API kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n,
-                                     const float* keys, const float* keys_raw, const float* values,
+                                     const float* keys, const float* values,
                                      const int32_t* positions);
 /* n queries [n, query_heads, key_dim] after RoPE, not scaled, each seeing positions up to its own
  * (increasing); out [n, query_heads, value_dim]. */

@@ -26,8 +26,7 @@ Status step(const SequenceRows& rows, int layer, const AttentionRun& run, ggml_t
       std::span(run.positions).subspan(static_cast<std::size_t>(rows.begin), count);
   const ggml_tensor* queries = dst->src[0];
   const KvRows kv{rows_of(dst->src[1], rows.begin, rows.end),
-                  rows_of(dst->src[2], rows.begin, rows.end),
-                  rows_of(dst->src[3], rows.begin, rows.end), positions};
+                  rows_of(dst->src[2], rows.begin, rows.end), positions};
   if (Status status = rows.cache->append(layer, kv, team); !status) return status;
 
   const auto query_heads = static_cast<std::size_t>(queries->ne[1]);
@@ -110,8 +109,8 @@ void show(ggml_tensor*, const ggml_tensor* x, int ith, int, void* userdata) {
 }  // namespace
 
 ggml_tensor* attention_node(ggml_context* ctx, ggml_tensor* queries, ggml_tensor* keys,
-                            ggml_tensor* keys_raw, ggml_tensor* values, AttentionLayer* layer) {
-  std::array<ggml_tensor*, 4> args{queries, keys, keys_raw, values};
+                            ggml_tensor* values, AttentionLayer* layer) {
+  std::array<ggml_tensor*, 3> args{queries, keys, values};
   const std::int64_t width = values->ne[0] * queries->ne[1];
   return ggml_custom_4d(ctx, GGML_TYPE_F32, width, queries->ne[2], 1, 1, args.data(),
                         static_cast<int>(args.size()), compute, GGML_N_TASKS_MAX, layer);

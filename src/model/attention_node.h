@@ -46,10 +46,10 @@ struct AttentionLayer {
   int layer = 0;
 };
 
-// queries [key_dim, query_heads, n], keys and raw keys [key_dim, kv_heads, n], values
-// [value_dim, kv_heads, n] -> [value_dim * query_heads, n]. All f32, rows of a head contiguous.
+// queries [key_dim, query_heads, n], keys [key_dim, kv_heads, n], values [value_dim, kv_heads, n]
+// -> [value_dim * query_heads, n]. All f32, rows of a head contiguous.
 ggml_tensor* attention_node(ggml_context* ctx, ggml_tensor* queries, ggml_tensor* keys,
-                            ggml_tensor* keys_raw, ggml_tensor* values, AttentionLayer* layer);
+                            ggml_tensor* values, AttentionLayer* layer);
 
 enum class Observed { kLayerInput, kPostNormInput };
 // `x` [width, n] itself, shown to the run's observer when the graph gets there; without an observer

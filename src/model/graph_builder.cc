@@ -58,9 +58,8 @@ ggml_tensor* GraphBuilder::rope(ggml_tensor* x, const RopeConfig& rope,
 }
 
 ggml_tensor* GraphBuilder::attend(int layer, ggml_tensor* queries, ggml_tensor* keys,
-                                  ggml_tensor* keys_raw, ggml_tensor* values) const {
-  return attention_node(ctx_, queries, keys, keys_raw, values,
-                        &layers_[static_cast<std::size_t>(layer)]);
+                                  ggml_tensor* values) const {
+  return attention_node(ctx_, queries, keys, values, &layers_[static_cast<std::size_t>(layer)]);
 }
 
 ggml_tensor* GraphBuilder::observe(int layer, Observed what, ggml_tensor* x) const {

@@ -51,7 +51,7 @@ class GraphBuilder {
   ggml_tensor* heads(ggml_tensor* x, std::int32_t dim, std::int32_t count) const;
   // Rotates [dim, heads, n] by the positions. `factors` may be null.
   ggml_tensor* rope(ggml_tensor* x, const RopeConfig& rope, ggml_tensor* factors) const;
-  ggml_tensor* attend(int layer, ggml_tensor* queries, ggml_tensor* keys, ggml_tensor* keys_raw,
+  ggml_tensor* attend(int layer, ggml_tensor* queries, ggml_tensor* keys,
                       ggml_tensor* values) const;
   // `x`, shown to an observer of the engine where there is one.
   ggml_tensor* observe(int layer, Observed what, ggml_tensor* x) const;

@@ -108,8 +108,8 @@ ggml_tensor* SelfAttention::build(const GraphBuilder& graph, int layer, ggml_ten
   }
   if (query_norm.weight != nullptr) q = graph.norm(q, query_norm);
   if (key_norm.weight != nullptr) k = graph.norm(k, key_norm);
-  ggml_tensor* attended = graph.attend(layer, graph.rope(q, rope, rope_factors),
-                                       graph.rope(k, rope, rope_factors), k, v);
+  ggml_tensor* attended =
+      graph.attend(layer, graph.rope(q, rope, rope_factors), graph.rope(k, rope, rope_factors), v);
   return graph.linear(attended, output);
 }
 
