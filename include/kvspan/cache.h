@@ -110,8 +110,12 @@ class KvCache {
                         AttentionScratch& scratch, Team& team) = 0;
   virtual Status settle(int layer, Team& team) = 0;
 
-  // Forgets every token at position >= n.
+  // Forgets every token at position >= n: any n from least_tokens() on, or 0. Rows before n stay as
+  // they are stored, coded or not, and what a method has learnt stays.
   virtual Status truncate(std::int32_t n) = 0;
+  // The smallest number of tokens above 0 that truncate can go back to now: above 1 where a method
+  // has dropped tokens because of later ones.
+  virtual std::int32_t least_tokens() const noexcept = 0;
   virtual void clear() = 0;
   // An independent continuation; memory is shared until one of the two writes to it.
   virtual Result<std::unique_ptr<KvCache>> fork() const = 0;

@@ -278,6 +278,10 @@ int32_t kvspan_tokens(const kvspan_cache* cache) {
   return cache == nullptr ? 0 : cache->cache->tokens();
 }
 
+int32_t kvspan_least_tokens(const kvspan_cache* cache) {
+  return cache == nullptr ? 0 : cache->cache->least_tokens();
+}
+
 kvspan_code kvspan_get_bytes(const kvspan_cache* cache, kvspan_bytes* bytes) {
   return kvspan::guarded([&]() -> kvspan::Status {
     KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));

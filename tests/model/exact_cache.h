@@ -68,6 +68,7 @@ class ExactCache final : public KvCache {
     }
     return {};
   }
+  std::int32_t least_tokens() const noexcept override { return 1; }
   void clear() override { layers_.assign(layers_.size(), {}); }
   Result<std::unique_ptr<KvCache>> fork() const override {
     return std::unique_ptr<KvCache>(std::make_unique<ExactCache>(*this));
