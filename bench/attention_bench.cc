@@ -56,7 +56,7 @@ struct Filled {
     const TensorView<const float, 3> view(rows.data(), {kTokens, heads, d});
     pool.run([&](Team& team) {
       for (int i = 0; i < layers; ++i) {
-        (void)cache->append(i, {view, view, view, positions}, team);
+        (void)cache->append(i, {view, view, positions}, team);
       }
     });
   }

@@ -32,7 +32,7 @@ int main() {
   kvspan::Team team(state, 0, 1);
   const auto scratch = kvspan::make_attention_scratch();
   const kvspan::TensorView<const float, 3> k(keys.data(), {kTokens, 1, kDim});
-  kvspan::Status done = cache->append(0, {k, k, {values.data(), k.shape}, at}, team);
+  kvspan::Status done = cache->append(0, {k, {values.data(), k.shape}, at}, team);
   if (done) {
     done = cache->attend(0, {{queries.data(), {kTokens, 2, kDim}}, at},
                          {out.data(), {kTokens, 2, kDim}}, *scratch, team);

@@ -20,7 +20,7 @@ int main(void) {
   for (int32_t t = 0; t < 100; ++t) {
     float keys[8] = {0}, values[8], queries[16] = {0};
     for (int i = 0; i < 8; ++i) values[i] = (float)t;
-    if (failed(kvspan_append(cache, 0, 1, keys, NULL, values, &t)) ||
+    if (failed(kvspan_append(cache, 0, 1, keys, values, &t)) ||
         failed(kvspan_attend(cache, 0, 1, queries, &t, out)) || failed(kvspan_settle(cache, 0))) {
       return 1;
     }

@@ -63,9 +63,7 @@ struct CacheShape {
 
 // Rows of one layer entering the cache, oldest first.
 struct KvRows {
-  TensorView<const float, 3> keys;  // [n, kv_heads, key_dim], after RoPE
-  TensorView<const float, 3>
-      keys_raw;  // the same before RoPE; may be the same memory if nothing rotates
+  TensorView<const float, 3> keys;          // [n, kv_heads, key_dim], after RoPE
   TensorView<const float, 3> values;        // [n, kv_heads, value_dim]
   std::span<const std::int32_t> positions;  // [n], increasing, beyond those before, below 2^30
 };
@@ -115,8 +113,12 @@ class KvCache {
                         AttentionScratch& scratch, Team& team) = 0;
   virtual Status settle(int layer, Team& team) = 0;
 
-  // Forgets every token at position >= n.
+  // Forgets every token at position >= n: any n from least_tokens() on, or 0. Rows before n stay as
+  // they are stored, coded or not, and what a method has learnt stays.
   virtual Status truncate(std::int32_t n) = 0;
+  // The smallest number of tokens above 0 that truncate can go back to now: above 1 where a method
+  // has dropped tokens because of later ones.
+  virtual std::int32_t least_tokens() const noexcept = 0;
   virtual void clear() = 0;
   // An independent continuation; memory is shared until one of the two writes to it.
   virtual Result<std::unique_ptr<KvCache>> fork() const = 0;

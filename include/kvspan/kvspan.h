@@ -69,11 +69,11 @@ KVSPAN_API kvspan_code kvspan_create(const kvspan_layer* layers, int32_t layer_c
 /* NULL is allowed. */
 KVSPAN_API void kvspan_free(kvspan_cache* cache);
 
-/* n rows of a layer, oldest first: keys [n, kv_heads, key_dim] after RoPE, keys_raw the same before
- * RoPE (NULL: where nothing rotates), values [n, kv_heads, value_dim], positions [n], increasing
- * and beyond every position before. Numbers have to be finite. */
+/* n rows of a layer, oldest first: keys [n, kv_heads, key_dim] after RoPE, values [n, kv_heads,
+ * value_dim], positions [n], increasing and beyond every position before. Numbers have to be
+ * finite. */
 KVSPAN_API kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n,
-                                     const float* keys, const float* keys_raw, const float* values,
+                                     const float* keys, const float* values,
                                      const int32_t* positions);
 /* n queries [n, query_heads, key_dim] after RoPE, not scaled, each seeing positions up to its own
  * (increasing); out [n, query_heads, value_dim]. */
@@ -84,8 +84,12 @@ KVSPAN_API kvspan_code kvspan_settle(kvspan_cache* cache, int32_t layer);
 /* An independent continuation with as many threads; memory is shared until one of the two writes.
  */
 KVSPAN_API kvspan_code kvspan_fork(const kvspan_cache* cache, kvspan_cache** fork);
-/* Forgets every token at position >= n. */
+/* Forgets every token at position >= n: any n from kvspan_least_tokens on, or 0. Rows before n stay
+ * as they are stored, coded or not, and what a method has learnt stays. */
 KVSPAN_API kvspan_code kvspan_truncate(kvspan_cache* cache, int32_t n);
+/* The smallest number of tokens above 0 that kvspan_truncate can go back to now: above 1 where a
+ * method has dropped tokens because of later ones. */
+KVSPAN_API int32_t kvspan_least_tokens(const kvspan_cache* cache);
 
 /* All that a cache holds and has learnt, as bytes. *size is the room in `bytes` before the call and
  * what the cache needs after it; with bytes NULL, or too small (KVSPAN_INVALID_ARGUMENT), nothing

@@ -205,7 +205,7 @@ void kvspan_free(kvspan_cache* cache) {
 }
 
 kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n, const float* keys,
-                          const float* keys_raw, const float* values, const int32_t* positions) {
+                          const float* values, const int32_t* positions) {
   return kvspan::guarded([&]() -> kvspan::Status {
     KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
     KVSPAN_CHECK_OK(kvspan::check_layer(*cache, layer, n));
@@ -214,12 +214,9 @@ kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n, const f
     KVSPAN_CHECK_OK(kvspan::not_null(values, "values"));
     KVSPAN_CHECK_OK(kvspan::not_null(positions, "positions"));
     const kvspan::LayerShape& shape = cache->cache->shape().layers[static_cast<size_t>(layer)];
-    if (shape.rope.rotated_dims > 0) KVSPAN_CHECK_OK(kvspan::not_null(keys_raw, "keys_raw"));
     kvspan::KvRows rows;
     rows.positions = {positions, static_cast<size_t>(n)};
     rows.keys = kvspan::rows_of(keys, n, shape.kv_heads, shape.key_dim);
-    rows.keys_raw =
-        kvspan::rows_of(keys_raw != nullptr ? keys_raw : keys, n, shape.kv_heads, shape.key_dim);
     rows.values = kvspan::rows_of(values, n, shape.kv_heads, shape.value_dim);
     return kvspan::by_all(
         cache->pool, [&](kvspan::Team& team) { return cache->cache->append(layer, rows, team); });
@@ -279,6 +276,10 @@ kvspan_code kvspan_truncate(kvspan_cache* cache, int32_t n) {
 
 int32_t kvspan_tokens(const kvspan_cache* cache) {
   return cache == nullptr ? 0 : cache->cache->tokens();
+}
+
+int32_t kvspan_least_tokens(const kvspan_cache* cache) {
+  return cache == nullptr ? 0 : cache->cache->least_tokens();
 }
 
 kvspan_code kvspan_get_bytes(const kvspan_cache* cache, kvspan_bytes* bytes) {

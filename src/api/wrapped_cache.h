@@ -27,6 +27,7 @@ class WrappedCache : public KvCache {
   }
   Status settle(int layer, Team& team) override { return inner_->settle(layer, team); }
   Status truncate(std::int32_t n) override { return inner_->truncate(n); }
+  std::int32_t least_tokens() const noexcept override { return inner_->least_tokens(); }
   void clear() override { inner_->clear(); }
   // The inner cache alone.
   Result<std::unique_ptr<KvCache>> fork() const override { return inner_->fork(); }

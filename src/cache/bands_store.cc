@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/bands_store.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -114,9 +115,9 @@ Status BandsStore::load(ByteReader& in) {
   return {};
 }
 
-void BandsStore::clear() noexcept {
-  blocks_.clear();
-  tiles_ = 0;
+void BandsStore::truncate(std::int32_t tiles) noexcept {
+  tiles_ = std::min(tiles_, tiles);
+  blocks_.resize(static_cast<std::size_t>((tiles_ + kBlockTiles - 1) / kBlockTiles));
 }
 
 void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {

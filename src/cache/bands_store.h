@@ -61,7 +61,9 @@ class BandsStore {
   // std::bad_alloc, and then holds what it held.
   void append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
               std::uint16_t escaped, const BFloat16* residuals = nullptr);
-  void clear() noexcept;
+  // Forgets all but the first `tiles` tiles.
+  void truncate(std::int32_t tiles) noexcept;
+  void clear() noexcept { truncate(0); }
 
   // Codes of a tile as kernels read them: [quads][16][4].
   void unpack(std::int32_t tile, std::int8_t* codes) const noexcept;

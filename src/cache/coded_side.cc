@@ -21,10 +21,9 @@ void gather(const SideRows& rows, const CodedSide::Part& part, std::size_t token
   const std::int32_t position = rows.positions[token];
   const bool raw = code.domain() == Domain::kPreRopeKey || code.domain() == Domain::kAnchoredKey;
   for (std::int32_t h = 0; h < code.heads(); ++h, x += code.dim()) {
-    const bool given = raw && rows.raw.data != nullptr;
-    const float* from = (given ? rows.raw : rows.rows).row(token, part.first_head + h);
+    const float* from = rows.rows.row(token, part.first_head + h);
     for (std::int32_t i = 0; i < code.dim(); ++i) x[i] = from[i];
-    if (raw && !given) rope_unrotate(code.rope(), position, x);
+    if (raw) rope_unrotate(code.rope(), position, x);
     if (const float* mean = code.mean(h)) {
       for (std::int32_t i = 0; i < code.dim(); ++i) x[i] -= mean[i];
     }
@@ -67,8 +66,6 @@ Result<std::shared_ptr<const CodedSide>> CodedSide::encode(
     const SideRows& rows, bool keys, std::span<const std::shared_ptr<const Code>> codes,
     bool residuals, const std::shared_ptr<Ledger>& ledger) {
   KVSPAN_EXPECT(rows.rows.shape[0] == rows.positions.size(), "one position for each row");
-  KVSPAN_EXPECT(rows.raw.data == nullptr || rows.raw.shape == rows.rows.shape,
-                "as many rows before RoPE as after");
   std::shared_ptr<CodedSide> side(new CodedSide);
   side->tokens_ = static_cast<std::int32_t>(rows.positions.size());
   side->parts_.reserve(codes.size());

@@ -23,7 +23,6 @@ namespace kvspan {
 // Rows to be coded, oldest first.
 struct SideRows {
   TensorView<const float, 3> rows;  // [n, heads, dim], as attention sees them: keys after RoPE
-  TensorView<const float, 3> raw;   // keys before RoPE; no data: `rows` are turned back
   std::span<const std::int32_t> positions;  // [n]
 };
 

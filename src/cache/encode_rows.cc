@@ -44,13 +44,13 @@ Result<Segment> encode_rows(const KvRows& rows, const GroupShape& shape, const S
   if (codes.keys.empty()) {
     segment.keys = full_rank(rows.keys, shape.element, ledger);
   } else {
-    KVSPAN_TRY(segment.coded_keys, CodedSide::encode({rows.keys, rows.keys_raw, rows.positions},
-                                                     true, codes.keys, codes.residuals, ledger));
+    KVSPAN_TRY(segment.coded_keys, CodedSide::encode({rows.keys, rows.positions}, true, codes.keys,
+                                                     codes.residuals, ledger));
   }
   if (codes.values.empty()) {
     segment.values = full_rank(rows.values, shape.element, ledger);
   } else {
-    KVSPAN_TRY(segment.coded_values, CodedSide::encode({rows.values, {}, rows.positions}, false,
+    KVSPAN_TRY(segment.coded_values, CodedSide::encode({rows.values, rows.positions}, false,
                                                        codes.values, codes.residuals, ledger));
   }
   return segment;

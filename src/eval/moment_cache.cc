@@ -47,6 +47,22 @@ double* put(const TensorView<const float, 3>& rows, std::size_t i, std::size_t p
   return to;
 }
 
+// The same of rows turned back to before RoPE: R(t)^-1 = Rot(-t) / magnitude, in f32.
+double* put_unturned(const Rope& rope, std::int32_t position,
+                     const TensorView<const float, 3>& rows, std::size_t i, std::size_t padding,
+                     double* to) {
+  const std::size_t pairs = rope.angles.size(), dim = rows.shape[2];
+  std::vector<float> cosines(pairs), sines(pairs), row(dim);
+  rope_turn(rope, -position, 1.0f / rope.magnitude, cosines.data(), sines.data());
+  for (std::size_t head = 0; head < rows.shape[1]; ++head) {
+    std::copy_n(rows.row(i, head), dim, row.begin());
+    apply_turn(rope, cosines.data(), sines.data(), row.data());
+    to = std::copy(row.begin(), row.end(), to);
+    to = std::fill_n(to, padding, 0.0);
+  }
+  return to;
+}
+
 void zero_to_boundary(double* row, double* end) {
   const auto used = static_cast<std::size_t>(end - row);
   std::fill(end, row + detail::padded(used), 0.0);
@@ -86,9 +102,10 @@ std::size_t MomentCache::first_counted(std::span<const std::int32_t> positions) 
       std::lower_bound(positions.begin(), positions.end(), options_.skip) - positions.begin());
 }
 
-void MomentCache::place_row(const KvRows& rows, std::size_t i, std::size_t to) {
+void MomentCache::place_row(const Rope& rope, const KvRows& rows, std::size_t i, std::size_t to) {
   double* joint = joint_rows_.row(to);
-  zero_to_boundary(joint, put(rows.values, i, 0, put(rows.keys_raw, i, 0, joint)));
+  double* after_keys = put_unturned(rope, rows.positions[i], rows.keys, i, 0, joint);
+  zero_to_boundary(joint, put(rows.values, i, 0, after_keys));
   double* keys = key_rows_.row(to);
   zero_to_boundary(keys, put(rows.keys, i, 0, keys));
 }
@@ -106,13 +123,14 @@ void MomentCache::keep_sample(Layer& layer, std::int64_t counted, std::size_t ro
 Status MomentCache::append(int index, const KvRows& rows, Team& team) {
   KVSPAN_EXPECT(rows.positions.size() <= at(options_.block), "rows of at most one block");
   if (Status status = inner().append(index, rows, team); !status) return status;
+  const Rope& rope = inner().shape().layers[at(index)].rope;
   Layer& layer = layers_[at(index)];
   const std::size_t skipped = first_counted(rows.positions);
   const std::size_t count = rows.positions.size() - skipped;
   for (std::size_t item; (item = at(team.take())) * kRowsPerItem < count;) {
     const std::size_t begin = item * kRowsPerItem;
     for (std::size_t i = begin; i < std::min(count, begin + kRowsPerItem); ++i) {
-      place_row(rows, skipped + i, i);
+      place_row(rope, rows, skipped + i, i);
       const std::int64_t counted = layer.counted + static_cast<std::int64_t>(i);
       keep_sample(layer, counted, i);
       // Every layer sees the same positions; layer 0 notes them.
@@ -141,19 +159,7 @@ void MomentCache::place_queries(const LayerShape& shape, const Queries& queries,
   const std::size_t dim = at(shape.key_dim), padding = detail::padded(dim) - dim;
   put(queries.rows, i, padding, query_rows_.row(to));
   if (shape.rope.angles.empty()) return;
-  // R(t)^-1 = Rot(-t) / magnitude. Turned in f32, as the keys before RoPE are.
-  const std::size_t pairs = shape.rope.angles.size();
-  std::vector<float> cosines(pairs), sines(pairs), row(dim);
-  rope_turn(shape.rope, -queries.positions[i], 1.0f / shape.rope.magnitude, cosines.data(),
-            sines.data());
-  double* out = raw_query_rows_.row(to);
-  for (std::size_t head = 0; head < queries.rows.shape[1]; ++head) {
-    const float* from = queries.rows.row(i, head);
-    std::copy(from, from + dim, row.begin());
-    apply_turn(shape.rope, cosines.data(), sines.data(), row.data());
-    out = std::copy(row.begin(), row.end(), out);
-    out = std::fill_n(out, padding, 0.0);
-  }
+  put_unturned(shape.rope, queries.positions[i], queries.rows, i, padding, raw_query_rows_.row(to));
 }
 
 Status MomentCache::attend(int index, const Queries& queries, TensorView<float, 3> out,

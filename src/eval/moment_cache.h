@@ -63,7 +63,7 @@ class MomentCache final : public WrappedCache, public ActivationObserver {
     float epsilon = 0.0f;
   };
 
-  void place_row(const KvRows& rows, std::size_t i, std::size_t to);
+  void place_row(const Rope& rope, const KvRows& rows, std::size_t i, std::size_t to);
   void keep_sample(Layer& layer, std::int64_t counted, std::size_t row) const;
   void place_queries(const LayerShape& shape, const Queries& queries, std::size_t i,
                      std::size_t to);

@@ -3,6 +3,7 @@
 // layer alone does to a model.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -22,6 +23,9 @@ class OneLayerCache final : public WrappedCache {
                 AttentionScratch& scratch, Team& team) override;
   Status settle(int layer, Team& team) override;
   Status truncate(std::int32_t n) override;
+  std::int32_t least_tokens() const noexcept override {
+    return std::max(one_->least_tokens(), inner().least_tokens());
+  }
   void clear() override;
   // Refused.
   Result<std::unique_ptr<KvCache>> fork() const override;

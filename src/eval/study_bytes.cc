@@ -34,7 +34,6 @@ class ByteProbe::Recorder final : public WrappedCache {
     if (Layer* to = find(layer); to != nullptr && team.leader()) {
       to->blocks.push_back({{rows.positions.begin(), rows.positions.end()},
                             copy_of(rows.keys),
-                            copy_of(rows.keys_raw),
                             copy_of(rows.values),
                             {}});
     }
@@ -91,10 +90,8 @@ Status ByteProbe::fill_layer(KvCache& cache, const Layer& layer, std::vector<flo
   for (const Block& block : layer.blocks) {
     const std::size_t n = block.positions.size();
     if (team.leader()) answers.resize(n * heads * dv);
-    const KvRows rows{{block.keys.data(), {n, kv, dk}},
-                      {block.keys_raw.data(), {n, kv, dk}},
-                      {block.values.data(), {n, kv, dv}},
-                      block.positions};
+    const KvRows rows{
+        {block.keys.data(), {n, kv, dk}}, {block.values.data(), {n, kv, dv}}, block.positions};
     KVSPAN_CHECK_OK(cache.append(layer.index, rows, team));  // ends with a barrier
     const Queries queries{{block.queries.data(), {n, heads, dk}}, block.positions};
     KVSPAN_CHECK_OK(

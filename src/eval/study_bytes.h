@@ -27,7 +27,7 @@ class ByteProbe {
  private:
   struct Block {
     std::vector<std::int32_t> positions;
-    std::vector<float> keys, keys_raw, values, queries;  // [n, heads, dim]
+    std::vector<float> keys, values, queries;  // [n, heads, dim]
   };
   struct Layer {
     int index = 0;

@@ -28,7 +28,8 @@ struct BandsOptions {
   // either; else not at all.
   bool balanced = true;
   // Codes learnt from one sequence: its own (MemoryKind::kBases), with a
-  // diagonal metric (BandsParts::weights; not with query_metric), designed by the calling thread alone.
+  // diagonal metric (BandsParts::weights; not with query_metric), designed by the calling thread
+  // alone.
   bool own = false;
 };
 

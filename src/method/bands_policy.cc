@@ -2,6 +2,7 @@
 #include "method/bands_policy.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -92,6 +93,16 @@ void BandsPolicy::clear() {
   usual_ = 0.0;
 }
 
+void BandsPolicy::truncate(const Group& group) {
+  coded_ = escaped_ = 0;
+  for (const BandsTokens& bands : group.bands()) {
+    coded_ += bands.keys.tokens();
+    for (std::int32_t i = 0; i < bands.keys.tiles(); ++i) {
+      escaped_ += std::popcount(bands.keys.escaped(i));
+    }
+  }
+}
+
 Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first,
                               std::int32_t at) {
   BandsTokens& bands = group.bands().back();
@@ -173,8 +184,9 @@ Status BandsPolicy::settle_narrow(Group& group) {
     return group.code(group.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
   };
   if (options_.narrow_ends && group.settled() < options_.sink) {
-    if (group.waiting() < options_.sink) return {};
-    KVSPAN_CHECK_OK(narrow(options_.sink));
+    const std::int32_t missing = options_.sink - group.settled();
+    if (group.waiting() < missing) return {};
+    KVSPAN_CHECK_OK(narrow(missing));
   }
   // Rows that stay at full rank, and tokens that stay at 8 bits.
   const std::int32_t full = options_.narrow_ends ? tile : options_.recent;

@@ -42,6 +42,7 @@ class BandsPolicy final : public Policy {
   explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
   Status settle(Group& group) override;
   void clear() override;
+  void truncate(const Group& group) override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;

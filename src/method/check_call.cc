@@ -62,10 +62,6 @@ Status check_rows(const LayerShape& shape, int layer, const KvRows& rows) {
   const std::size_t n = rows.positions.size();
   KVSPAN_CHECK_OK(check_view("keys", layer, rows.keys, n, shape.kv_heads, shape.key_dim));
   KVSPAN_CHECK_OK(check_view("values", layer, rows.values, n, shape.kv_heads, shape.value_dim));
-  if (rows.keys_raw.data != nullptr) {
-    KVSPAN_CHECK_OK(
-        check_view("keys before RoPE", layer, rows.keys_raw, n, shape.kv_heads, shape.key_dim));
-  }
   return check_positions(layer, rows.positions);
 }
 

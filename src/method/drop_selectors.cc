@@ -35,11 +35,10 @@ void keep_sink(const Group& group, std::vector<std::uint8_t>& keep) {
 
 }  // namespace
 
-void SnapkvSelector::observe(Group& group, std::span<const float> received, std::int32_t) {
+void SnapkvSelector::observe(std::span<const float> received) {
   scores_ = {};
   scores_.add(received, ledger_);
   prompt_ = static_cast<std::int32_t>(received.size());
-  group.mark_changed();
 }
 
 Status SnapkvSelector::settle(Group& group, std::int32_t queries) {
@@ -75,9 +74,8 @@ Status SnapkvSelector::load(const Group& group, const StateReader& from) {
   return {};
 }
 
-void HeavySelector::observe(Group& group, std::span<const float> received, std::int32_t) {
+void HeavySelector::observe(std::span<const float> received) {
   scores_.add(received, ledger_);
-  group.mark_changed();
 }
 
 Status HeavySelector::settle(Group& group, std::int32_t) {

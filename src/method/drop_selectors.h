@@ -32,7 +32,7 @@ class SnapkvSelector final : public Selector {
   std::int32_t observed(std::int32_t queries) const noexcept override {
     return queries > 1 ? options_.window : 0;
   }
-  void observe(Group& group, std::span<const float> received, std::int32_t queries) override;
+  void observe(std::span<const float> received) override;
   Status settle(Group& group, std::int32_t queries) override;
   void clear() override;
   void truncate(const Group& group) override;
@@ -64,7 +64,7 @@ class HeavySelector final : public Selector {
   std::int32_t observed(std::int32_t queries) const noexcept override {
     return std::min(queries, history_);
   }
-  void observe(Group& group, std::span<const float> received, std::int32_t queries) override;
+  void observe(std::span<const float> received) override;
   Status settle(Group& group, std::int32_t queries) override;
   void clear() override;
   void truncate(const Group& group) override;

@@ -197,7 +197,6 @@ Status FdPolicy::settle(Group& group) {
       KVSPAN_CHECK_OK(flush(group, rows, row + 1));
     }
   }
-  group.mark_changed();  // what has been looked at and learnt cannot be taken back
   return {};
 }
 

@@ -35,6 +35,9 @@ struct BandsTokens {
   std::optional<BandsStore> values;  // none: `keys` holds both
 
   const BandsStore& value_store() const noexcept { return values ? *values : keys; }
+  // The rows of a token as they are stored: key [heads, key_dim] after RoPE, value [heads,
+  // value_dim].
+  void restore(std::int32_t position, float* key, float* value) const;
 };
 
 // What of a group's bands codes is known before anything was learnt: no means, directions or bits.
@@ -64,6 +67,8 @@ struct RowBlock {
   std::vector<std::int32_t> positions;
 
   std::size_t size() const noexcept { return positions.size(); }
+  std::size_t key_width() const noexcept { return static_cast<std::size_t>(heads * key_dim); }
+  std::size_t value_width() const noexcept { return static_cast<std::size_t>(heads * value_dim); }
   KvRows rows(std::size_t first, std::size_t n) const;
   // Rows of one head, [n, dim].
   MatrixView keys_of(std::int32_t head) const;
@@ -93,8 +98,9 @@ class Group {
   // Index of the oldest waiting row.
   std::int32_t settled() const noexcept;
   std::int32_t waiting() const noexcept { return list_.tokens() - settled(); }
-  // Up to here truncation undoes nothing that a method did.
-  std::int32_t changed_at() const noexcept { return changed_at_; }
+  // Tokens have been dropped because of those before this position: truncation would miss them. 0:
+  // none have.
+  std::int32_t dropped_at() const noexcept { return dropped_at_; }
 
   // Waiting rows first .. first + n - 1, 0 being the oldest.
   RowBlock read(std::int32_t first, std::int32_t n) const;
@@ -105,8 +111,6 @@ class Group {
   Status code(const RowBlock& rows, std::size_t first, std::size_t n,
               std::span<const std::shared_ptr<const Code>> keys,
               std::span<const std::shared_ptr<const Code>> values);
-  // Coded segments whose codes were exchanged; the list has been changed by the caller.
-  void mark_changed() noexcept { changed_at_ = next_position(); }
   // Rows first .. first + n - 1 of the list, the oldest that wait or settled ones before them,
   // leave it, but for those that escape[i] marks.
   void move_out(std::int32_t first, std::span<const std::uint8_t> escape);
@@ -120,7 +124,10 @@ class Group {
   // n waiting rows count as settled and stay full rank.
   void settle_as_they_are(std::int32_t n) noexcept;
 
-  void truncate(std::int32_t position);
+  // Forgets tokens from `position` on, which is not before bands_end().
+  void truncate(std::int32_t position) noexcept;
+  // The same before bands_end(), as a copy. Throws std::bad_alloc.
+  Group truncated(std::int32_t position) const;
   void clear() noexcept;
   std::size_t score_bytes() const noexcept { return scores_.bytes(); }
 
@@ -130,13 +137,16 @@ class Group {
   Status load(const StateReader& from);
 
  private:
+  RowBlock blank(std::int32_t n) const;
+  void take_out(std::int32_t first, std::span<const std::uint8_t> keep);
+
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;
   SegmentList list_;
   std::vector<BandsTokens> bands_;
   TokenScores scores_;
   std::int32_t settled_ = 0;
-  std::int32_t changed_at_ = 0;
+  std::int32_t dropped_at_ = 0;
 };
 
 }  // namespace kvspan

@@ -94,7 +94,7 @@ Status MethodCache::Member::settle(std::int32_t queries) {
     if (!received.empty()) {
       received = received_by_token();
       if (group.options().scores) group.receive(received);
-      if (selector) selector->observe(group, received, queries);
+      if (selector) selector->observe(received);
       received = {};  // nothing of a step's own memory stays
     }
     mask = {};
@@ -377,29 +377,25 @@ Status MethodCache::truncate(std::int32_t n) {
     clear();
     return {};
   }
-  std::int32_t least = 0;
-  for (const Layer& layer : layers_) {
-    if (layer.next <= n) continue;  // nothing to forget there
-    for (const Member& member : layer.members) least = std::max(least, member.group.changed_at());
-  }
-  if (n < least && n < tokens()) {
+  if (n < tokens() && n < least_tokens()) {
     return fail(ErrorCode::kInvalidArgument,
-                "cannot go back to {} tokens: {} has already coded or dropped tokens because of "
-                "those up to {}; allowed: 0, or {} and more",
-                n, prepared_->recipe, least, least);
+                "cannot go back to {} tokens: {} has dropped some because of those up to {}; "
+                "allowed: 0, or {} and more",
+                n, prepared_->recipe, least_tokens(), least_tokens());
   }
-  // Tiles of bands give no token back, not even those of a step that failed in a later layer.
-  for (const Layer& layer : layers_) {
-    for (const Member& member : layer.members) {
-      const std::int32_t packed = member.group.bands_end();
-      if (packed <= n) continue;
-      return fail(
-          ErrorCode::kInvalidArgument,
-          "cannot go back to {} tokens: {} has packed those up to {}; allowed: 0, or {} and "
-          "more",
-          n, prepared_->recipe, packed, packed);
+  // What has to be rebuilt is, before anything is touched.
+  std::vector<std::pair<Group*, Group>> rebuilt;
+  try {
+    for (Layer& layer : layers_) {
+      for (Member& member : layer.members) {
+        if (member.group.bands_end() <= n) continue;
+        rebuilt.emplace_back(&member.group, member.group.truncated(n));
+      }
     }
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory to go back from {} to {} tokens", tokens(), n);
   }
+  for (auto& [group, copy] : rebuilt) *group = std::move(copy);
   for (Layer& layer : layers_) {
     if (layer.next <= n) continue;
     layer.next = n;
@@ -410,6 +406,14 @@ Status MethodCache::truncate(std::int32_t n) {
     }
   }
   return {};
+}
+
+std::int32_t MethodCache::least_tokens() const noexcept {
+  std::int32_t least = 1;
+  for (const Layer& layer : layers_) {
+    for (const Member& member : layer.members) least = std::max(least, member.group.dropped_at());
+  }
+  return std::min(least, std::max(tokens(), 1));
 }
 
 void MethodCache::clear() {

@@ -29,9 +29,8 @@ class MethodCache final : public KvCache {
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override;
   Status settle(int layer, Team& team) override;
-  // Only to where nothing that a method did depends on later tokens; 0 always, and tokens() where
-  // layers are ahead of others: what a method learnt or dropped in those stays so.
   Status truncate(std::int32_t n) override;
+  std::int32_t least_tokens() const noexcept override;
   void clear() override;
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;

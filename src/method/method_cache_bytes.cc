@@ -115,7 +115,7 @@ Error in_group(Error error, std::size_t layer, std::size_t group) {
 void Group::save(const StateWriter& to) const {
   kvspan::save(list_, to.codes, to.out);
   to.out.put(settled_);
-  to.out.put(changed_at_);
+  to.out.put(dropped_at_);
   scores_.save(to.out);
   if (options_.learns) to.out.put(static_cast<std::uint32_t>(bands_.size()));
   for (const BandsTokens& bands : bands_) {
@@ -131,7 +131,7 @@ Status Group::load(const StateReader& from) {
   ByteReader& in = from.in;
   KVSPAN_TRY(list_, load_segment_list(list_.shape(), list_.growth(), from.codes, in, from.ledger));
   KVSPAN_TRY(settled_, get_between<std::int32_t>("settled tokens", 0, list_.tokens(), in));
-  KVSPAN_TRY(changed_at_, get_between<std::int32_t>("changed up to", 0, kMostTokens + 1, in));
+  KVSPAN_TRY(dropped_at_, get_between<std::int32_t>("dropped up to", 0, kMostTokens + 1, in));
   KVSPAN_CHECK_OK(
       scores_.load("attention received", options_.scores ? list_.tokens() : 0, in, from.ledger));
   if (!options_.learns) {

@@ -146,7 +146,6 @@ Status ReadSelector::settle(Group& group, std::int32_t) {
               mismatches_.as<float>() + p);
   }
   pages_ = pages;
-  group.mark_changed();
   return {};
 }
 

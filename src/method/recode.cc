@@ -89,7 +89,6 @@ Status exchange_sides(Group& group, const NewCodes& codes, const Recode& recode)
     changed.emplace_back(i, std::move(next));
   }
   for (auto& [index, segment] : changed) list.exchange(index, std::move(segment));
-  group.mark_changed();
   return {};
 }
 

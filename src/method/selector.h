@@ -28,9 +28,7 @@ class Selector {
     return 0;
   }
   // received: [tokens], the attention given by those queries, summed over the group's query heads.
-  virtual void observe(Group& group, std::span<const float> received, std::int32_t queries) {
-    (void)group, (void)received, (void)queries;
-  }
+  virtual void observe(std::span<const float> received) { (void)received; }
   // After the attention of `queries` queries: drops what is to go.
   virtual Status settle(Group& group, std::int32_t queries) = 0;
   // Which tokens the queries of a step read: fills keep [tokens] and returns true, or all.

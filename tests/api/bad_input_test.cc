@@ -27,7 +27,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Call {
   int layer = 1;
-  std::vector<float> keys, raw, values, queries, out;
+  std::vector<float> keys, values, queries, out;
   std::vector<std::int32_t> positions;
   KvRows rows;
   Queries asked;
@@ -41,7 +41,6 @@ struct Call {
       view.data = memory.data();
     };
     copy(rows.keys, keys);
-    copy(rows.keys_raw, raw);
     copy(rows.values, values);
     copy(asked.rows, queries);
     positions.assign(rows.positions.begin(), rows.positions.end());
@@ -66,10 +65,6 @@ std::vector<BadCall> bad_calls() {
       {"fewer keys than positions", true, [](Call& c) { --c.rows.keys.shape[0]; }, {"keys are ["}},
       {"more heads", true, [](Call& c) { c.rows.keys.shape[1] = 3; }, {"keys", "3, 16"}},
       {"other dimension", true, [](Call& c) { c.rows.values.shape[2] = 15; }, {"values", "2, 15"}},
-      {"raw keys of another shape",
-       true,
-       [](Call& c) { c.rows.keys_raw.shape[1] = 1; },
-       {"before RoPE"}},
       {"no keys", true, [](Call& c) { c.rows.keys.data = nullptr; }, {"keys", "no memory"}},
       {"no values", true, [](Call& c) { c.rows.values.data = nullptr; }, {"values", "no memory"}},
       {"numbers apart", true, [](Call& c) { c.rows.keys.strides[2] = 2; }, {"keys", "stride"}},
@@ -294,23 +289,22 @@ TEST(BadInput, CCallersAreToldTheSame) {
   EXPECT_EQ(kvspan_attend(cache, 0, 1, queries.data(), at.data(), out.data()),
             KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("holds no tokens")) << kvspan_last_error();
-  ASSERT_EQ(kvspan_append(cache, 0, 5, rows.data(), nullptr, rows.data(), at.data()), KVSPAN_OK);
+  ASSERT_EQ(kvspan_append(cache, 0, 5, rows.data(), rows.data(), at.data()), KVSPAN_OK);
   std::vector<float> spoilt = rows;
   spoilt[16 + 8 + 2] = kNan;
-  EXPECT_EQ(kvspan_append(cache, 0, 5, rows.data(), nullptr, spoilt.data(), at.data() + 5),
+  EXPECT_EQ(kvspan_append(cache, 0, 5, rows.data(), spoilt.data(), at.data() + 5),
             KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("values of row 1, head 1")) << kvspan_last_error();
   EXPECT_EQ(kvspan_tokens(cache), 5);
   const std::int32_t far[] = {INT32_MAX};
-  EXPECT_EQ(kvspan_append(cache, 0, 1, rows.data(), nullptr, rows.data(), far),
-            KVSPAN_INVALID_ARGUMENT);
-  EXPECT_EQ(kvspan_append(cache, 0, 1, rows.data(), nullptr, rows.data(), at.data() + 4),
+  EXPECT_EQ(kvspan_append(cache, 0, 1, rows.data(), rows.data(), far), KVSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(kvspan_append(cache, 0, 1, rows.data(), rows.data(), at.data() + 4),
             KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("position 4")) << kvspan_last_error();
   kvspan_cache* fork = nullptr;
   ASSERT_EQ(kvspan_fork(cache, &fork), KVSPAN_OK);
   kvspan_free(cache);
-  EXPECT_EQ(kvspan_append(fork, 0, 5, rows.data(), nullptr, rows.data(), at.data() + 5), KVSPAN_OK);
+  EXPECT_EQ(kvspan_append(fork, 0, 5, rows.data(), rows.data(), at.data() + 5), KVSPAN_OK);
   EXPECT_EQ(kvspan_attend(fork, 0, 1, queries.data(), at.data() + 9, out.data()), KVSPAN_OK);
   EXPECT_EQ(kvspan_settle(fork, 0), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(fork), 10);

@@ -53,7 +53,7 @@ TEST(CApi, GivesWhatTheCppInterfaceGives) {
   const Text text(n);
   const Handle handle(2);
   std::vector<float> out(std::size_t(n) * 32), expected(out.size());
-  ASSERT_EQ(kvspan_append(handle.cache, 0, n, text.keys.data(), nullptr, text.values.data(),
+  ASSERT_EQ(kvspan_append(handle.cache, 0, n, text.keys.data(), text.values.data(),
                           text.positions.data()),
             KVSPAN_OK);
   ASSERT_EQ(
@@ -76,7 +76,7 @@ TEST(CApi, GivesWhatTheCppInterfaceGives) {
     const TensorView<const float, 3> k(text.keys.data(), {rows, 2, 12});
     const TensorView<const float, 3> v(text.values.data(), {rows, 2, 8});
     const TensorView<const float, 3> q(text.queries.data(), {rows, 4, 12});
-    EXPECT_TRUE(cache->append(0, {k, k, v, text.positions}, team).has_value());
+    EXPECT_TRUE(cache->append(0, {k, v, text.positions}, team).has_value());
     EXPECT_TRUE(
         cache->attend(0, {q, text.positions}, {expected.data(), {rows, 4, 8}}, *scratch, team)
             .has_value());
@@ -91,7 +91,7 @@ TEST(CApi, GivesWhatTheCppInterfaceGives) {
 TEST(CApi, ForksAndTruncationsContinueApart) {
   const Text text(40);
   const Handle handle;
-  ASSERT_EQ(kvspan_append(handle.cache, 0, 30, text.keys.data(), nullptr, text.values.data(),
+  ASSERT_EQ(kvspan_append(handle.cache, 0, 30, text.keys.data(), text.values.data(),
                           text.positions.data()),
             KVSPAN_OK);
   kvspan_cache* fork = nullptr;
@@ -99,9 +99,9 @@ TEST(CApi, ForksAndTruncationsContinueApart) {
   ASSERT_EQ(kvspan_truncate(fork, 20), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(fork), 20);
   EXPECT_EQ(kvspan_tokens(handle.cache), 30);
-  EXPECT_EQ(kvspan_append(fork, 0, 5, text.keys.data(), nullptr, text.values.data(),
-                          text.positions.data() + 20),
-            KVSPAN_OK);
+  EXPECT_EQ(
+      kvspan_append(fork, 0, 5, text.keys.data(), text.values.data(), text.positions.data() + 20),
+      KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(fork), 25);
   kvspan_free(fork);
   kvspan_free(nullptr);
@@ -116,8 +116,8 @@ TEST(CApi, SavedCachesLoadAndGoOnAlike) {
     const auto step = [&](kvspan_cache* to, std::int32_t at, std::int32_t n) {
       const auto t = std::size_t(at);
       std::vector<float> out(std::size_t(n) * 32);
-      EXPECT_EQ(kvspan_append(to, 0, n, text.keys.data() + t * 24, nullptr,
-                              text.values.data() + t * 16, text.positions.data() + t),
+      EXPECT_EQ(kvspan_append(to, 0, n, text.keys.data() + t * 24, text.values.data() + t * 16,
+                              text.positions.data() + t),
                 KVSPAN_OK);
       EXPECT_EQ(kvspan_attend(to, 0, n, text.queries.data() + t * 48, text.positions.data() + t,
                               out.data()),
@@ -180,14 +180,14 @@ TEST(CApi, WrongArgumentsAreAnsweredNotFatal) {
   const float *k = text.keys.data(), *v = text.values.data(), *q = text.queries.data();
   const std::int32_t* at = text.positions.data();
   std::vector<float> out(10 * 32);
-  expect_refused(kvspan_append(handle.cache, 1, 1, k, nullptr, v, at), "layer 1");
-  expect_refused(kvspan_append(handle.cache, 0, -1, k, nullptr, v, at), "-1 rows");
-  expect_refused(kvspan_append(handle.cache, 0, 1, nullptr, nullptr, v, at), "keys");
-  expect_refused(kvspan_append(nullptr, 0, 1, k, nullptr, v, at), "cache");
-  ASSERT_EQ(kvspan_append(handle.cache, 0, 5, k, nullptr, v, at), KVSPAN_OK);
-  expect_refused(kvspan_append(handle.cache, 0, 1, k, nullptr, v, at + 4), "position 4");
+  expect_refused(kvspan_append(handle.cache, 1, 1, k, v, at), "layer 1");
+  expect_refused(kvspan_append(handle.cache, 0, -1, k, v, at), "-1 rows");
+  expect_refused(kvspan_append(handle.cache, 0, 1, nullptr, v, at), "keys");
+  expect_refused(kvspan_append(nullptr, 0, 1, k, v, at), "cache");
+  ASSERT_EQ(kvspan_append(handle.cache, 0, 5, k, v, at), KVSPAN_OK);
+  expect_refused(kvspan_append(handle.cache, 0, 1, k, v, at + 4), "position 4");
   const std::int32_t back[] = {8, 7};
-  expect_refused(kvspan_append(handle.cache, 0, 2, k, nullptr, v, back), "position 7");
+  expect_refused(kvspan_append(handle.cache, 0, 2, k, v, back), "position 7");
   expect_refused(kvspan_attend(handle.cache, 0, 2, q, back, out.data()), "position 7");
   expect_refused(kvspan_attend(handle.cache, 0, 1, q, at, nullptr), "out");
   expect_refused(kvspan_truncate(handle.cache, -1), "-1");
@@ -202,7 +202,7 @@ TEST(CApi, WrongArgumentsAreAnsweredNotFatal) {
   expect_refused(kvspan_load(&layer, 1, "full", 1, k, 9, nullptr), "cache");
   expect_refused(kvspan_load(&layer, 1, nullptr, 1, k, 9, &none), "recipe");
   EXPECT_EQ(kvspan_tokens(nullptr), 0);
-  EXPECT_EQ(kvspan_append(handle.cache, 0, 0, nullptr, nullptr, nullptr, nullptr), KVSPAN_OK);
+  EXPECT_EQ(kvspan_append(handle.cache, 0, 0, nullptr, nullptr, nullptr), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(handle.cache), 5);
 }
 

@@ -64,7 +64,7 @@ class Text {
         const TensorView<const float, 3> k(keys_.data() + row * kv * d, {n, kv, d});
         const TensorView<const float, 3> v(values_.data() + row * kv * dv, {n, kv, dv});
         const TensorView<const float, 3> rows(queries_.data() + row * q * d, {n, q, d});
-        const bool ok = cache.append(int(l), {k, k, v, positions}, team).has_value() &&
+        const bool ok = cache.append(int(l), {k, v, positions}, team).has_value() &&
                         cache
                             .attend(int(l), {rows, positions},
                                     {out.data() + l * n * q * dv, {n, q, dv}}, *scratch, team)

@@ -153,8 +153,7 @@ inline void turn_keys(Problem& p, const std::vector<float>& raw) {
   }
 }
 
-inline SegmentList coded_list(const Problem& p, const std::vector<float>& raw,
-                              const std::vector<Piece>& pieces,
+inline SegmentList coded_list(const Problem& p, const std::vector<Piece>& pieces,
                               const std::shared_ptr<Ledger>& ledger) {
   const GroupShape shape{p.layer.kv_heads, p.layer.key_dim, p.layer.value_dim, p.element};
   SegmentList list(shape, ledger);
@@ -165,7 +164,6 @@ inline SegmentList coded_list(const Problem& p, const std::vector<float>& raw,
     const auto n = std::size_t(piece.tokens);
     KvRows rows;
     rows.keys = {p.keys.data() + first * heads * d, {n, heads, d}};
-    if (!raw.empty()) rows.keys_raw = {raw.data() + first * heads * d, {n, heads, d}};
     rows.values = {p.values.data() + first * heads * dv, {n, heads, dv}};
     rows.positions = std::span(p.positions).subspan(first, n);
     if (piece.keys.empty() && piece.values.empty()) {

@@ -118,8 +118,7 @@ inline RandomCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   p.values = random_rows(data, std::size_t(tokens), heads * std::size_t(layer.value_dim), scale,
                          0.3, random);
   turn_keys(p, raw);
-  const bool give_raw = random.below(2) == 0;
-  SegmentList list = coded_list(p, give_raw ? raw : std::vector<float>{}, pieces, ledger);
+  SegmentList list = coded_list(p, pieces, ledger);
   return {ledger, std::move(p), std::move(list)};
 }
 

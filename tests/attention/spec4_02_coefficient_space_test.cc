@@ -84,7 +84,7 @@ struct RunCase {
       piece.tokens = std::min(unit, tokens - t);
       pieces.push_back(piece);
     }
-    list = testing::coded_list(problem, {}, pieces, ledger);
+    list = testing::coded_list(problem, pieces, ledger);
   }
 };
 

@@ -155,7 +155,7 @@ testing::RandomCase real_case(const testing::Activations& a, std::uint64_t seed)
     choose(true, p.keys, l.key_dim, piece.keys);
     choose(false, p.values, l.value_dim, piece.values);
   }
-  SegmentList list = testing::coded_list(p, {}, pieces, ledger);
+  SegmentList list = testing::coded_list(p, pieces, ledger);
   return {ledger, std::move(p), std::move(list)};
 }
 
@@ -208,7 +208,7 @@ TEST(Spec4_05_Certificate, IsRefusedWhereNoResidualsAreKept) {
   const auto code = testing::random_code({.domain = Domain::kPostRopeKey}, 8, {}, nullptr, random);
   const std::shared_ptr<const Code> codes[] = {code};
   SegmentList list({1, 8, 8, Element::kF32}, nullptr);
-  const KvRows rows{p.keys_view(), {}, p.values_view(), p.positions};
+  const KvRows rows{p.keys_view(), p.values_view(), p.positions};
   list.append(encode_rows(rows, list.shape(), {codes, {}, false}, nullptr).value());
   Certificate certificate;
   const Status status = certify(layer, list, p.queries_view(), 0, {&certificate, {1, 1}});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/wrapped_cache.h"
+#include "cache/rope.h"
 #include "kvspan/cache.h"
 #include "llama/activation_observer.h"
 
@@ -20,6 +21,7 @@ class RecordingCache final : public WrappedCache, public ActivationObserver {
     std::vector<float> numbers;  // heads one after the other
   };
   struct Layer {
+    // keys_raw: turned back to before RoPE.
     std::vector<Row> keys_raw, keys, values, queries, inputs, post_norm_inputs;
   };
 
@@ -30,8 +32,14 @@ class RecordingCache final : public WrappedCache, public ActivationObserver {
   Status append(int layer, const KvRows& rows, Team& team) override {
     if (team.leader()) {
       Layer& to = layers[static_cast<std::size_t>(layer)];
-      copy(rows.keys_raw, rows.positions, to.keys_raw);
+      const LayerShape& of = shape().layers[static_cast<std::size_t>(layer)];
+      const std::size_t before = to.keys.size();
       copy(rows.keys, rows.positions, to.keys);
+      for (std::size_t i = before; i < to.keys.size(); ++i) {
+        to.keys_raw.push_back(to.keys[i]);
+        rope_unrotate(of.rope, to.keys[i].position, to.keys_raw[i].numbers.data(), of.kv_heads,
+                      of.key_dim);
+      }
       copy(rows.values, rows.positions, to.values);
     }
     return WrappedCache::append(layer, rows, team);

@@ -105,38 +105,6 @@ TEST_P(ArchitectureLogits, AreTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// RoPE as the plain angles that caches use must be the rotation ggml applied.
-TEST_P(ArchitectureLogits, RopeNumbersTurnRawKeysIntoKeys) {
-  const auto engine = load(1);
-  ExactCache cache(engine->cache_shape());
-  logits_of(*engine, cache, reference_, 32);
-  for (std::size_t layer = 0; layer < engine->cache_shape().layers.size(); ++layer) {
-    const LayerShape& shape = engine->cache_shape().layers[layer];
-    const Rope& rope = shape.rope;
-    const auto d = static_cast<std::size_t>(shape.key_dim);
-    const auto rotated = static_cast<std::size_t>(rope.rotated_dims);
-    const std::vector<float>&raw = cache.keys_raw(layer), &keys = cache.keys(layer);
-    double worst = 0.0, scale = 0.0;
-    for (std::size_t row = 0; row < raw.size() / d; ++row) {
-      const double position = static_cast<double>(row / static_cast<std::size_t>(shape.kv_heads));
-      for (std::size_t i = 0; i < d; ++i)
-        scale = std::max(scale, std::abs(double{raw[row * d + i]}));
-      for (std::size_t i = 0; i < rotated / 2; ++i) {
-        const bool halves = rope.pairs == Rope::Pairs::kHalves;
-        const std::size_t a = row * d + (halves ? i : 2 * i);
-        const std::size_t b = row * d + (halves ? i + rotated / 2 : 2 * i + 1);
-        const double c = rope.magnitude * std::cos(position * rope.angles[i]);
-        const double s = rope.magnitude * std::sin(position * rope.angles[i]);
-        worst = std::max(worst, std::abs(raw[a] * c - raw[b] * s - keys[a]));
-        worst = std::max(worst, std::abs(raw[a] * s + raw[b] * c - keys[b]));
-      }
-      for (std::size_t i = rotated; i < d; ++i) EXPECT_EQ(raw[row * d + i], keys[row * d + i]);
-    }
-    // ggml multiplies angles up in f32: an error of position x epsilon per step of the recurrence.
-    EXPECT_LE(worst, 1e-4 * scale) << GetParam() << " layer " << layer;
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Fixtures, ArchitectureLogits, ::testing::ValuesIn(fixture_names()),
                          [](const auto& fixture) {
                            std::string name = fixture.param;

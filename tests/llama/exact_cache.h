@@ -30,7 +30,6 @@ class ExactCache final : public KvCache {
       for (std::size_t i = 0; i < rows.positions.size(); ++i) {
         at.positions.push_back(rows.positions[i]);
         copy_row(rows.keys, i, at.keys);
-        copy_row(rows.keys_raw, i, at.keys_raw);
         copy_row(rows.values, i, at.values);
       }
     }
@@ -65,25 +64,21 @@ class ExactCache final : public KvCache {
       const auto keep = std::min(at.positions.size(), static_cast<std::size_t>(n));
       at.positions.resize(keep);
       at.keys.resize(keep * static_cast<std::size_t>(s.kv_heads * s.key_dim));
-      at.keys_raw.resize(at.keys.size());
       at.values.resize(keep * static_cast<std::size_t>(s.kv_heads * s.value_dim));
     }
     return {};
   }
+  std::int32_t least_tokens() const noexcept override { return 1; }
   void clear() override { layers_.assign(layers_.size(), {}); }
   Result<std::unique_ptr<KvCache>> fork() const override {
     return std::unique_ptr<KvCache>(std::make_unique<ExactCache>(*this));
   }
   CacheBytes bytes() const override { return {}; }
 
-  // Keys before RoPE of a layer, [tokens, kv_heads * key_dim], and after.
-  const std::vector<float>& keys_raw(std::size_t layer) const { return layers_[layer].keys_raw; }
-  const std::vector<float>& keys(std::size_t layer) const { return layers_[layer].keys; }
-
  private:
   struct Layer {
     std::vector<std::int32_t> positions;
-    std::vector<float> keys, keys_raw, values;
+    std::vector<float> keys, values;
   };
 
   static void copy_row(const TensorView<const float, 3>& from, std::size_t i,

@@ -10,6 +10,7 @@
 #include "attention/certificate.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"
+#include "tests/method/held_positions.h"
 #include "tests/method/recipes.h"
 #include "tests/method/synthetic.h"
 
@@ -42,23 +43,6 @@ class MethodSuite : public ::testing::TestWithParam<SuiteRecipe> {
   }
   static std::unique_ptr<MethodCache> make() { return make(GetParam().text); }
 
-  static std::vector<std::int32_t> positions(const MethodCache& cache, int layer,
-                                             std::size_t group) {
-    std::vector<std::int32_t> all;
-    for (const Segment& segment : cache.group(layer, group).list().segments()) {
-      for (std::int32_t t = 0; t < segment.tokens(); ++t) all.push_back(segment.positions.at(t));
-    }
-    for (const BandsTokens& bands : cache.group(layer, group).bands()) {
-      // Escaped tokens are in the list.
-      for (std::int32_t t = 0; t < bands.keys.tokens(); ++t) {
-        if ((bands.keys.escaped(t / 16) >> (t % 16) & 1) == 0) {
-          all.push_back(bands.keys.first_position() + t);
-        }
-      }
-    }
-    if (!cache.group(layer, group).bands().empty()) std::sort(all.begin(), all.end());
-    return all;
-  }
   // Which tokens each coded segment has. (Full-rank rows may lie in other pieces of memory.)
   using Layout = std::vector<std::pair<std::int32_t, std::int32_t>>;
   static Layout layout(const MethodCache& cache) {
@@ -88,7 +72,7 @@ TEST_P(MethodSuite, NoRowIsLostOrDoubledHoweverCallsAreSplit) {
     ASSERT_EQ(cache->tokens(), kTokens - 1);
     for (int layer = 0; layer < 2; ++layer) {
       for (std::size_t g = 0; g < cache->groups(layer); ++g) {
-        const std::vector<std::int32_t> held = positions(*cache, layer, g);
+        const std::vector<std::int32_t> held = testing::held_positions(cache->group(layer, g));
         for (std::size_t i = 1; i < held.size(); ++i) ASSERT_LT(held[i - 1], held[i]);
         ASSERT_EQ(held.back(), kTokens - 2);
         if (!GetParam().drops) {
@@ -115,29 +99,6 @@ TEST_P(MethodSuite, ForkGoesOnLikeTheOriginal) {
   const std::vector<float> b = testing::run(*cache, text(), 200, 60, 1);
   EXPECT_EQ(a, b);
   EXPECT_EQ((*fork)->bytes().total, cache->bytes().total);
-}
-
-TEST_P(MethodSuite, TruncatingEqualsNeverHavingGoneThereOrIsRefused) {
-  for (const std::int32_t back : {1, 15, 90}) {
-    const auto cache = make(), straight = make();
-    testing::run(*cache, text(), 0, 150, 50);
-    testing::run(*straight, text(), 0, 150, 50);
-    testing::run(*cache, text(), 150, back, 1);
-    const Status truncated = cache->truncate(150);
-    if (!truncated) {
-      EXPECT_EQ(truncated.error().code, ErrorCode::kInvalidArgument);
-      EXPECT_NE(truncated.error().message.find("allowed: 0, or"), std::string::npos);
-      EXPECT_EQ(cache->tokens(), 150 + back) << "a refusal changes nothing";
-      continue;
-    }
-    EXPECT_EQ(cache->tokens(), 150);
-    EXPECT_EQ(testing::run(*cache, text(), 150, 40, 1),
-              testing::run(*straight, text(), 150, 40, 1));
-  }
-  const auto cache = make(), fresh = make();
-  testing::run(*cache, text(), 0, 150, 50);
-  ASSERT_TRUE(cache->truncate(0));
-  EXPECT_EQ(testing::run(*cache, text(), 0, 150, 50), testing::run(*fresh, text(), 0, 150, 50));
 }
 
 TEST_P(MethodSuite, EmptyAndOneRow) {

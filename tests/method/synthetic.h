@@ -73,7 +73,6 @@ class SyntheticText {
     const LayerShape& l = shape_.layers[layer];
     KvRows rows;
     rows.keys = view(layers_[layer].keys, l.kv_heads, l.key_dim, first, n);
-    rows.keys_raw = view(layers_[layer].raw, l.kv_heads, l.key_dim, first, n);
     rows.values = view(layers_[layer].values, l.kv_heads, l.value_dim, first, n);
     rows.positions = std::span(positions_).subspan(std::size_t(first), std::size_t(n));
     return rows;

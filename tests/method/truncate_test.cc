@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Going back, under every recipe: to any number of tokens from the least on, with every row before
+// it, and from there on as well as a cache that never went further.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "method/method_cache.h"
+#include "recipe/recipe.h"
+#include "tests/method/held_positions.h"
+#include "tests/method/recipes.h"
+#include "tests/method/synthetic.h"
+
+namespace kvspan {
+namespace {
+
+using testing::SuiteRecipe;
+using testing::SyntheticText;
+
+constexpr std::int32_t kTokens = 240;
+constexpr std::int32_t kFilled = 190;
+
+class TruncateSuite : public ::testing::TestWithParam<SuiteRecipe> {
+ protected:
+  static const SyntheticText& text() {
+    static const SyntheticText text(testing::synthetic_shape(), kTokens, 11);
+    return text;
+  }
+  static std::unique_ptr<MethodCache> make(const std::string& recipe) {
+    static const Calibration calibration = text().calibration();
+    return std::make_unique<MethodCache>(
+        prepare(text().shape(), Recipe::parse(recipe).value(), &calibration).value());
+  }
+  // Tokens 0 .. n-1, those from 150 on one by one.
+  static std::unique_ptr<MethodCache> filled(const std::string& recipe, std::int32_t n) {
+    auto cache = make(recipe);
+    testing::run(*cache, text(), 0, std::min(n, 150), 50);
+    if (n > 150) testing::run(*cache, text(), 150, n - 150, 1);
+    return cache;
+  }
+  // Positions of the oldest rows that nothing has been done to.
+  static std::vector<std::int32_t> waiting_from(const MethodCache& cache) {
+    std::vector<std::int32_t> all;
+    for (int layer = 0; layer < 2; ++layer) {
+      for (std::size_t g = 0; g < cache.groups(layer); ++g) {
+        const Group& group = cache.group(layer, g);
+        all.push_back(group.next_position() - group.waiting());
+      }
+    }
+    return all;
+  }
+};
+
+TEST_P(TruncateSuite, KeepsEveryRowBeforeAnyNumberFromTheLeastOn) {
+  const auto cache = filled(GetParam().text, kFilled);
+  const std::int32_t least = cache->least_tokens();
+  EXPECT_GE(least, 1);
+  EXPECT_LE(least, kFilled);
+  if (!GetParam().drops) {
+    EXPECT_EQ(least, 1);
+  }
+  for (std::int32_t n = 1; n <= kFilled + 1; ++n) {
+    const auto fork = cache->fork().value();
+    const Status truncated = fork->truncate(n);
+    ASSERT_EQ(truncated.has_value(), n >= least) << n;
+    if (!truncated) {
+      EXPECT_EQ(truncated.error().code, ErrorCode::kInvalidArgument);
+      EXPECT_NE(truncated.error().message.find("allowed: 0, or"), std::string::npos);
+      ASSERT_EQ(fork->tokens(), kFilled) << "a refusal changes nothing";
+      continue;
+    }
+    ASSERT_EQ(fork->tokens(), std::min(n, kFilled));
+    EXPECT_LE(fork->least_tokens(), n);
+    const auto& copy = static_cast<const MethodCache&>(*fork);
+    for (int layer = 0; layer < 2; ++layer) {
+      for (std::size_t g = 0; g < cache->groups(layer); ++g) {
+        std::vector<std::int32_t> expected = testing::held_positions(cache->group(layer, g));
+        expected.erase(std::lower_bound(expected.begin(), expected.end(), n), expected.end());
+        ASSERT_EQ(testing::held_positions(copy.group(layer, g)), expected) << n;
+      }
+    }
+  }
+}
+
+double root_mean_square(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    sum += (double{a[i]} - double{b[i]}) * (double{a[i]} - double{b[i]});
+  }
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+// Noise: how far the outputs of a cache that never went further are from those of an exact one.
+// Rows that were coded when it went back stay coded, rows of a tile that was cut are coded twice,
+// and what was learnt from rows is learnt again: within twice the noise. Where no row had been
+// coded or looked at since, the bits are the same.
+TEST_P(TruncateSuite, GoesOnAsWellAsACacheThatNeverWentFurther) {
+  for (const std::int32_t n : {1, 77, 150, 171, kFilled - 1}) {
+    const auto cache = filled(GetParam().text, kFilled);
+    if (n < cache->least_tokens()) continue;
+    const auto straight = filled(GetParam().text, n);
+    const auto exact = filled("full:store=f32", n);
+    const bool untouched = waiting_from(*straight) == waiting_from(*cache);
+    ASSERT_TRUE(cache->truncate(n));
+    EXPECT_EQ(cache->bytes().total, cache->ledger()->total()) << n;
+    const auto rest = [&](KvCache& from) { return testing::run(from, text(), n, kTokens - n, 1); };
+    const std::vector<float> a = rest(*cache), b = rest(*straight), right = rest(*exact);
+    const bool learns_ahead = GetParam().text.find("fd:") != std::string::npos;
+    if (untouched && GetParam().splits && !learns_ahead) {
+      EXPECT_EQ(a, b) << n;
+    }
+    EXPECT_LE(root_mean_square(a, right), 2.0 * root_mean_square(b, right) + 1e-6) << n;
+  }
+}
+
+TEST_P(TruncateSuite, ToNothingEqualsANewCache) {
+  const auto cache = filled(GetParam().text, 150), fresh = make(GetParam().text);
+  ASSERT_TRUE(cache->truncate(0));
+  EXPECT_EQ(testing::run(*cache, text(), 0, 150, 50), testing::run(*fresh, text(), 0, 150, 50));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, TruncateSuite, ::testing::ValuesIn(testing::suite_recipes()),
+                         testing::recipe_name);
+
+}  // namespace
+}  // namespace kvspan
