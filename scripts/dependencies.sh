@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds ggml and libllama once, from one pinned source archive, into the user's cache folder:
+# Builds ggml, libllama, its common library (samplers, grammars, chat templates) and the generator of tiny
+# models of every architecture once, from one pinned source archive, into the user's cache folder:
 #     ${XDG_CACHE_HOME:-~/.cache}/kvspan/deps/llama-cpp-python-VERSION-KEY/
-#         prefix/   headers and static libraries
+#         prefix/   headers, static libraries, bin/test-llama-archs
 #         src/      the sources they were built from, with the Hugging Face converter
 # KEY stands for the build flags, the compiler and the processor, because ggml is built for the
 # processor it runs on. The folder appears in one rename when it is complete: an interrupted or failed build leaves
@@ -19,15 +20,16 @@ archive_sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 flags=(
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF
   -DCMAKE_INSTALL_LIBDIR=lib
-  -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
-  -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF
+  -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=ON -DLLAMA_TESTS_INSTALL=OFF
+  -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF
   -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF
 )
 # GCC's _tile_loadconfig (seen in 12) tells of the first 8 of the 64 bytes that it reads, so the stores of ggml's other
 # 56 are taken for dead, and the first product of a processor with AMX is an illegal instruction.
 [[ $(uname -m) != x86_64 ]] || flags+=("-DCMAKE_CXX_FLAGS=${CXXFLAGS:-} -fno-tree-dse -fno-dse")
-# What is unpacked: the two libraries and the converter (with the chat templates it reads).
-members=(CMakeLists.txt AUTHORS LICENSE licenses cmake ggml include src vendor
+# What is unpacked: the libraries, the tests that the generator is one of, and the converter (with the chat
+# templates it reads).
+members=(CMakeLists.txt AUTHORS LICENSE licenses cmake common ggml include src tests vendor
   convert_hf_to_gguf.py conversion gguf-py models/templates)
 
 say() { printf '%s\n' "kvspan: $*" >&2; }
@@ -78,7 +80,7 @@ step() {  # step "what" command...: runs quietly into the log; on failure shows 
 }
 
 free_kib=$(df -Pk "$root" | awk 'NR == 2 {print $4}')
-((free_kib > 700 * 1024)) || fail "$root has $((free_kib / 1024)) MiB free; building ggml and libllama needs 700 MiB"
+((free_kib > 1200 * 1024)) || fail "$root has $((free_kib / 1024)) MiB free; building ggml and libllama needs 1200 MiB"
 
 step "preparing pip" python3 -m venv "$work/venv"
 step "downloading $archive (76.6 MB)" "$work/venv/bin/python" -m pip download \
@@ -96,9 +98,13 @@ jobs=$(nproc 2>/dev/null || echo 2)
 # The ceiling keeps the version stamp from reading a git repository around the cache folder.
 export GIT_CEILING_DIRECTORIES=$work
 step "configuring ggml and libllama" cmake -G Ninja -S "$work/out/src" -B "$work/build" "${flags[@]}"
-step "building ggml and libllama with $jobs jobs (once; about 4 minutes on two cores)" \
-  cmake --build "$work/build" --parallel "$jobs"
+step "building ggml and libllama with $jobs jobs (once; about 7 minutes on two cores)" \
+  cmake --build "$work/build" --parallel "$jobs" --target llama llama-common test-llama-archs
 step "installing" cmake --install "$work/build" --prefix "$work/out/prefix"
+# What cmake does not install: what the common library stands on, and the generator.
+mkdir -p "$work/out/prefix/bin"
+find "$work/build" -name '*.a' -exec cp -n -t "$work/out/prefix/lib" {} +
+find "$work/build" -name test-llama-archs -type f -exec cp -t "$work/out/prefix/bin" {} +
 [[ -f $work/out/prefix/lib/libllama.a ]] || fail "the build made no libllama.a; see $log"
 mv "$work/out" "$final"
 say "ggml and libllama are in $final"

@@ -11,6 +11,7 @@
 #include "cli/progress_bar.h"
 #include "cli/table.h"
 #include "cli/temporary_model.h"
+#include "cli/verify_archs.h"
 
 namespace kvspan::cli {
 namespace {
@@ -22,6 +23,7 @@ struct VerifyFlags {
   std::string json;
   std::int64_t tokens = 8000;
   std::int64_t compared = 2000;
+  ArchsFlags archs;
 };
 
 Json to_json(const Verification& row) {
@@ -60,6 +62,14 @@ Result<int> verify(const VerifyFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
+  if (!flags.archs.archs.empty() || !flags.archs.file.empty()) {
+    ArchsFlags archs = flags.archs;
+    archs.recipe = flags.model.recipe;
+    archs.json = flags.json;
+    archs.threads = flags.model.threads;
+    if (flags.tokens != VerifyFlags{}.tokens) archs.tokens = flags.tokens;
+    return verify_archs(archs);
+  }
   KVSPAN_TRY(std::string path, find_model_path(flags.model.model));
   KVSPAN_TRY(auto tokens,
              measured_tokens(path, flags.file, static_cast<std::size_t>(flags.tokens)));
@@ -101,12 +111,19 @@ Action setup_verify(CLI::App& app) {
              "The file's weights, or the same numbers as f32: then no activation is rounded to 8 "
              "bits, and what remains is the engines' own difference",
              {"file", "f32"});
+  app.add_option("--archs", flags->archs.archs,
+                 "Instead: tiny random models of all architectures that libllama has, or of those "
+                 "named, with logits of 2,000 random tokens (--tokens)")
+      ->type_name("all|NAME,...");
+  app.add_option("--arch-file", flags->archs.file)->group("");
   add_json_flag(app, flags->json);
   set_footer(
       app,
       "Examples:\n"
       "  kvspan verify -m smollm2 --weights f32\n"
       "  kvspan verify -m gemma3 --tokens 1500 --compare 1000\n"
+      "  kvspan verify --archs all --json archs.json\n"
+      "  kvspan verify --archs llama,gemma3 --cache quant:bits=8\n"
       "The second row is llama.cpp against itself, flash attention on and off: the yardstick.");
   return [flags] { return verify(*flags); };
 }

@@ -3,6 +3,7 @@
 // them.
 #include "llama/block_offsets.h"
 
+#include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <gtest/gtest.h>
 
@@ -12,13 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "llama/repack.h"
+#include "llama/offset_products.h"
 
 namespace kvspan::testing {
 namespace {
 
 struct FreeContext {
   void operator()(ggml_context* ctx) const { ggml_free(ctx); }
+  void operator()(ggml_backend_buffer* buffer) const { ggml_backend_buffer_free(buffer); }
 };
 
 // A Q4_1 matrix of numbers that are not centred, and what they are.
@@ -28,12 +30,14 @@ class Q41Matrix {
       : ctx_(ggml_init({ggml_row_size(GGML_TYPE_Q4_1, in) * static_cast<std::size_t>(out) + 4096,
                         nullptr, false})),
         tensor_(ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_Q4_1, in, out)),
+        buffer_(ggml_backend_cpu_buffer_from_ptr(tensor_->data, ggml_nbytes(tensor_))),
         numbers_(static_cast<std::size_t>(in * out)) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.3f);
     for (float& x : numbers_) x = normal(random);
     ggml_quantize_chunk(GGML_TYPE_Q4_1, numbers_.data(), tensor_->data, 0, out, in, nullptr);
     ggml_get_type_traits(GGML_TYPE_Q4_1)->to_float(tensor_->data, numbers_.data(), in * out);
+    tensor_->buffer = buffer_.get();
   }
   ggml_tensor* tensor() const { return tensor_; }
   double at(std::int64_t row, std::int64_t i) const {
@@ -52,6 +56,7 @@ class Q41Matrix {
  private:
   std::unique_ptr<ggml_context, FreeContext> ctx_;
   ggml_tensor* tensor_;
+  std::unique_ptr<ggml_backend_buffer, FreeContext> buffer_;
   std::vector<float> numbers_;
 };
 
@@ -99,22 +104,21 @@ TEST(BlockOffsets, MatrixIsQ40PlusOffsets) {
   }
 }
 
-// What the graph computes, with activations rounded to 8 bits by ggml. Where ggml has a layout for
-// Q4_1 itself (AMX), or none for Q4_0 either, there are no offsets.
+// What the graph computes, with activations rounded to 8 bits by ggml. Where ggml has no layout for
+// Q4_0, the product stays as it was.
 TEST(BlockOffsets, ProductsAreThoseOfTheMatrix) {
   for (const auto& [in, out, columns] : kShapes) {
     const Q41Matrix matrix(in, out, 3);
-    Repacker repacker;
-    const Matrix packed = repacker.repack(matrix.tensor());
-    const bool split = packed.offsets != nullptr;
     const std::vector<float> centred = matrix.split().second;
     std::unique_ptr<ggml_context, FreeContext> ctx(
         ggml_init({std::size_t{64} << 20, nullptr, false}));
     ggml_tensor* x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, in, columns);
     const std::vector<float> numbers = random_columns(in * columns, 4);
     std::copy(numbers.begin(), numbers.end(), static_cast<float*>(x->data));
-    ggml_tensor* y = ggml_mul_mat(ctx.get(), packed.weight, x);
-    if (split) y = packed.offsets->add(ctx.get(), y, x);
+    ggml_tensor* y = ggml_mul_mat(ctx.get(), matrix.tensor(), x);
+    OffsetProducts products;
+    products.replace(y);
+    const bool split = y->src[0] != matrix.tensor();
     ggml_cgraph* graph = ggml_new_graph(ctx.get());
     ggml_build_forward_expand(graph, y);
     ASSERT_EQ(ggml_graph_compute_with_ctx(ctx.get(), graph, 2), GGML_STATUS_SUCCESS);
@@ -147,10 +151,11 @@ TEST(BlockOffsets, OtherMatricesStayAsTheyAre) {
   EXPECT_FALSE(BlockOffsets::fits(Q41Matrix(64, 24, 5).tensor()));  // rows not a multiple of 16
   std::unique_ptr<ggml_context, FreeContext> ctx(ggml_init({1 << 20, nullptr, false}));
   ggml_tensor* floats = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 64, 32);
-  Repacker repacker;
-  const Matrix packed = repacker.repack(floats);
-  EXPECT_EQ(packed.weight, floats);
-  EXPECT_EQ(packed.offsets, nullptr);
+  ggml_tensor* product =
+      ggml_mul_mat(ctx.get(), floats, ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 64, 1));
+  OffsetProducts products;
+  products.replace(product);
+  EXPECT_EQ(product->src[0], floats);
 }
 
 }  // namespace

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan verify --archs: every architecture that libllama knows, on tiny random models.
+#pragma once
+
+#include <string>
+
+#include "kvspan/result.h"
+
+namespace kvspan::cli {
+
+struct ArchsFlags {
+  std::string archs;  // "all", or names with commas; empty: not asked for
+  std::string file;   // one model's file, for the process that checks it
+  std::string recipe = "full";
+  std::string json;
+  std::int64_t tokens = 2000;
+  std::int64_t threads = 2;
+};
+
+// The exit status: 0 unless --archs names an architecture that libllama does not have.
+Result<int> verify_archs(const ArchsFlags& flags);
+
+}  // namespace kvspan::cli
