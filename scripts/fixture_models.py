@@ -96,9 +96,4 @@ MODELS = {
     "gptneox_sequential": dict(hf="GPTNeoX", tokenizer="bpe", config=dict(
         _neox, use_parallel_residual=False, rotary_pct=1.0), without=[
         ("sequential residual", dict(use_parallel_residual=True)), ("full rotary", dict(rotary_pct=0.25))]),
-    "gptneo": dict(hf="GPTNeo", tokenizer="bpe", config=dict(
-        hidden_size=48, intermediate_size=112, num_layers=4, num_heads=3, max_position_embeddings=96, window_size=16,
-        attention_types=[[["global", "local"], 2]], layer_norm_epsilon=0.02, tie_word_embeddings=True), without=[
-        ("local window", dict(window_size=96)), ("layer order", dict(attention_types=[[["local", "global"], 2]])),
-        ("tanh GELU", dict(activation_function="gelu"), GELU_EFFECT)]),
 }

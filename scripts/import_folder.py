@@ -11,7 +11,7 @@ ARCHITECTURES = {  # class named in config.json -> architecture in GGUF
     "LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",  # its text part
     "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2",
-    "GPTNeoXForCausalLM": "gptneox", "GPTNeoForCausalLM": "gptneo",
+    "GPTNeoXForCausalLM": "gptneox",
 }
 ROPE_TYPES = {"default", "linear", "yarn", "llama3"}
 OUT_TYPES = ("auto", "f32", "f16", "bf16", "q8_0")

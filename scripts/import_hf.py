@@ -125,14 +125,10 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
     return f"{folder}: the converter failed: {last[:200]} (log: {log})"
 
 
-def convert(args, arch: str, python: Path) -> None:
+def convert(args, python: Path) -> None:
     part = args.out.with_name(f".{args.out.name}.{os.getpid()}.part")
     log = args.out.with_name(f"{args.out.name}.log")
-    if arch == "GPTNeoForCausalLM":
-        command = [HERE / "convert_gptneo.py", "--gguf-py", args.archive / "gguf-py"]
-    else:
-        command = [HERE / "convert_hf.py", "--archive", args.archive]
-    command = [python, *command, "--outtype", args.outtype, args.folder, part]
+    command = [python, HERE / "convert_hf.py", "--archive", args.archive, "--outtype", args.outtype, args.folder, part]
     env = dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", PYTHONUNBUFFERED="1")
     env.pop("PYTHONPATH", None)
     process = None
@@ -172,7 +168,7 @@ def run(args) -> None:
     if need > free:
         raise Refusal(f"{args.out.parent}: {size_text(need)} needed for the model, {size_text(free)} free")
     say(f"{args.folder.resolve().name}: {arch}, {weights / 1e6:.1f} M weights, output {args.outtype}")
-    convert(args, arch, converter_python())
+    convert(args, converter_python())
     say(f"wrote {args.out}, {size_text(args.out.stat().st_size)}")
 
 

@@ -3,10 +3,9 @@
 """Makes data/fixtures: tiny random models as GGUF with the logits transformers computes for them.
 
 For each entry of fixture_models.MODELS: a random Hugging Face model (fixed seed), saved as a folder with a toy
-tokenizer, converted to GGUF in f32 by llama.cpp's converter (scripts/convert_hf.py) or, for GPT-Neo, by
-scripts/convert_gptneo.py; and the logits of all positions of a fixed id sequence, f32, eager attention. Then each
-option is switched off in transformers and the logits must move far beyond rounding, so that an engine that
-ignores an option cannot pass.
+tokenizer, converted to GGUF in f32 by llama.cpp's converter (scripts/convert_hf.py); and the logits of all positions of
+a fixed id sequence, f32, eager attention. Then each option is switched off in transformers and the logits must move far
+beyond rounding, so that an engine that ignores an option cannot pass.
 
 Made with: Python 3.11, torch 2.8.0 (CPU), transformers 4.57.6, sentencepiece 0.2.2, tokenizers 0.22.2, gguf 0.19.0
 of the archive llama-cpp-python 0.3.36. Other versions may draw other numbers; each pair of files stays consistent.
@@ -156,11 +155,8 @@ def make(name: str, work: Path, out: Path, archive: Path, peer: Path | None) -> 
     assert np.isfinite(logits).all() and logits.shape == (N_TOKENS, vocab)
 
     gguf = out / f"{name}.gguf"
-    if entry["hf"] == "GPTNeo":
-        command = [HERE / "convert_gptneo.py", "--outtype", "f32", folder, gguf]
-    else:
-        command = [HERE / "convert_hf.py", "--archive", archive, "--outtype", "f32", folder, gguf]
-        command += ["--pre", "gpt-2"] if bpe else []
+    command = [HERE / "convert_hf.py", "--archive", archive, "--outtype", "f32", folder, gguf]
+    command += ["--pre", "gpt-2"] if bpe else []
     subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True)
     write_logits(out / f"{name}.logits", ids, logits)
     if peer:

@@ -11,7 +11,6 @@ CMake adds this test when both are set; import_hf_test.py holds everything that 
     KVSPAN_IMPORT_VENV=V KVSPAN_LLAMA_CPP=.../vendor/llama.cpp python3 tests/scripts/import_end_to_end.py
 """
 
-import json
 import os
 import pathlib
 import subprocess
@@ -22,7 +21,7 @@ import unittest
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 PYTHON = pathlib.Path(os.environ["KVSPAN_IMPORT_VENV"]) / "bin" / "python"
 ARCHIVE = pathlib.Path(os.environ["KVSPAN_LLAMA_CPP"])
-NAMES = ("llama", "mistral", "gptneo")
+NAMES = ("llama", "mistral", "gemma3")
 
 
 class ImportEndToEnd(unittest.TestCase):
@@ -47,23 +46,13 @@ class ImportEndToEnd(unittest.TestCase):
             self.assertEqual(out.read_bytes(), (self.expected / f"{name}.gguf").read_bytes(), name)
 
     def test_smaller_types_give_smaller_files(self):
-        for name in ("llama", "gptneo"):
+        for name in ("llama", "gemma3"):
             full = (self.expected / f"{name}.gguf").stat().st_size
             for kind in ("f16", "bf16", "q8_0", "auto"):
                 out = self.folder / f"{name}-{kind}.gguf"
                 result = self.run_import(self.made / name, out, "--outtype", kind)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertLess(out.stat().st_size, 0.75 * full, kind)
-
-    def test_a_folder_without_all_its_tensors_is_refused(self):
-        path = self.made / "gptneo" / "config.json"
-        whole = path.read_text()
-        self.addCleanup(path.write_text, whole)
-        path.write_text(json.dumps({**json.loads(whole), "num_layers": 6, "attention_types": [[["global", "local"], 3]]}))
-        result = self.run_import(self.made / "gptneo", self.folder / "never.gguf")
-        self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr.splitlines()[-1], "^error: .*the folder is incomplete")
-        self.assertFalse((self.folder / "never.gguf").exists())
 
 
 if __name__ == "__main__":

@@ -65,14 +65,11 @@ class ImportTest(FakeToolsTest):
         self.assertIn(f"import: wrote {self.out}", result.stderr)
         self.assertEqual([p.name for p in self.folder.glob("*tiny.gguf*")], ["tiny.gguf"])
 
-    def test_gptneo_has_a_converter_of_its_own(self):
+    def test_the_type_reaches_the_converter(self):
         self.run_import("--outtype", "f16")
-        self.config(architectures=["GPTNeoForCausalLM"])
-        self.run_import("--force")
-        first, second = self.calls_of("python")
-        self.assertIn("convert_hf.py --archive", first)
-        self.assertIn("--outtype f16", first)
-        self.assertIn("convert_gptneo.py --gguf-py", second)
+        (call,) = self.calls_of("python")
+        self.assertIn("convert_hf.py --archive", call)
+        self.assertIn("--outtype f16", call)
 
     def test_an_existing_file_is_replaced_only_on_demand(self):
         self.out.write_text("old")
@@ -104,7 +101,7 @@ class ImportTest(FakeToolsTest):
 
     def test_configurations_it_refuses(self):
         self.config(architectures=["MambaForCausalLM"])
-        self.assert_refused("MambaForCausalLM is not supported; supported: .*GPTNeoForCausalLM.*Qwen3ForCausalLM")
+        self.assert_refused("MambaForCausalLM is not supported; supported: .*LlamaForCausalLM.*Qwen3ForCausalLM")
         self.config(architectures=None)
         self.assert_refused("architecture none is not supported")
         self.config(rope_scaling={"rope_type": "dynamic", "factor": 2.0})
