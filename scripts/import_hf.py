@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a Hugging Face model folder to GGUF: the work behind `kvspan import`.
 
+Every architecture that llama.cpp's converter knows is converted.
+
 Runs with any Python 3.10 or later and the standard library. What the converter needs (torch, transformers, ...) lives
 in a virtual environment made once under ${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a
 ready-made environment instead, which is then used as it is. KVSPAN_PIP_ARGS is added to the pip command (for
@@ -26,7 +28,7 @@ import sys
 from pathlib import Path
 
 from import_folder import (BYTES_PER_WEIGHT, OUT_TYPES, Refusal, architecture_of, check_tokenizer, count_weights,
-                           read_config)
+                           read_config, unknown_architecture)
 
 HERE = Path(__file__).resolve().parent
 # transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0 package for Arm has
@@ -100,7 +102,7 @@ def follow(process: subprocess.Popen, log: Path) -> list[str]:
             for part in filter(None, (p.strip() for p in re.split(r"[\r\n]", line))):
                 f.write(part + "\n")
                 tail = (tail + [part])[-20:]
-                if " --> " in part or " -> " in part:
+                if " --> " in part:
                     tensors += 1
                     if tensors % 100 == 0:
                         say(f"{tensors} tensors read")
@@ -117,6 +119,9 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
         return f"disk full while writing {out}"
     if "pre-tokenizer was not recognized" in text:
         return f"{folder}: its tokenizer is not one the converter knows"
+    m = re.search(r"ERROR\S*:Model (\S+) is not supported", text)
+    if m:
+        return str(unknown_architecture(folder, m[1], set()))
     m = re.search(r"No module named '([^']+)'", text)
     if m:
         return f"the converter's environment lacks the Python package {m[1]} (log: {log})"
@@ -154,12 +159,11 @@ def convert(args, python: Path) -> None:
 
 
 def run(args) -> None:
-    config = read_config(args.folder)
-    arch = architecture_of(args.folder, config)
-    check_tokenizer(args.folder)
-    weights = count_weights(args.folder)
     if not (args.archive / "convert_hf_to_gguf.py").is_file():
         raise Refusal(f"{args.archive}: no convert_hf_to_gguf.py; the llama.cpp source folder is expected")
+    arch = architecture_of(args.folder, read_config(args.folder), args.archive)
+    check_tokenizer(args.folder)
+    weights = count_weights(args.folder)
     if args.out.is_dir() or not args.out.parent.is_dir():
         raise Refusal(f"{args.out}: the output must be a file in an existing folder")
     if args.out.exists() and not args.force:

@@ -36,12 +36,20 @@ class ImportTest(FakeToolsTest):
         self.model.mkdir()
         self.archive.mkdir()
         (self.archive / "convert_hf_to_gguf.py").touch()
+        (self.archive / "conversion").mkdir()
+        self.knows("LlamaForCausalLM", "GPTNeoXForCausalLM", "Qwen3ForCausalLM")
         self.config()
         (self.model / "tokenizer.json").write_text("{}")
         (self.model / "model.safetensors").write_bytes(safetensors(100))
         self.env["KVSPAN_IMPORT_VENV"] = str(self.folder)
         # The output is the last argument of the converter.
         self.fake("python", 'for last; do :; done; printf "GGUF and more" >"$last"')
+
+    def knows(self, *names):
+        """The converter's table of classes, as the archive writes it."""
+        table = dict.fromkeys(names, "module")
+        (self.archive / "conversion" / "__init__.py").write_text(
+            f"import torch\n\nTEXT_MODEL_MAP: dict[str, str] = {table!r}\nMMPROJ_MODEL_MAP = {{'Eye': 'eye'}}\n")
 
     def config(self, **changes):
         (self.model / "config.json").write_text(json.dumps({**CONFIG, **changes}))
@@ -97,21 +105,38 @@ class ImportTest(FakeToolsTest):
         self.config(architectures=["MambaForCausalLM"])
         result = self.run_import("--machine")
         self.assertEqual((result.returncode, result.stderr), (2, ""))
-        self.assertRegex(result.stdout, r"^[^\n]*MambaForCausalLM is not supported[^\n]*\n$")
+        self.assertRegex(result.stdout, r"^[^\n]*MambaForCausalLM is not one [^\n]*\n$")
+
+    def test_whatever_the_converter_knows_is_accepted(self):
+        self.knows("OddForCausalLM")
+        self.config(architectures=["OddForCausalLM"], rope_scaling={"rope_type": "dynamic"}, use_sliding_window=True)
+        self.assertEqual(self.run_import().returncode, 0)
+        # Of a model of several parts the converter takes the text part's class.
+        self.config(architectures=["EyeForAll"], vision_config={"architectures": ["Eye"]},
+                    thinker_config={"text_config": {"architectures": ["OddForCausalLM"]}})
+        self.assertIn(": OddForCausalLM, ", self.run_import("--force").stderr)
+
+    def test_an_architecture_it_does_not_know_is_named_with_near_ones(self):
+        for name, reason in (("GPTNeoForCausalLM", "; near it: GPTNeoXForCausalLM$"),
+                             ("Qwen9ForCausalLM", "; near it: Qwen3ForCausalLM$"), ("MambaForCausalLM", "$")):
+            self.config(architectures=[name])
+            self.assert_refused(f"architecture {name} is not one llama.cpp's converter knows{reason}")
+        self.config(architectures=["Eye"])
+        self.assert_refused("architecture Eye is not one")
+        self.assertEqual(self.calls_of("python"), [])
+
+    def test_without_a_table_the_converter_decides(self):
+        self.fake("python", 'echo "ERROR:hf-to-gguf:Model NewForCausalLM is not supported" >&2; exit 1')
+        self.config(architectures=["NewForCausalLM"])
+        for source in ("TEXT_MODEL_MAP = load()", "not Python", ""):
+            (self.archive / "conversion" / "__init__.py").write_text(source)
+            self.assert_refused("architecture NewForCausalLM is not one llama.cpp's converter knows$")
+        self.assertEqual(len(self.calls_of("python")), 3)
 
     def test_configurations_it_refuses(self):
-        self.config(architectures=["MambaForCausalLM"])
-        self.assert_refused("MambaForCausalLM is not supported; supported: .*LlamaForCausalLM.*Qwen3ForCausalLM")
-        self.config(architectures=None)
-        self.assert_refused("architecture none is not supported")
-        self.config(rope_scaling={"rope_type": "dynamic", "factor": 2.0})
-        self.assert_refused("rope scaling 'dynamic' is not supported; supported: default, linear, llama3, yarn")
-        self.config(architectures=["Gemma3ForConditionalGeneration"], text_config={"rope_scaling": {"type": "su"}})
-        self.assert_refused("rope scaling 'su' is not supported")
-        self.config(architectures=["Qwen2ForCausalLM"], use_sliding_window=True)
-        self.assert_refused("use_sliding_window is not supported for Qwen2ForCausalLM")
-        self.config(architectures=["GPT2LMHeadModel"], scale_attn_by_inverse_layer_idx=True)
-        self.assert_refused("scale_attn_by_inverse_layer_idx is not supported")
+        for none in (None, [], "LlamaForCausalLM", [3]):
+            self.config(architectures=none)
+            self.assert_refused("config.json: names no architecture")
         (self.model / "config.json").write_text("{")
         self.assert_refused("config.json: not valid JSON")
         (self.model / "config.json").write_text("[]")
@@ -127,6 +152,7 @@ class ImportTest(FakeToolsTest):
         for content, reason in ((whole[:-10], "the download is incomplete"), (whole + b"x", "the download is incomplete"),
                                 (whole[:20], "truncated"), (b"", "truncated"),
                                 (struct.pack("<Q", 4) + b"nope", "damaged safetensors header"),
+                                (whole.replace(b'[0, 400]', b'[0, "x"]'), "damaged safetensors header"),
                                 (b"version https://git-lfs", "Git LFS pointer")):
             weights.write_bytes(content)
             self.assert_refused(reason)
@@ -137,6 +163,28 @@ class ImportTest(FakeToolsTest):
         (self.model / "model.safetensors.index.json").write_text(json.dumps(index))
         (self.model / parts[0]).write_bytes(whole)
         self.assert_refused(f"1 of 2 weight files are missing, first {parts[1]}")
+        (self.model / parts[1]).write_bytes(whole)
+        self.assert_refused("2 of 2 tensors of the index are in no file, first a")
+        for index in ("[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 1}}'):
+            (self.model / "model.safetensors.index.json").write_text(index)
+            self.assert_refused("index.json: (no weight_map|an object is expected)")
+
+    def test_files_of_an_index_may_have_any_name(self):
+        (self.model / "model.safetensors").rename(self.model / "part.safetensors")
+        index = {"weight_map": {"w": "part.safetensors"}}
+        (self.model / "model.safetensors.index.json").write_text(json.dumps(index))
+        (self.model / "pytorch_model.bin.index.json").write_text('{"weight_map": {"w": "not_fetched.bin"}}')
+        self.assertEqual(self.run_import().returncode, 0)
+
+    def test_vocabularies_come_in_many_files(self):
+        (self.model / "tokenizer.json").unlink()
+        (self.model / "tokenizer_config.json").touch()
+        (self.model / "vocab.json").touch()
+        self.assert_refused("no tokenizer")
+        for name in ("merges.txt", "spiece.model", "qwen.tiktoken", "tekken.json", "rwkv_vocab_v20230424.txt"):
+            (self.model / name).touch()
+            self.assertEqual(self.run_import("--force").returncode, 0, name)
+            (self.model / name).unlink()
 
     def test_other_things_it_refuses(self):
         self.assert_refused("the output must be a file in an existing folder", out=self.folder / "no" / "such.gguf")
