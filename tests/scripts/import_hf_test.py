@@ -8,6 +8,8 @@ runs the real one.
 import contextlib
 import io
 import json
+import os
+import pty
 import shutil
 import struct
 import subprocess
@@ -18,6 +20,7 @@ from unittest import mock
 from fakes import TREE, FakeToolsTest
 
 sys.path.insert(0, str(TREE / "scripts"))
+import import_environment  # noqa: E402
 import import_hf  # noqa: E402
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 8}
@@ -54,10 +57,40 @@ class ImportTest(FakeToolsTest):
     def config(self, **changes):
         (self.model / "config.json").write_text(json.dumps({**CONFIG, **changes}))
 
+    def command(self, *options, out=None):
+        return [sys.executable, TREE / "scripts" / "import_hf.py", "--archive", self.archive, *options, self.model,
+                out or self.out]
+
     def run_import(self, *options, out=None):
-        command = [sys.executable, TREE / "scripts" / "import_hf.py", "--archive", self.archive, *options, self.model,
-                   out or self.out]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(self.command(*options, out=out), env=self.env, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60)
+
+    def answer(self, keys):
+        """Runs with a terminal on which `keys` are typed; returns the exit code and what the terminal showed."""
+        terminal, inside = pty.openpty()
+        process = subprocess.Popen(self.command(), env=self.env, stdin=inside, stderr=inside, stdout=subprocess.DEVNULL,
+                                   start_new_session=True)
+        os.close(inside)
+        shown = b""
+        while True:
+            try:
+                block = os.read(terminal, 4096)
+            except OSError:  # Linux: the other side is closed
+                block = b""
+            if not block:
+                break
+            shown += block
+            if keys and b"[y/N]" in shown:
+                os.write(terminal, keys.encode())
+                keys = ""
+        os.close(terminal)
+        return process.wait(timeout=60), shown.decode()
+
+    def without_environment(self):
+        """No ready-made environment, and no packages to make one from."""
+        del self.env["KVSPAN_IMPORT_VENV"]
+        self.env.update(XDG_CACHE_HOME=str(self.folder / "cache"), KVSPAN_PIP_ARGS="--no-index --no-cache-dir")
+        self.env.pop("PIP_FIND_LINKS", None)
 
     def assert_refused(self, reason, *options, out=None):
         result = self.run_import(*options, out=out)
@@ -207,10 +240,34 @@ class ImportTest(FakeToolsTest):
         self.assertIn("needed for the model", said.getvalue())
 
     def test_a_package_that_cannot_be_installed_is_named(self):
-        del self.env["KVSPAN_IMPORT_VENV"]
-        self.env.update(XDG_CACHE_HOME=str(self.folder / "cache"), KVSPAN_PIP_ARGS="--no-index --no-cache-dir")
-        self.env.pop("PIP_FIND_LINKS", None)
-        self.assert_refused("setting up the converter failed: ERROR: No matching distribution found for torch")
+        self.without_environment()
+        self.assert_refused("setting up the converter failed: ERROR: No matching distribution found for torch", "--yes")
+
+    def test_packages_are_installed_only_when_the_user_agrees(self):
+        self.without_environment()
+        plan = r"Python packages, installed once into .*import-venv: torch 2\.8\.0, .* and what they need, about .*B on disk"
+        self.assert_refused(f"{plan}; there is no terminal to ask on, --yes installs them$")
+        for answer in ("n\n", "\n", "\x04"):  # the last ends the input
+            code, said = self.answer(answer)
+            self.assertEqual(code, 2)
+            self.assertRegex(said, rf"(?s)^import: tiny: .*import: the converter needs {plan}\s+import: install them\? \[y/N\] "
+                                   r"[^\n]*\nerror: nothing was installed and nothing converted\s+$")
+        self.assertFalse((self.folder / "cache").exists())
+        code, said = self.answer("y\n")
+        self.assertEqual(code, 2)
+        self.assertIn("import: installing torch==2.8.0 (1 of ", said)
+
+    def test_an_environment_once_made_is_used_unasked(self):
+        self.without_environment()
+        venv = self.folder / "cache" / "kvspan" / "import-venv"
+        venv.mkdir(parents=True)
+        (venv / "bin").symlink_to(self.bin)
+        (venv / "kvspan-requirements.txt").write_text("\n".join(import_environment.REQUIREMENTS))
+        result = self.run_import()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("packages", result.stderr)
+        (venv / "kvspan-requirements.txt").write_text("torch==1.0")  # that of another version is made again
+        self.assert_refused("--yes installs them", "--force")
 
 
 if __name__ == "__main__":
