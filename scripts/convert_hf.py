@@ -10,7 +10,10 @@ without them a model is refused or computes something else. They are added here:
   gpt2.feed_forward_length                 n_inner where the folder sets it
   gpt2.context_length                      n_positions where the folder has no n_ctx, as newer ones have not
 
-Usage: convert_hf.py --archive LLAMA_CPP_DIR [--pre NAME] MODEL_DIR OUTFILE --outtype TYPE
+Some classes of the converter load the tokenizer with Python code of the folder, without a word. Here they do so only with
+--trust-code.
+
+Usage: convert_hf.py --archive LLAMA_CPP_DIR [--pre NAME] [--trust-code] MODEL_DIR OUTFILE --outtype TYPE
 --pre NAME skips the check that identifies a byte-level pre-tokenizer by the hash of a sample text
 (a toy vocabulary has no known hash) and writes NAME.
 """
@@ -42,6 +45,7 @@ def main() -> int:
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("--archive", type=Path, required=True, help="llama.cpp source folder with convert_hf_to_gguf.py")
     ap.add_argument("--pre", help="write this pre-tokenizer name instead of identifying it")
+    ap.add_argument("--trust-code", action="store_true", help="let Python code of the folder run")
     ap.add_argument("--outtype", default="auto", choices=["f32", "f16", "bf16", "q8_0", "auto"])
     ap.add_argument("model", type=Path)
     ap.add_argument("outfile", type=Path)
@@ -53,6 +57,11 @@ def main() -> int:
 
     if args.pre:
         TextModel.get_vocab_base_pre = lambda self, tokenizer: args.pre
+
+    if not args.trust_code:
+        from transformers import AutoTokenizer
+        load = AutoTokenizer.from_pretrained
+        AutoTokenizer.from_pretrained = lambda *given, **named: load(*given, **{**named, "trust_remote_code": False})
 
     original = converter.get_model_class
 

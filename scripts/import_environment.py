@@ -13,9 +13,9 @@ from import_folder import Refusal
 
 # transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0 package for Arm has
 # no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what
-# it imports is listed.
+# it imports is listed. tiktoken is what tokenizers in Python files of a folder ask for.
 REQUIREMENTS = ("torch==2.8.0", "transformers==4.57.6", "numpy", "safetensors", "sentencepiece", "protobuf", "pyyaml",
-                "tqdm", "requests")
+                "tqdm", "requests", "tiktoken")
 # To download and on disk, with what they need; measured for Python 3.11. On x86 torch brings CUDA libraries along.
 SIZES = ("4 GB", "7 GB") if platform.machine() == "x86_64" else ("160 MB", "900 MB")
 

@@ -12,8 +12,8 @@ The file is written under a temporary name beside OUT and renamed when complete,
 Progress goes to standard error, as lines that begin with "import:". Exit code 0, or 2 after one line that begins with
 "error:" (1 only for a defect of this script, with a traceback; 130 when interrupted).
 
-Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] [--yes] [--machine]
-                    DIR OUT.gguf
+Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] [--yes] [--trust-code]
+                    [--machine] DIR OUT.gguf
 With --machine, as for `kvspan import`, that last line goes to standard output without its "error:".
 """
 import argparse
@@ -65,9 +65,11 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
     m = re.search(r"ERROR\S*:Model (\S+) is not supported", text)
     if m:
         return str(unknown_architecture(folder, m[1], set()))
-    m = re.search(r"No module named '([^']+)'", text)
+    if "contains custom code which must be executed" in text:
+        return f"{folder}: its tokenizer needs Python code of the folder; --trust-code lets that code run"
+    m = re.search(r"No module named '([^']+)'|packages that were not found in your environment: ([\w ,-]+)", text)
     if m:
-        return f"the converter's environment lacks the Python package {m[1]} (log: {log})"
+        return f"the converter's environment lacks the Python package {m[1] or m[2]} (log: {log})"
     errors = [t for t in tail if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", t)]
     last = (errors or tail or [""])[-1]
     return f"{folder}: the converter failed: {last[:200]} (log: {log})"
@@ -76,7 +78,8 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
 def convert(args, python: Path) -> None:
     part = args.out.with_name(f".{args.out.name}.{os.getpid()}.part")
     log = args.out.with_name(f"{args.out.name}.log")
-    command = [python, HERE / "convert_hf.py", "--archive", args.archive, "--outtype", args.outtype, args.folder, part]
+    command = [python, HERE / "convert_hf.py", "--archive", args.archive, "--outtype", args.outtype,
+               *(["--trust-code"] if args.trust_code else []), args.folder, part]
     env = dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", PYTHONUNBUFFERED="1")
     env.pop("PYTHONPATH", None)
     process = None
@@ -125,6 +128,7 @@ def main(argv: list[str]) -> int:
     ap.add_argument("--outtype", default="auto", choices=OUT_TYPES)
     ap.add_argument("--force", action="store_true", help="replace an existing file")
     ap.add_argument("--yes", action="store_true", help="install the converter's Python packages without asking")
+    ap.add_argument("--trust-code", action="store_true", help="let Python code of the folder run, as some tokenizers need")
     ap.add_argument("--machine", action="store_true", help="the reason of a failure goes to standard output, bare")
     ap.add_argument("folder", type=Path)
     ap.add_argument("out", type=Path)

@@ -128,11 +128,21 @@ class ImportTest(FakeToolsTest):
     def test_known_failures_of_the_converter_get_their_own_words(self):
         for said, reason in (("OSError: [Errno 28] No space left on device", "disk full while writing"),
                              ("NotImplementedError: BPE pre-tokenizer was not recognized - update", "tokenizer is not one"),
-                             ("ModuleNotFoundError: No module named 'torch'", "lacks the Python package torch")):
+                             ("ModuleNotFoundError: No module named 'torch'", "lacks the Python package torch"),
+                             ("ImportError: This file requires the following packages that were not found in your "
+                              "environment: einops. Run pip", "lacks the Python package einops \\(log")):
             self.fake("python", f'echo "{said}" >&2; exit 1')
             self.assert_refused(reason)
         self.fake("python", 'for last; do :; done; echo no >"$last"')
         self.assert_refused("wrote no GGUF file")
+
+    def test_code_of_the_folder_runs_only_when_asked_for(self):
+        self.fake("python", 'echo "ValueError: The repository x contains custom code which must be executed to" >&2; exit 1')
+        self.assert_refused("its tokenizer needs Python code of the folder; --trust-code lets that code run")
+        self.assert_refused("Python code", "--trust-code")
+        without, trusting = self.calls_of("python")
+        self.assertNotIn("--trust-code", without)
+        self.assertIn("--trust-code", trusting)
 
     def test_with_machine_the_reason_goes_bare_to_standard_output(self):
         self.config(architectures=["MambaForCausalLM"])
