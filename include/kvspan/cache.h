@@ -49,9 +49,11 @@ struct LayerShape {
   std::int32_t window = 0;   // a query at t sees positions > t - window; 0: all before it
   float logit_scale = 0.0f;  // scores are logit_scale * q.k
   float soft_cap = 0.0f;     // c > 0: scores become c tanh(score / c)
-  std::int32_t chunk = 0;    // a query at t sees positions >= t - t % chunk; 0: none
-  std::vector<float> sinks;  // [query_heads]: one more logit in each head's softmax, of value 0
-  std::vector<float> alibi;  // [query_heads]: scores fall by this times the distance to the query
+  std::int32_t chunk = 0;    // a query at t sees positions >= t - t % chunk; 0: all before it
+  // ALiBi, [query_heads] or none: a query at t gives a token at s its score - alibi[h] (t - s).
+  std::vector<float> alibi = {};
+  // [query_heads] or none: one more term e^sinks[h] in the sum that weights are divided by.
+  std::vector<float> sinks = {};
 
   bool operator==(const LayerShape&) const = default;
 };
@@ -174,13 +176,13 @@ std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_sc
 // Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members
 // on caches of this shape: neither tokens nor queries matter. For 9 query heads on 3 KV heads of d
 // = 64 that is 1.7 MB and 0.6 MB for each thread, for 32 on 8 of d = 128 3.2 MB and 2.0 MB. Beside
-// it a step of a layer needs one number per query and head and one per token where a method watches
-// attention; a selector that reads some tokens (quest, shadowkv) copies of those that it reads, and
-// static:read=reconstruct, to compare with, all rows. These return when the layer settles.
-// The bound leaves out what `bands` works in, which the bytes held count (attention/bands_cut.h):
-// for the former shape some 0.3 MB for each thread, 1.1 MB with rope=pre, and 42 kB for each
-// partial result of at most 36 query rows and 512 tokens or more, of which there are up to 480 at
-// once.
+// it a step of a layer needs one number per token where a method watches attention; a selector that
+// reads some tokens (quest, shadowkv) copies of those that it reads, and static:read=reconstruct,
+// to compare with, all rows. These return when the layer settles. The bound leaves out one number
+// per query and head where a call's parts meet (sinks, selectors, `bands`), and what `bands` works
+// in, which the bytes held count (attention/bands_cut.h): for the former shape some 0.3 MB for each
+// thread, 1.1 MB with rope=pre, and 42 kB for each partial result of at most 36 query rows and 512
+// tokens or more, of which there are up to 480 at once.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 

@@ -53,6 +53,11 @@ typedef struct kvspan_layer {
   kvspan_rope_pairs rope_pairs;
   const double* rope_angles; /* [rope_dims / 2], radians per position */
   float rope_magnitude;      /* scales rotated coordinates; 0 is read as 1 */
+  int32_t chunk;             /* a query at t sees positions >= t - t % chunk; 0: all before it */
+  /* [query_heads] or NULL: a query at t gives a token at s its score - alibi[h] (t - s). */
+  const float* alibi;
+  /* [query_heads] or NULL: one more term e^sinks[h] in the sum that weights are divided by. */
+  const float* sinks;
 } kvspan_layer;
 
 /* Bytes held, as allocated. `total` leaves out `shared`. */

@@ -102,6 +102,10 @@ Result<LayerShape> shape_of(const kvspan_layer& from) {
   shape.window = from.window;
   shape.logit_scale = from.logit_scale;
   shape.soft_cap = from.soft_cap;
+  shape.chunk = from.chunk;
+  const std::int32_t heads = std::max(from.query_heads, 0);
+  if (from.alibi != nullptr) shape.alibi.assign(from.alibi, from.alibi + heads);
+  if (from.sinks != nullptr) shape.sinks.assign(from.sinks, from.sinks + heads);
   if (from.rope_dims == 0) return shape;
   if (from.rope_dims < 0 || from.rope_dims % 2 != 0 || from.rope_dims > from.key_dim) {
     return fail(ErrorCode::kInvalidArgument, "rope_dims {}; allowed: even, 0 to key_dim {}",

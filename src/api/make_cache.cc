@@ -16,6 +16,23 @@
 namespace kvspan {
 namespace {
 
+// One finite number for each query head, or none.
+Status check_per_head(const char* what, std::size_t layer, std::int32_t heads,
+                      const std::vector<float>& numbers) {
+  if (!numbers.empty() && numbers.size() != static_cast<std::size_t>(heads)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {}: {} numbers of {}; allowed: none, or one for each of {} query heads",
+                layer, numbers.size(), what, heads);
+  }
+  for (std::size_t h = 0; h < numbers.size(); ++h) {
+    if (std::isfinite(numbers[h])) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {}: {} of query head {} is {}; allowed: finite numbers", layer, what, h,
+                numbers[h]);
+  }
+  return {};
+}
+
 Status check(const CacheShape& shape) {
   if (shape.layers.empty()) {
     return fail(ErrorCode::kInvalidArgument, "the cache shape has no layers");
@@ -33,11 +50,13 @@ Status check(const CacheShape& shape) {
                   "layer {}: key_dim {} and value_dim {}; allowed: 1 or more", i, layer.key_dim,
                   layer.value_dim);
     }
-    if (layer.window < 0 || !(layer.soft_cap >= 0.0f)) {
+    if (layer.window < 0 || layer.chunk < 0 || !(layer.soft_cap >= 0.0f)) {
       return fail(ErrorCode::kInvalidArgument,
-                  "layer {}: window {} and soft_cap {}; allowed: 0 (none) or more", i, layer.window,
-                  layer.soft_cap);
+                  "layer {}: window {}, chunk {} and soft_cap {}; allowed: 0 (none) or more", i,
+                  layer.window, layer.chunk, layer.soft_cap);
     }
+    KVSPAN_CHECK_OK(check_per_head("alibi", i, layer.query_heads, layer.alibi));
+    KVSPAN_CHECK_OK(check_per_head("sinks", i, layer.query_heads, layer.sinks));
     if (!std::isfinite(layer.logit_scale) || !std::isfinite(layer.soft_cap)) {
       return fail(ErrorCode::kInvalidArgument,
                   "layer {}: logit_scale {} and soft_cap {}; allowed: finite numbers", i,

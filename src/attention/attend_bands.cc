@@ -122,18 +122,12 @@ void BandsScratch::prepare(int threads, std::size_t work_floats, std::size_t par
   for (AnchorTurns& turns : turns_) turns.use(rope);
 }
 
-float* BandsScratch::lse(std::size_t count) {
-  if (lse_.bytes() < count * sizeof(float)) {
-    lse_ = Buffer(count * sizeof(float), MemoryKind::kFullRank, nullptr);
-  }
-  return lse_.as<float>();
-}
-
-Status attend_bands(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
-                    const Queries& queries, const TensorView<float, 3>& out,
-                    const TensorView<float, 2>& lse, bool adds, BandsScratch& scratch, Team& team) {
+Status attend_bands(const LayerShape& layer, std::int32_t first_head, const BandsStore& keys,
+                    const BandsStore& values, const Queries& queries,
+                    const TensorView<float, 3>& out, const TensorView<float, 2>& lse, bool adds,
+                    BandsScratch& scratch, Team& team) {
   const Output output{out, lse, adds};
-  const BandsCut cut(queries, keys);
+  const BandsCut cut(layer, first_head, queries, keys);
   const std::size_t floats = state_floats(cut, values.code());
   if (team.leader()) {
     try {

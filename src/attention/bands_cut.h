@@ -20,12 +20,16 @@ struct BandsCut {
   static constexpr std::int32_t kRebuiltRows = 144;  // the same where keys are rebuilt for them
   static constexpr std::int32_t kChunkTiles = 32, kMostChunks = 32;
 
-  std::int32_t query_heads, per_head, positions, tiles, row_positions, row_blocks, chunk_tiles,
-      chunks, before;  // before: tiles that the first chunk lacks, so that chunks end with anchors
+  std::int32_t first_query_head, query_heads, per_head, positions, tiles, row_positions, row_blocks,
+      chunk_tiles, chunks,
+      before;  // before: tiles that the first chunk lacks, so that chunks end with anchors
 
-  BandsCut(const Queries& queries, const BandsStore& keys)
-      : query_heads(static_cast<std::int32_t>(queries.rows.shape[1])),
-        per_head(query_heads / keys.code().heads()),
+  // keys: of the heads from first_head on.
+  BandsCut(const LayerShape& layer, std::int32_t first_head, const Queries& queries,
+           const BandsStore& keys)
+      : first_query_head(first_head * (layer.query_heads / layer.kv_heads)),
+        query_heads(keys.code().heads() * (layer.query_heads / layer.kv_heads)),
+        per_head(layer.query_heads / layer.kv_heads),
         positions(static_cast<std::int32_t>(queries.positions.size())),
         tiles(keys.tiles()),
         row_positions(
@@ -47,11 +51,13 @@ struct BandsCut {
   // Rows of a block are ordered by the head of keys that they meet, then by position, then by query
   // head, so that those that meet one head lie together.
   struct Row {
-    std::int32_t head, position, query_head;  // position: an index of the call's
+    // head: of the store's; position: an index of the call's; query_head: of the layer's
+    std::int32_t head, position, query_head;
   };
   Row row(std::int32_t block, std::int32_t r) const {
     const std::int32_t n = positions_of(block), head = r / (n * per_head);
-    return {head, block * row_positions + r / per_head % n, head * per_head + r % per_head};
+    return {head, block * row_positions + r / per_head % n,
+            first_query_head + head * per_head + r % per_head};
   }
   std::int32_t positions_of(std::int32_t block) const {
     return std::min(row_positions, positions - block * row_positions);

@@ -8,9 +8,11 @@
 #include <numbers>
 
 #include "attention/item.h"
+#include "attention/score_bias.h"
 #include "attention/score_steps.h"
 #include "base/memory.h"
 #include "cache/rope.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -413,11 +415,15 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
   std::int32_t used = 0;
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
-    const std::int32_t from =
-        layer_.window > 0 ? std::clamp(position_of(r) - layer_.window + 1 - position, 0, tokens)
-                          : 0;
+    const std::int32_t query = position_of(r);
+    const std::int32_t from = std::clamp(first_seen(layer_, query) - position, 0, tokens);
     if (from == tokens) continue;
     if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
+    if (!layer_.alibi.empty()) {
+      const std::int32_t head = cut_.row(block_, r).query_head;
+      add_alibi(s + from, 1, tokens - from, alibi_slope(layer_, head), query,
+                [&](std::int32_t t) { return position + from + t; });
+    }
     for (std::int32_t i = 0; i < escapes; ++i) {
       s[escaped[i]] = -std::numeric_limits<float>::infinity();
     }

@@ -15,9 +15,6 @@ namespace kvspan {
 // number of tokens (attention/bands_cut.h).
 class BandsScratch {
  public:
-  // Room for `count` log-sum-exps of the other tokens; by one thread. Throws std::bad_alloc.
-  float* lse(std::size_t count);
-
   // For calls that turn queries by `rope`; by one thread. Throws std::bad_alloc.
   void prepare(int threads, std::size_t work_floats, std::size_t partial_floats, const Rope& rope);
   float* work(int thread) noexcept {
@@ -28,12 +25,12 @@ class BandsScratch {
   std::size_t bytes() const noexcept {
     std::size_t turns = 0;
     for (const AnchorTurns& some : turns_) turns += some.bytes();
-    return work_.bytes() + partials_.bytes() + lse_.bytes() + turns;
+    return work_.bytes() + partials_.bytes() + turns;
   }
   bool ready = false;
 
  private:
-  Buffer work_, partials_, lse_;
+  Buffer work_, partials_;
   std::size_t stride_ = 0;
   std::vector<AnchorTurns> turns_;  // [threads]
 };

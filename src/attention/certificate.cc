@@ -14,6 +14,7 @@
 #include "base/fail.h"
 #include "base/half.h"
 #include "cache/coded_side.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -176,7 +177,8 @@ void look(const LayerShape& layer, const std::vector<SegmentFacts>& all, const f
   const auto d = static_cast<std::size_t>(layer.key_dim);
   const double q_norm = norm(q, d), scale = std::abs(double{layer.logit_scale});
   for (const SegmentFacts& facts : all) {
-    const IndexRange range = facts.segment->positions.visible(position, layer.window);
+    const IndexRange range =
+        facts.segment->positions.between(first_seen(layer, position), position);
     if (range.empty()) continue;
     const CodedSide::Part* part = facts.keys.part;
     const double gamma = part != nullptr ? double{part->code->gamma()} : 1.0;
@@ -189,6 +191,7 @@ void look(const LayerShape& layer, const std::vector<SegmentFacts>& all, const f
       double dot = 0.0;
       for (std::size_t i = 0; i < d; ++i) dot += double{q[i]} * double{facts.keys.rows[t * d + i]};
       Seen one;
+      one.position = facts.segment->positions.at(static_cast<std::int32_t>(t));
       one.logit = double{layer.logit_scale} * gamma * dot;
       one.coding =
           scale * (key_error(facts.keys, t, q_norm, split) + std::abs(1.0 - gamma) * std::abs(dot));
@@ -212,6 +215,24 @@ void cap(double most, std::vector<Seen>& seen) {
     s.logit = most * std::tanh(s.logit / most);
     s.drift += 8.0 * kRound * most;
   }
+}
+
+// ALiBi, known exactly but for the f32 of its product and of the sum.
+void add_alibi(double slope, std::int32_t position, std::vector<Seen>& seen) {
+  for (Seen& s : seen) {
+    const double bias = slope * (s.position - position);
+    s.logit += bias;
+    s.drift += 8.0 * kRound * std::abs(bias);
+  }
+}
+
+// A layer's sink is one more token that everybody knows exactly, with a value of zeros.
+Seen sink_token(double logit, const std::vector<float>& zeros) {
+  Seen one;
+  one.logit = logit;
+  one.drift = 4.0 * kRound * std::abs(logit);
+  one.value = zeros.data();
+  return one;
 }
 
 // What logits that are off by at most `error` each make of the weights: |a - a^|_1 by line 4, or
@@ -344,12 +365,16 @@ Status certify(const LayerShape& layer, const SegmentList& list, const BandsSide
     coded.emplace(*bands.keys, *bands.values, kv_head);
   }
   const std::int32_t group = layer.query_heads / layer.kv_heads;
+  const std::vector<float> zeros(static_cast<std::size_t>(layer.value_dim));
   for (std::size_t i = 0; i < queries.positions.size(); ++i) {
     for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
       std::vector<Seen> seen;
       look(layer, all, queries.rows.row(i, h), queries.positions[i], kv_head, seen);
       if (coded) coded->look(layer, queries.rows.row(i, h), queries.positions[i], seen);
       if (layer.soft_cap > 0.0f) cap(layer.soft_cap, seen);
+      const auto head = static_cast<std::size_t>(h);
+      if (!layer.alibi.empty()) add_alibi(layer.alibi[head], queries.positions[i], seen);
+      if (!layer.sinks.empty()) seen.push_back(sink_token(layer.sinks[head], zeros));
       out.row(i)[h] = seen.empty()
                           ? Certificate{}
                           : certificate_of(seen, static_cast<std::size_t>(layer.value_dim));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cache/rope.h"
+#include "cache/visible.h"
 
 namespace kvspan::detail {
 namespace {
@@ -174,12 +175,12 @@ void BandsFacts::look(const LayerShape& layer, const float* q, std::int32_t posi
   const double per_unit =
       2.0 * (static_cast<double>(dk) + static_cast<double>(code_.places()) + 4.0 * turns + 32.0) *
       kRound;
+  const std::int32_t first = first_seen(layer, position);
   Turned turned;
   std::int32_t anchor = -1;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const Token& token = tokens_[i];
-    if (token.position > position) continue;
-    if (layer.window > 0 && token.position <= position - layer.window) continue;
+    if (token.position > position || token.position < first) continue;
     if (anchor != token.anchor || turned.run_rounding.empty()) {
       turned = turn(q, token.anchor);
       anchor = token.anchor;
@@ -190,6 +191,7 @@ void BandsFacts::look(const LayerShape& layer, const float* q, std::int32_t posi
       rounded += token.key_gain * turned.run_rounding[r] * run_codes_[i * runs + r];
     }
     Seen one;
+    one.position = token.position;
     one.logit = double{layer.logit_scale} * dot;
     one.coding = scale * weighed * token.key_lost;
     one.drift = scale * (rounded + (per_unit + AnchoredMeans::kError) * turned.size * token.mean +

@@ -22,6 +22,7 @@ struct Seen {
   double logit = 0.0;  // l^, of the row as it is stored
   // |l - l^| and |l^ - l~|: l of the row that was coded, l~ what attention computes.
   double coding = 0.0, drift = 0.0;
+  std::int32_t position = 0;
   const float* value = nullptr;       // v^
   double lost = 0.0, rounding = 0.0;  // |v - v^|; of a coordinate of a sum of values
   // A value multiplied as integers: weights times steps are rounded, and what is rounded off

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/score_bias.h"
 #include "attention/softmax_state.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -203,8 +205,7 @@ bool CodedRun::find_ranges() {
   const detail::CodedPiece& last = pieces_[static_cast<std::size_t>(piece_count_ - 1)];
   const std::int32_t oldest = first.segment->positions.at(first.part.begin);
   const std::int32_t newest = last.segment->positions.at(last.part.end - 1);
-  const bool in_window =
-      layer_.window == 0 || oldest > position(item_.positions - 1) - layer_.window;
+  const bool in_window = oldest >= first_seen(layer_, position(item_.positions - 1));
   std::fill_n(begin_, padded_rows_, 0);
   std::fill_n(end_, padded_rows_, 0);  // padding sees nothing
   ranges_ = !in_window || newest > position(0);
@@ -217,7 +218,8 @@ bool CodedRun::find_ranges() {
     std::int32_t from = 0, to = 0;  // positions increase over the pieces: one range
     for (std::int32_t p = 0; p < piece_count_; ++p) {
       const detail::CodedPiece& piece = pieces_[static_cast<std::size_t>(p)];
-      const IndexRange seen = piece.segment->positions.visible(position(i), layer_.window);
+      const IndexRange seen =
+          piece.segment->positions.between(first_seen(layer_, position(i)), position(i));
       from += std::clamp(seen.begin, piece.part.begin, piece.part.end) - piece.part.begin;
       to += std::clamp(seen.end, piece.part.begin, piece.part.end) - piece.part.begin;
     }
@@ -226,6 +228,25 @@ bool CodedRun::find_ranges() {
     std::fill_n(end_ + i * plan_.group, plan_.group, to);
   }
   return any;
+}
+
+// ALiBi, where the layer has it, for all tokens of the batch that the row sees.
+void CodedRun::add_bias(std::int32_t row) {
+  const float slope = alibi_slope(layer_, item_.head * plan_.group + row % plan_.group);
+  if (slope == 0.0f) return;
+  for (std::int32_t p = 0; p < piece_count_; ++p) {
+    const detail::CodedPiece& piece = pieces_[static_cast<std::size_t>(p)];
+    const std::int32_t n = piece.part.size();
+    const IndexRange seen{std::clamp(begin_[row] - piece.at, 0, n),
+                          std::clamp(end_[row] - piece.at, 0, n)};
+    const std::ptrdiff_t stride = tile_form() ? padded_rows_ : 1;
+    float* const s =
+        scores_ + (tile_form() ? row : static_cast<std::ptrdiff_t>(row) * kBatchStride);
+    add_alibi(s + (piece.at + seen.begin) * stride, stride, seen.size(), slope,
+              position(row / plan_.group), [&](std::int32_t t) {
+                return piece.segment->positions.at(piece.part.begin + seen.begin + t);
+              });
+  }
 }
 
 void CodedRun::soften_rows() {
@@ -237,6 +258,7 @@ void CodedRun::soften_rows() {
     }
     const std::int32_t count = end_[r] - begin_[r];
     if (layer_.soft_cap > 0.0f) kernels_.cap(s + begin_[r], count, layer_.soft_cap);
+    add_bias(r);
     const float old = max_[r];
     const float added = kernels_.soften_row(s + begin_[r], count, &max_[r]);
     std::fill_n(s, begin_[r], 0.0f);
@@ -260,6 +282,7 @@ void CodedRun::flush() {
     }
     if (tile_form()) {
       if (layer_.soft_cap > 0.0f) kernels_.cap(scores_, tokens_ * padded_rows_, layer_.soft_cap);
+      for (std::int32_t r = 0; r < rows_; ++r) add_bias(r);
       kernels_.soften_tile(scores_, padded_rows_, tokens_, ranges_ ? begin_ : nullptr, end_, max_,
                            sum_, decay_);
     } else {

@@ -117,6 +117,7 @@ class CodedRun {
   void lay_out();
   void flush();
   bool find_ranges();
+  void add_bias(std::int32_t row);
   void soften_rows();
   void synthesise_sums(float* to);
   // coded_scores.cc

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "attention/coded_run.h"
+#include "attention/score_bias.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -32,10 +34,13 @@ struct Runner {
   std::int32_t position(std::int32_t i) const {
     return queries.positions[static_cast<std::size_t>(item.first_position + i)];
   }
+  std::int32_t query_head(std::int32_t row) const {
+    return item.head * plan.group + row % plan.group;
+  }
   void load_queries();
   void run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys);
   void run_tiles(const Segment& segment, IndexRange part);
-  void run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens, bool ranges);
+  void run_tile(const Segment& segment, std::int32_t first, std::int32_t tokens, bool ranges);
 };
 
 void Runner::load_queries() {
@@ -44,8 +49,7 @@ void Runner::load_queries() {
   const std::int32_t dim = plan.key_dim;
   std::fill_n(q, static_cast<std::size_t>(padded_rows) * static_cast<std::size_t>(dim), 0.0f);
   for (std::int32_t r = 0; r < rows; ++r) {
-    const float* from = queries.rows.row(item.first_position + r / plan.group,
-                                         item.head * plan.group + r % plan.group);
+    const float* from = queries.rows.row(item.first_position + r / plan.group, query_head(r));
     float* to = rows_form ? q + r * dim : q + r / kPanelRows * kPanelRows * dim + r % kPanelRows;
     const std::int32_t step = rows_form ? 1 : kPanelRows;
     for (std::int32_t i = 0; i < layer.key_dim; ++i) to[i * step] = factor * from[i];
@@ -60,7 +64,8 @@ void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* 
   kernels.score_rows(q, rows, plan.key_dim, k, n, v.data, scores, kRunStride);
   for (std::int32_t r = 0; r < rows; ++r) {
     float* s = scores + static_cast<std::ptrdiff_t>(r) * kRunStride;
-    IndexRange seen = segment.positions.visible(position(r / plan.group), layer.window);
+    const std::int32_t query = position(r / plan.group);
+    IndexRange seen = segment.positions.between(first_seen(layer, query), query);
     seen = {std::clamp(seen.begin - part.begin, 0, n), std::clamp(seen.end - part.begin, 0, n)};
     if (seen.empty()) {
       std::fill_n(s, n, 0.0f);
@@ -69,6 +74,10 @@ void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* 
     // What the row does not see gets weight 0; the range softens in place, and padding it with
     // zeros may write past its end, so the tail is cleared afterwards.
     if (layer.soft_cap > 0.0f) kernels.cap(s + seen.begin, seen.size(), layer.soft_cap);
+    if (!layer.alibi.empty()) {
+      add_alibi(s + seen.begin, 1, seen.size(), alibi_slope(layer, query_head(r)), query,
+                [&](std::int32_t t) { return segment.positions.at(part.begin + seen.begin + t); });
+    }
     const float old = state.max[r];
     const float added = kernels.soften_row(s + seen.begin, seen.size(), &state.max[r]);
     std::fill_n(s, seen.begin, 0.0f);
@@ -85,10 +94,19 @@ void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* 
   kernels.weigh_rows(scores, kRunStride, rows, v, plan.value_dim, n, next_keys, state.out);
 }
 
-void Runner::run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens, bool ranges) {
+// Tokens first .. first + tokens - 1 of the segment.
+void Runner::run_tile(const Segment& segment, std::int32_t first, std::int32_t tokens,
+                      bool ranges) {
+  const RowsView k = segment.keys.head(item.list_head).from(first);
+  const RowsView v = segment.values.head(item.list_head).from(first);
   kernels.widen(k, plan.key_dim, tokens, keys);
   kernels.score_tile(q, padded_rows, plan.key_dim, keys, tokens, scores);
   if (layer.soft_cap > 0.0f) kernels.cap(scores, tokens * padded_rows, layer.soft_cap);
+  for (std::int32_t r = 0; r < rows && !layer.alibi.empty(); ++r) {
+    add_alibi(scores + r, padded_rows, tokens, alibi_slope(layer, query_head(r)),
+              position(r / plan.group),
+              [&](std::int32_t t) { return segment.positions.at(first + t); });
+  }
   kernels.soften_tile(scores, padded_rows, tokens, ranges ? begin : nullptr, end, state.max,
                       state.sum, decay);
   kernels.widen(v, plan.value_dim, tokens, values);
@@ -96,8 +114,6 @@ void Runner::run_tile(const RowsView& k, const RowsView& v, std::int32_t tokens,
 }
 
 void Runner::run_tiles(const Segment& segment, IndexRange part) {
-  const RowsView k = segment.keys.head(item.list_head);
-  const RowsView v = segment.values.head(item.list_head);
   for (std::int32_t t = part.begin; t < part.end; t += kTileTokens) {
     const std::int32_t n = std::min(kTileTokens, part.end - t);
     bool ranges = false;
@@ -105,7 +121,8 @@ void Runner::run_tiles(const Segment& segment, IndexRange part) {
     std::fill_n(begin, padded_rows, 0);
     std::fill_n(end, padded_rows, 0);  // padding sees nothing
     for (std::int32_t i = 0; i < item.positions; ++i) {
-      const IndexRange seen = segment.positions.visible(position(i), layer.window);
+      const IndexRange seen =
+          segment.positions.between(first_seen(layer, position(i)), position(i));
       const std::int32_t from = std::clamp(seen.begin - t, 0, n);
       const std::int32_t to = std::clamp(seen.end - t, 0, n);
       any |= from < to;
@@ -113,7 +130,7 @@ void Runner::run_tiles(const Segment& segment, IndexRange part) {
       std::fill_n(begin + i * plan.group, plan.group, from);
       std::fill_n(end + i * plan.group, plan.group, to);
     }
-    if (any) run_tile(k.from(t), v.from(t), n, ranges);
+    if (any) run_tile(segment, t, n, ranges);
   }
 }
 
@@ -202,8 +219,8 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
       run.run_tiles(segment, needed);
     }
   };
-  each_part(*item.group->list, chunk, run.position(0), run.position(item.positions - 1),
-            layer.window, visit);
+  each_part(*item.group->list, chunk, first_seen(layer, run.position(0)),
+            run.position(item.positions - 1), visit);
   if (coded.open()) coded.finish(state);
 }
 

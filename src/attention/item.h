@@ -50,20 +50,18 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
               float* work) noexcept;
 
 // Calls visit(segment, part, index) for every part of a segment within `chunk`, a range of the
-// list's token indices, that some query from position `first` to `last` may see; `index` is the
-// token index of the part's beginning.
+// list's token indices, from position `first` to `last`; `index` is the token index of the part's
+// beginning.
 template <class Visit>
 void each_part(const SegmentList& list, IndexRange chunk, std::int32_t first, std::int32_t last,
-               std::int32_t window, Visit visit) {
+               Visit visit) {
   std::int32_t start = 0;  // index of the segment's first token
   for (const Segment& segment : list.segments()) {
     if (start >= chunk.end) break;
     const IndexRange part{std::max(0, chunk.begin - start),
                           std::min(segment.tokens(), chunk.end - start)};
     if (!part.empty()) {
-      // What the first query no longer sees, and what the last does not see yet, is left out.
-      const IndexRange seen{segment.positions.visible(first, window).begin,
-                            segment.positions.visible(last, 0).end};
+      const IndexRange seen = segment.positions.between(first, last);
       const IndexRange needed{std::max(part.begin, seen.begin), std::min(part.end, seen.end)};
       if (!needed.empty()) visit(segment, needed, start + needed.begin);
     }

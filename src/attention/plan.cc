@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/coded_run.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -12,13 +13,13 @@ constexpr std::int32_t ceil_div(std::int32_t a, std::int32_t b) {
   return (a + b - 1) / b;
 }
 
-// Token indices seen by queries whose positions run from `first` to `last`.
-IndexRange seen_tokens(const SegmentList& list, std::int32_t first, std::int32_t last,
-                       std::int32_t window) {
+// Token indices from position `first` to `last`.
+IndexRange seen_tokens(const SegmentList& list, std::int32_t first, std::int32_t last) {
   IndexRange seen;
   for (const Segment& segment : list.segments()) {
-    seen.begin += segment.positions.visible(first, window).begin;
-    seen.end += segment.positions.visible(last, 0).end;
+    const IndexRange part = segment.positions.between(first, last);
+    seen.begin += part.begin;
+    seen.end += part.end;
   }
   return seen;
 }
@@ -99,8 +100,8 @@ AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup>
     part.first_head = group.first_head;
     part.heads = group.list->shape().heads;
     part.list = group.list;
-    part.tokens =
-        seen_tokens(*group.list, query_positions.front(), query_positions.back(), layer.window);
+    part.tokens = seen_tokens(*group.list, first_seen(layer, query_positions.front()),
+                              query_positions.back());
     plan.groups.push_back(part);
   }
   const std::int32_t most = most_items(plan);

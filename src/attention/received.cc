@@ -8,6 +8,7 @@
 #include "attention/coded_run.h"
 #include "base/expect.h"
 #include "base/fail.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -49,8 +50,9 @@ void Chunk::receive(const GroupPlan& group, std::int32_t list_head, IndexRange t
       run.add(segment, part, index);
     };
     const std::int32_t last = item.first_position + item.positions - 1;
-    each_part(*group.list, tokens, queries.positions[static_cast<std::size_t>(item.first_position)],
-              queries.positions[static_cast<std::size_t>(last)], layer.window, visit);
+    const std::int32_t first = queries.positions[static_cast<std::size_t>(item.first_position)];
+    each_part(*group.list, tokens, first_seen(layer, first),
+              queries.positions[static_cast<std::size_t>(last)], visit);
     if (run.open()) run.finish();
   }
 }
@@ -77,6 +79,7 @@ void CodedRun::receive_rows() {
     if (count <= 0 || lse_[r] == -std::numeric_limits<float>::infinity()) continue;
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride + begin_[r];
     if (layer_.soft_cap > 0.0f) kernels_.cap(s, count, layer_.soft_cap);
+    add_bias(r);
     for (std::int32_t t = 0; t < count; ++t) s[t] = std::min(s[t] - lse_[r], 0.0f);
     kernels_.exp2(s, count, s);
     float* to = received_ + first_index_ + begin_[r];
@@ -87,6 +90,7 @@ void CodedRun::receive_rows() {
 void CodedRun::receive_tile() {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   if (layer_.soft_cap > 0.0f) kernels_.cap(scores_, tokens_ * padded_rows_, layer_.soft_cap);
+  for (std::int32_t r = 0; r < rows_; ++r) add_bias(r);
   for (std::int32_t t = 0; t < tokens_; ++t) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(t) * padded_rows_;
     for (std::int32_t r = 0; r < rows_; ++r) {

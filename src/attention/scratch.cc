@@ -35,6 +35,11 @@ std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept {
          Buffer::allocated_for(partials * sizeof(float));
 }
 
+float* AttentionScratch::lse(std::size_t count) {
+  grow(lse_, count);
+  return lse_.as<float>();
+}
+
 void AttentionScratch::prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
                                std::span<const std::int32_t> query_positions, int threads,
                                bool always_runs) noexcept {

@@ -38,7 +38,12 @@ class AttentionScratch {
     return done_[sum].fetch_add(1, std::memory_order_acq_rel) + 1 == chunks;
   }
 
-  std::size_t bytes() const noexcept { return work_.bytes() + partials_.bytes() + bands_.bytes(); }
+  // Room for `count` log-sum-exps, where a call's parts meet; by one thread. Throws std::bad_alloc.
+  float* lse(std::size_t count);
+
+  std::size_t bytes() const noexcept {
+    return work_.bytes() + partials_.bytes() + lse_.bytes() + bands_.bytes();
+  }
 
   BandsScratch& bands() noexcept { return bands_; }
 
@@ -50,6 +55,7 @@ class AttentionScratch {
   AttentionPlan plan_;
   Buffer work_;
   Buffer partials_;
+  Buffer lse_;
   std::size_t work_stride_ = 0;
   std::size_t state_floats_ = 0;
   bool ready_ = false;

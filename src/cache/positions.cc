@@ -41,10 +41,10 @@ std::int32_t Positions::lower_bound(std::int32_t position) const noexcept {
   return static_cast<std::int32_t>(std::lower_bound(begin, begin + size_, position) - begin);
 }
 
-IndexRange Positions::visible(std::int32_t position, std::int32_t window) const noexcept {
-  IndexRange range{0, lower_bound(position)};
-  if (range.end < size_ && at(range.end) == position) ++range.end;
-  if (window > 0) range.begin = std::min(range.end, lower_bound(position - window + 1));
+IndexRange Positions::between(std::int32_t first, std::int32_t last) const noexcept {
+  IndexRange range{0, lower_bound(last)};
+  if (range.end < size_ && at(range.end) == last) ++range.end;
+  if (first > 0) range.begin = std::min(range.end, lower_bound(first));
   return range;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The positions of a segment's tokens: increasing, and nearly always consecutive. Consecutive ones
 // are two numbers; the first gap brings a list (counted as MemoryKind::kPositions).
-// Because they increase, what a query sees (causal, sliding window) is one range of indices.
+// Because they increase, what a query sees (cache/visible.h) is one range of indices.
 // Copies share the list until one of them writes.
 #pragma once
 
@@ -35,8 +35,8 @@ class Positions {
   void truncate(std::int32_t size) noexcept;
   // Index of the first position >= `position`; size() when there is none.
   std::int32_t lower_bound(std::int32_t position) const noexcept;
-  // What a query at `position` sees: positions <= its own and, with a window, > position - window.
-  IndexRange visible(std::int32_t position, std::int32_t window) const noexcept;
+  // Those from position `first` to `last`, both included.
+  IndexRange between(std::int32_t first, std::int32_t last) const noexcept;
 
   std::size_t bytes() const noexcept { return list_ ? list_->bytes() : 0; }
 

@@ -62,7 +62,7 @@ Result<int> verify(const VerifyFlags& flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
-  if (!flags.archs.archs.empty() || !flags.archs.file.empty()) {
+  if (!flags.archs.archs.empty()) {
     ArchsFlags archs = flags.archs;
     archs.recipe = flags.model.recipe;
     archs.json = flags.json;
@@ -111,11 +111,10 @@ Action setup_verify(CLI::App& app) {
              "The file's weights, or the same numbers as f32: then no activation is rounded to 8 "
              "bits, and what remains is the engines' own difference",
              {"file", "f32"});
-  app.add_option("--archs", flags->archs.archs,
-                 "Instead: tiny random models of all architectures that libllama has, or of those "
-                 "named, with logits of 2,000 random tokens (--tokens)")
-      ->type_name("all|NAME,...");
-  app.add_option("--arch-file", flags->archs.file)->group("");
+  add_text(app, "--archs", flags->archs.archs,
+           "Instead: tiny random models of all architectures that libllama has, of those named, or "
+           "the model in a file, with logits of 2,000 random tokens (--tokens)",
+           "all|NAME,...|FILE.gguf");
   add_json_flag(app, flags->json);
   set_footer(
       app,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/verify_archs.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -8,7 +10,6 @@
 #include "base/fail.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
-#include "cli/progress_bar.h"
 #include "cli/table.h"
 #include "eval/architecture_check.h"
 #include "io/process.h"
@@ -64,10 +65,9 @@ std::vector<std::string> expressions(const std::string& archs) {
 // One model in a process of its own: what libllama aborts on is a row, not the end.
 Result<Json> check_apart(const std::string& model, const ArchsFlags& flags) {
   const std::string self = fs::read_symlink("/proc/self/exe").string();
-  KVSPAN_TRY(const auto end,
-             run_process({self, "verify", "--arch-file", model, "--cache", flags.recipe, "--tokens",
-                          std::to_string(flags.tokens), "--threads",
-                          std::to_string(flags.threads), "--json", "-"}));
+  KVSPAN_TRY(const auto end, run_process({self, "verify", "--archs", model, "--cache", flags.recipe,
+                                          "--tokens", std::to_string(flags.tokens), "--threads",
+                                          std::to_string(flags.threads), "--json", "-"}));
   Json row = Json::parse(end.output, nullptr, /*allow_exceptions=*/false);
   if (end.exit_code != 0 || !row.is_object()) {
     row = Json{{"arch", ""}, {"runs", false}};
@@ -82,13 +82,18 @@ Result<int> check_one(const ArchsFlags& flags) {
   options.recipe = flags.recipe;
   options.tokens = static_cast<std::int32_t>(flags.tokens);
   options.threads = static_cast<int>(flags.threads);
-  KVSPAN_TRY(const ArchitectureCheck check, check_architecture(flags.file, options));
+  KVSPAN_TRY(const ArchitectureCheck check, check_architecture(flags.archs, options));
   Json row{{"arch", check.architecture}, {"runs", check.runs}, {"reason", check.reason}};
   if (check.runs) {
     row["max_diff"] = check.max_diff;
     row["max_diff_stock"] = check.max_diff_stock;
   }
   KVSPAN_CHECK_OK(write_json(row, flags.json));
+  if (flags.json == "-") return 0;
+  fmt::print("{}\n", check.runs
+                         ? fmt::format("{}: runs, largest difference {:.1e}, llama.cpp f16 {:.1e}",
+                                       check.architecture, check.max_diff, check.max_diff_stock)
+                         : "does not run: " + check.reason);
   return 0;
 }
 
@@ -100,7 +105,7 @@ std::string architecture_in(const std::string& model) {
 }  // namespace
 
 Result<int> verify_archs(const ArchsFlags& flags) {
-  if (!flags.file.empty()) return check_one(flags);
+  if (flags.archs.ends_with(".gguf")) return check_one(flags);
   KVSPAN_TRY(const ModelFolder folder, ModelFolder::make());
   Json rows = Json::array();
   Table table({{"model"},
@@ -133,12 +138,15 @@ Result<int> verify_archs(const ArchsFlags& flags) {
       };
       table.add_row({name, runs ? "yes" : "no", number("max_diff"), number("max_diff_stock"),
                      row["reason"].get<std::string>()});
-      if (flags.json != "-") fmt::print(stderr, "{}: {}\n", name, runs ? "runs" : row["reason"].get<std::string>());
+      fmt::print(stderr, "{}: {}\n", name, runs ? "runs" : row["reason"].get<std::string>());
       rows.push_back(std::move(row));
     }
   }
-  const Json json{{"recipe", flags.recipe}, {"tokens", flags.tokens},   {"architectures", all.size()},
-                  {"running", running.size()}, {"rows", std::move(rows)}};
+  const Json json{{"recipe", flags.recipe},
+                  {"tokens", flags.tokens},
+                  {"architectures", all.size()},
+                  {"running", running.size()},
+                  {"rows", std::move(rows)}};
   KVSPAN_CHECK_OK(write_json(json, flags.json));
   if (flags.json != "-") {
     fmt::print("{}{} of {} architectures run\n", table.text(), running.size(), all.size());

@@ -9,8 +9,7 @@
 namespace kvspan::cli {
 
 struct ArchsFlags {
-  std::string archs;  // "all", or names with commas; empty: not asked for
-  std::string file;   // one model's file, for the process that checks it
+  std::string archs;  // "all", names with commas, or a model's file; empty: not asked for
   std::string recipe = "full";
   std::string json;
   std::int64_t tokens = 2000;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/fail.h"
 #include "llama/engine.h"
 #include "llama/peer_llama.h"
 
@@ -88,8 +89,8 @@ Status compare(const std::string& path, const ArchitectureCheckOptions& options,
     const BatchPart part{cache.get(), some, BatchPart::Logits::kAll};
     return engine->decode({&part, 1});
   };
-  KVSPAN_TRY(const auto ours, read_all(tokens, options, decode,
-                                       [&](std::int32_t i) { return engine->logits(i); }));
+  KVSPAN_TRY(const auto ours,
+             read_all(tokens, options, decode, [&](std::int32_t i) { return engine->logits(i); }));
   KVSPAN_TRY(const auto exact, peer_logits(path, tokens, options, "f32", false));
   KVSPAN_TRY(const auto stock, peer_logits(path, tokens, options, "f16", true));
   row.max_diff = largest_difference(ours, exact);
@@ -104,8 +105,9 @@ Result<ArchitectureCheck> check_architecture(const std::string& model_path,
                                              const ArchitectureCheckOptions& options) {
   KVSPAN_TRY(const bool calibrated, needs_calibration(options.recipe));
   if (calibrated) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "recipe '" + options.recipe + "' needs a calibration, which random models have not"};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "recipe '" + options.recipe + "' needs a calibration, which random models have not"};
   }
   ArchitectureCheck row;
   if (Status status = compare(model_path, options, row); !status) {

@@ -12,10 +12,10 @@ namespace kvspan {
 
 struct ArchitectureCheckOptions {
   std::string recipe = "full";
-  std::int32_t tokens = 2000;   // enough to leave windows behind
-  std::int32_t decoded = 20;    // of them, the last, are fed one by one
+  std::int32_t tokens = 2000;  // enough to leave windows behind
+  std::int32_t decoded = 20;   // of them, the last, are fed one by one
   std::int32_t block = 64;
-  std::int32_t compared = 8;    // logits of every so many tokens are compared, and all decoded ones
+  std::int32_t compared = 8;  // logits of every so many tokens are compared, and all decoded ones
   int threads = 2;
 };
 

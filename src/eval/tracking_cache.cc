@@ -12,6 +12,8 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "base/half.h"
+#include "cache/layer_part.h"
+#include "cache/visible.h"
 #include "method/fd_policy.h"
 #include "method/reconstruct.h"
 
@@ -29,16 +31,22 @@ struct Weighed {
   std::vector<double> logits, weights;
 };
 
-double logit_of(const LayerShape& shape, const float* query, const float* key) {
+// Of a query head; distance: from the token to the query.
+double logit_of(const LayerShape& shape, std::size_t head, const float* query, const float* key,
+                std::int32_t distance) {
   double sum = 0.0;
   for (std::size_t i = 0; i < at(shape.key_dim); ++i) sum += double{query[i]} * double{key[i]};
   sum *= double{shape.logit_scale};
-  return shape.soft_cap > 0.0f ? shape.soft_cap * std::tanh(sum / shape.soft_cap) : sum;
+  if (shape.soft_cap > 0.0f) sum = shape.soft_cap * std::tanh(sum / shape.soft_cap);
+  return shape.alibi.empty() ? sum : sum - double{shape.alibi[head]} * distance;
 }
 
-void weigh(Weighed& w) {
-  const double most = *std::max_element(w.logits.begin(), w.logits.end());
-  double sum = 0.0;
+void weigh(const LayerShape& shape, std::size_t head, Weighed& w) {
+  double most = *std::max_element(w.logits.begin(), w.logits.end()), sum = 0.0;
+  if (!shape.sinks.empty()) {
+    most = std::max(most, double{shape.sinks[head]});
+    sum = std::exp(shape.sinks[head] - most);
+  }
   w.weights.clear();
   for (const double logit : w.logits) {
     w.weights.push_back(std::exp(logit - most));
@@ -90,17 +98,13 @@ std::optional<Certificate> larger(const Certificate& a, const std::optional<Cert
 }
 
 // The largest certificates of one query's heads; nothing where no residuals are kept.
-std::optional<Certificate> certified(const LayerShape& shape, std::int32_t kv_heads,
-                                     const SegmentList& list, std::span<const BandsTokens> bands,
-                                     const Queries& query) {
-  LayerShape part = shape;
-  part.kv_heads = kv_heads;
-  part.query_heads = static_cast<std::int32_t>(query.rows.shape[1]);
+std::optional<Certificate> certified(const LayerShape& part, const SegmentList& list,
+                                     std::span<const BandsTokens> bands, const Queries& query) {
   BandsSides sides;
   if (bands.size() > 1) return std::nullopt;  // learnt codes, under which none are kept
   for (const BandsTokens& tokens : bands) sides = {&tokens.keys, &tokens.value_store()};
   std::vector<Certificate> all(query.rows.shape[1]);
-  for (std::int32_t h = 0; h < kv_heads; ++h) {
+  for (std::int32_t h = 0; h < part.kv_heads; ++h) {
     if (!certify(part, list, sides, query, h, {all.data(), {1, all.size()}})) return std::nullopt;
   }
   Certificate most;
@@ -210,14 +214,16 @@ Status TrackingCache::attend(int layer, const Queries& queries, TensorView<float
 }
 
 void TrackingCache::measure_head(const LayerShape& shape, const Rows& rows, const float* query,
-                                 std::size_t kv_head, const Rebuilt& rebuilt, std::size_t in_group,
+                                 std::size_t head, const Rebuilt& rebuilt, std::size_t in_group,
                                  const float* out, TrackedStep& step) const {
+  const std::size_t kv_head = head / at(shape.query_heads / shape.kv_heads);
   const auto heads = at(shape.kv_heads), dk = at(shape.key_dim), dv = at(shape.value_dim);
   const std::int32_t first = step.position - step.tokens + 1;
   Weighed exact, coded;
   for (std::size_t t = 0; t < at(step.tokens); ++t) {
     const float* key = rows.keys.data() + ((at(first) + t) * heads + kv_head) * dk;
-    exact.logits.push_back(logit_of(shape, query, key));
+    exact.logits.push_back(
+        logit_of(shape, head, query, key, step.tokens - 1 - static_cast<std::int32_t>(t)));
   }
   coded.logits.assign(at(step.tokens), -std::numeric_limits<double>::infinity());
   std::int32_t read = 0;
@@ -225,14 +231,15 @@ void TrackingCache::measure_head(const LayerShape& shape, const Rows& rows, cons
     if (rebuilt.positions[t] < first || rebuilt.positions[t] > step.position) continue;
     const std::size_t index = at(rebuilt.positions[t] - first);
     coded.logits[index] =
-        logit_of(shape, query, rebuilt.keys.data() + (t * rebuilt.heads + in_group) * dk);
+        logit_of(shape, head, query, rebuilt.keys.data() + (t * rebuilt.heads + in_group) * dk,
+                 step.position - rebuilt.positions[t]);
     step.logit_error =
         std::max(step.logit_error, std::abs(coded.logits[index] - exact.logits[index]));
     ++read;
   }
   step.read = std::min(step.read, read);
-  weigh(exact);
-  weigh(coded);
+  weigh(shape, head, exact);
+  weigh(shape, head, coded);
   step.correlation += correlation(exact.weights, coded.weights);
   step.top10_overlap += overlap(exact.weights, coded.weights);
   double error = 0.0, size = 0.0;
@@ -258,7 +265,7 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
   TrackedStep step;
   step.layer = layer;
   step.position = queries.positions[last];
-  step.tokens = shape.window > 0 ? std::min(shape.window, step.position + 1) : step.position + 1;
+  step.tokens = step.position - first_seen(shape, step.position) + 1;
   step.read = step.tokens;
   step.bound = Certificate{};
   for (std::size_t g = 0; g < method().groups(layer); ++g) {
@@ -273,12 +280,13 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
     for (std::size_t h = 0; h < part.rows.shape[1]; ++h) {
       const std::size_t in_group = h / per_head;
       measure_head(shape, layers_[static_cast<std::size_t>(layer)], part.rows.row(0, h),
-                   at(options.first_head) + in_group, rebuilt, in_group,
+                   at(options.first_head) * per_head + h, rebuilt, in_group,
                    out.row(last, at(options.first_head) * per_head + h), step);
     }
     if (step.bound) {
-      step.bound = larger(*step.bound, certified(shape, options.heads, list,
-                                                 method().group(layer, g).bands(), part));
+      step.bound =
+          larger(*step.bound, certified(layer_part(shape, options.first_head, options.heads), list,
+                                        method().group(layer, g).bands(), part));
     }
     if (const auto* fd = dynamic_cast<const FdPolicy*>(method().policy(layer, g))) {
       if (fd->keys()) step.key_delta = std::max(step.key_delta.value_or(0.0), fd->keys()->delta());

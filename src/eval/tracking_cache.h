@@ -62,10 +62,10 @@ class TrackingCache final : public WrappedCache {
   struct Rebuilt;
   TrackingCache(std::unique_ptr<MethodCache> inner, Report report);
   void keep(const LayerShape& shape, const KvRows& rows, Rows& to) const;
-  // Adds one query head to the step. kv_head: of the layer; in_group: among those of `rebuilt`.
-  void measure_head(const LayerShape& shape, const Rows& rows, const float* query,
-                    std::size_t kv_head, const Rebuilt& rebuilt, std::size_t in_group,
-                    const float* out, TrackedStep& step) const;
+  // Adds one query head of the layer to the step. in_group: its KV head among those of `rebuilt`.
+  void measure_head(const LayerShape& shape, const Rows& rows, const float* query, std::size_t head,
+                    const Rebuilt& rebuilt, std::size_t in_group, const float* out,
+                    TrackedStep& step) const;
   TrackedStep measure(int layer, const Queries& queries, const TensorView<float, 3>& out) const;
 
   const MethodCache& method() const noexcept { return static_cast<const MethodCache&>(inner()); }

@@ -83,7 +83,7 @@ Status CalibrationReader::parse() {
   tensors_.reset(tensors);
   if (!gguf_) {
     return damaged(bytes_, "{}",
-                   log.last_line().empty() ? "its header does not parse" : log.last_line());
+                   log.reason().empty() ? "its header does not parse" : log.reason());
   }
   const std::int64_t kind = gguf_find_key(gguf_.get(), "general.architecture");
   if (kind < 0 || gguf_get_kv_type(gguf_.get(), kind) != GGUF_TYPE_STRING ||

@@ -80,7 +80,7 @@ Status Engine::Impl::load_model(const std::string& path) {
   params.n_gpu_layers = options.gpu_layers;
   model.reset(llama_model_load_from_file(path.c_str(), params));
   if (model) return {};
-  return fail(ErrorCode::kUnsupported, "libllama cannot load '{}': {}", path, log.last_line());
+  return fail(ErrorCode::kUnsupported, "libllama cannot load '{}': {}", path, log.reason());
 }
 
 Status Engine::Impl::open_context() {

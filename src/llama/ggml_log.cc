@@ -10,12 +10,16 @@ namespace kvspan {
 namespace {
 
 thread_local std::string* captured_line = nullptr;
+thread_local bool is_error = false;  // the line
 
 void keep_line(ggml_log_level level, const char* text, void*) {
-  if (captured_line == nullptr || level < GGML_LOG_LEVEL_WARN) return;
+  // The first error tells why; those after it tell who could not go on because of it.
+  if (captured_line == nullptr || is_error || level < GGML_LOG_LEVEL_WARN) return;
   std::string line(text);
   while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
-  if (!line.empty()) *captured_line = std::move(line);
+  if (line.empty()) return;
+  is_error = level == GGML_LOG_LEVEL_ERROR;
+  *captured_line = std::move(line);
 }
 
 }  // namespace
@@ -31,6 +35,7 @@ void silence_ggml() {
 GgmlLogCapture::GgmlLogCapture() {
   silence_ggml();
   captured_line = &line_;
+  is_error = false;
 }
 
 GgmlLogCapture::~GgmlLogCapture() {

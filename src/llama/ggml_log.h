@@ -7,8 +7,8 @@
 
 namespace kvspan {
 
-// While one lives, the last warning or error line is kept (per thread); otherwise lines are
-// dropped.
+// While one lives, the first error line is kept (per thread), or the last warning where there is
+// none; otherwise lines are dropped.
 class GgmlLogCapture {
  public:
   GgmlLogCapture();
@@ -17,7 +17,7 @@ class GgmlLogCapture {
   GgmlLogCapture& operator=(const GgmlLogCapture&) = delete;
 
   // Without the trailing newline; empty when nothing was said.
-  const std::string& last_line() const noexcept { return line_; }
+  const std::string& reason() const noexcept { return line_; }
 
  private:
   std::string line_;

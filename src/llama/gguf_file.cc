@@ -97,7 +97,7 @@ Status GgufFile::place_tensors() {
   gguf_ = gguf_init_from_file(path_.c_str(), {/*no_alloc=*/true, /*ctx=*/&tensors_});
   if (gguf_ == nullptr) {
     return fail(ErrorCode::kCorruptData, "'{}' is damaged: {}", path_,
-                log.last_line().empty() ? "its header does not parse" : log.last_line());
+                log.reason().empty() ? "its header does not parse" : log.reason());
   }
   const std::size_t data_start = gguf_get_data_offset(gguf_);
   const std::int64_t count = gguf_get_n_tensors(gguf_);

@@ -43,9 +43,11 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
   }
   context_length_ =
       params.n_ctx != 0 ? params.n_ctx : static_cast<std::uint32_t>(llama_model_n_ctx_train(model));
-  // The probe needs two sequences; where states are kept, each leaves one cell in use.
-  params.n_seq_max = std::max(params.n_seq_max, 2u);
-  params.n_ubatch = std::min(params.n_ubatch, params.n_batch);
+  // The probe needs two tokens and sequences; libllama has no more sequences than tokens of a batch.
+  // Where states are kept, each leaves one cell in use.
+  params.n_batch = std::max(params.n_batch, 2u);
+  params.n_ubatch = std::clamp(params.n_ubatch, 2u, params.n_batch);
+  params.n_seq_max = std::clamp(params.n_seq_max, 2u, params.n_batch);
   params.n_ctx = std::max(params.n_batch, 4u);
   if (llama_model_is_hybrid(model)) params.n_ctx += params.n_seq_max;
   params.kv_unified = true;
@@ -61,7 +63,7 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
   GgmlLogCapture log;
   context_.reset(llama_init_from_model(model, params));
   if (!context_) {
-    return fail(ErrorCode::kUnsupported, "libllama cannot make a context: {}", log.last_line());
+    return fail(ErrorCode::kUnsupported, "libllama cannot make a context: {}", log.reason());
   }
   KVSPAN_TRY(auto probed, probe.run(context_.get()));
   const auto long_factors = [](const AttentionLayer& layer) {
@@ -111,7 +113,7 @@ Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow>
   if (status == 0) return {};
   if (status == 2) return fail(ErrorCode::kCancelled, "stopped");
   return fail(ErrorCode::kUnsupported, "libllama could not decode {} tokens (status {}): {}",
-              rows.size(), status, log.last_line());
+              rows.size(), status, log.reason());
 }
 
 // Empties libllama's memory for the next batch. States of recurrent layers stay: they belong to the

@@ -59,7 +59,7 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
   llama_backend_init();
   impl->model.reset(llama_model_load_from_file(path.c_str(), llama_model_default_params()));
   if (!impl->model) {
-    return fail(ErrorCode::kUnsupported, "llama.cpp cannot load '{}': {}", path, log.last_line());
+    return fail(ErrorCode::kUnsupported, "llama.cpp cannot load '{}': {}", path, log.reason());
   }
   impl->vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(impl->model.get()));
   llama_context_params params = llama_context_default_params();
@@ -72,7 +72,7 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
   impl->context.reset(llama_init_from_model(impl->model.get(), params));
   if (!impl->context) {
     return fail(ErrorCode::kUnsupported, "llama.cpp cannot start '{}' with {} KV: {}", path,
-                options.kv_type, log.last_line());
+                options.kv_type, log.reason());
   }
   impl->threads = make_threadpool(options.threads);
   llama_attach_threadpool(impl->context.get(), impl->threads.get(), nullptr);

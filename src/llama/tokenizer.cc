@@ -39,7 +39,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
   impl->model.reset(llama_model_load_from_file(path.c_str(), params));
   if (!impl->model) {
     return fail(ErrorCode::kCorruptData, "cannot read the vocabulary of '{}': {}", path,
-                log.last_line().empty() ? "libllama gave no reason" : log.last_line());
+                log.reason().empty() ? "libllama gave no reason" : log.reason());
   }
   impl->vocab = llama_model_get_vocab(impl->model.get());
   if (const char* text = llama_model_chat_template(impl->model.get(), nullptr)) {

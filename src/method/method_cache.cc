@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "attention/add_sinks.h"
 #include "attention/attend.h"
 #include "attention/attend_bands.h"
 #include "attention/received.h"
@@ -142,10 +143,11 @@ void MethodCache::Layer::list_groups() {
   }
 }
 
-// Whether every call reads the lists themselves.
+// Whether every call reads the lists themselves, and nothing else.
 bool MethodCache::Layer::reads_lists() const noexcept {
-  return !reconstruct && std::none_of(members.begin(), members.end(),
-                                      [](const Member& m) { return m.selector != nullptr; });
+  return !reconstruct && std::none_of(members.begin(), members.end(), [](const Member& m) {
+    return m.selector != nullptr || m.group.options().bands;
+  });
 }
 
 std::int32_t MethodCache::Layer::wants(std::int32_t count) const noexcept {
@@ -156,9 +158,11 @@ std::int32_t MethodCache::Layer::wants(std::int32_t count) const noexcept {
 
 // What a call needs beside the lists: by the leader, before the others go on.
 Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
-                                   std::int32_t observed) {
+                                   std::int32_t observed, AttentionScratch& scratch) {
   const std::int32_t per_head = shape.query_heads / shape.kv_heads;
+  const std::size_t n = call.positions.size(), heads = call.rows.shape[1];
   try {
+    lse = {scratch.lse(n * heads), {n, heads}};
     reading = groups;
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
@@ -167,7 +171,8 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
       member.mask.clear();
       Queries part = call;
       part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
-      if (member.selector && member.selector->choose(member.group, part, member.mask)) {
+      if (member.selector && !options.bands &&
+          member.selector->choose(member.group, part, member.mask)) {
         member.chosen = std::make_unique<SegmentList>(member.group.list());
         member.chosen->select(0, member.mask);
       }
@@ -179,7 +184,6 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
     }
     received.clear();
     if (observed == 0) return {};
-    lse.resize(call.positions.size() * static_cast<std::size_t>(shape.query_heads));
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
       const auto tokens = static_cast<std::size_t>(reading[i].list->tokens());
@@ -188,8 +192,7 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
     }
     return {};
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries",
-                call.positions.size());
+    return fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", n);
   }
 }
 
@@ -300,60 +303,31 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
   if (team.leader()) from.queries = n;
-  if (from.members.front().group.options().bands) {
-    return attend_with_bands(from, shape, queries, out, scratch, team);
-  }
-  if (observed == 0 && from.reads_lists()) {
+  if (observed == 0 && from.reads_lists() && shape.sinks.empty()) {
     return attend_segments(shape, from.groups, queries, out, {}, scratch, team);
   }
-  if (team.leader()) from.prepared = from.prepare(shape, queries, observed);
+  if (team.leader()) from.prepared = from.prepare(shape, queries, observed, scratch);
   team.barrier();
   if (!from.prepared) {
     const Status failed = from.prepared;
     team.barrier();  // keeps it in place until everybody has read it
     return failed;
   }
-  TensorView<float, 2> lse;
-  if (observed > 0) {
-    lse = {from.lse.data(),
-           {queries.positions.size(), static_cast<std::size_t>(shape.query_heads)}};
-  }
+  // The lists' tokens first, then those of bands added to them by their log-sum-exps, then sinks.
+  const TensorView<float, 2> lse = from.lse;
   KVSPAN_CHECK_OK(attend_segments(shape, from.reading, queries, out, lse, scratch, team));
-  if (observed == 0) return {};
-  return received_attention(shape, from.reading, queries, {lse.data, lse.shape, lse.strides},
-                            n - observed, from.received, scratch, team);
-}
-
-// The list's tokens first, then those of bands added to them by their log-sum-exps.
-Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
-                                      const TensorView<float, 3>& out, AttentionScratch& scratch,
-                                      Team& team) {
-  const std::size_t n = queries.positions.size(), heads = out.shape[1];
-  if (team.leader()) {
-    try {
-      from.bands_lse = {scratch.bands().lse(n * heads), {n, heads}};
-      from.prepared = {};
-    } catch (const std::bad_alloc&) {
-      from.prepared = fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", n);
-    }
-  }
-  team.barrier();
-  KVSPAN_CHECK_OK(from.prepared);
-  KVSPAN_CHECK_OK(attend_segments(shape, from.groups, queries, out, from.bands_lse, scratch, team));
-  const std::int32_t per_head = shape.query_heads / shape.kv_heads;
-  for (Member& member : from.members) {
-    const GroupOptions& options = member.group.options();
-    const std::int32_t first = options.first_head * per_head, count = options.heads * per_head;
-    Queries part = queries;
-    part.rows = heads_of(queries.rows, first, count);
-    TensorView<float, 2> lse = from.bands_lse;
-    lse.data += first;
-    lse.shape[1] = static_cast<std::size_t>(count);
+  for (const Member& member : from.members) {
     for (const BandsTokens& bands : member.group.bands()) {
       if (bands.keys.empty()) continue;
-      KVSPAN_CHECK_OK(attend_bands(shape, bands.keys, bands.value_store(), part,
-                                   heads_of(out, first, count), lse, true, scratch.bands(), team));
+      KVSPAN_CHECK_OK(attend_bands(shape, member.group.options().first_head, bands.keys,
+                                   bands.value_store(), queries, out, lse, true, scratch.bands(),
+                                   team));
     }
+  }
+  if (!shape.sinks.empty()) add_sinks(shape, out, lse, team);
+  if (observed > 0) {
+    return received_attention(shape, from.reading, queries, {lse.data, lse.shape, lse.strides},
+                              n - observed, from.received, scratch, team);
   }
   team.barrier();  // settling fills the stores that others may still be looking at
   return {};
@@ -362,7 +336,6 @@ Status MethodCache::attend_with_bands(Layer& from, const LayerShape& shape, cons
 Status MethodCache::settle(int layer, Team& team) {
   KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
   Layer& at = layers_[static_cast<std::size_t>(layer)];
-  if (team.leader()) at.lse = {};
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
     member.outcome = member.settle(at.queries);

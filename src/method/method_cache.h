@@ -77,12 +77,11 @@ class MethodCache final : public KvCache {
     std::vector<Member> members;
     std::vector<HeadGroup> groups;   // the members' lists
     std::vector<HeadGroup> reading;  // what the current call reads instead, where that differs
-    std::vector<float> lse;          // of the current call, [queries, query_heads]
+    TensorView<float, 2> lse;        // [queries, query_heads], in the scratch of the current call
     std::vector<TensorView<float, 2>> received;
-    TensorView<float, 2> bands_lse;  // of the list's tokens, in the scratch of the current call
-    std::int32_t next = 0;           // beyond every position that was ever appended
-    std::int32_t queries = 0;        // of the last attend
-    float limit = 0.0f;              // of numbers in rows
+    std::int32_t next = 0;     // beyond every position that was ever appended
+    std::int32_t queries = 0;  // of the last attend
+    float limit = 0.0f;        // of numbers in rows
     bool reconstruct = false;
     Status prepared;
     Status appended;
@@ -95,14 +94,13 @@ class MethodCache final : public KvCache {
     void list_groups();
     bool reads_lists() const noexcept;
     std::int32_t wants(std::int32_t queries) const noexcept;
-    Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed);
+    Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed,
+                   AttentionScratch& scratch);
   };
 
   MethodCache(const MethodCache& other) = default;
   Status extend(int layer, Layer& to, const KvRows& rows, bool scanned);
   Status load_layers(ByteReader& in);
-  Status attend_with_bands(Layer& from, const LayerShape& shape, const Queries& queries,
-                           const TensorView<float, 3>& out, AttentionScratch& scratch, Team& team);
 
   std::shared_ptr<const Prepared> prepared_;
   std::shared_ptr<Ledger> ledger_;

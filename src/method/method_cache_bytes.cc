@@ -41,10 +41,14 @@ void each_number(const LayerShape& layer, const Use& use) {
   use("window", layer.window);
   use("logit scale", layer.logit_scale);
   use("soft cap", layer.soft_cap);
-  use("RoPE pairs", static_cast<std::int32_t>(layer.rope.pairs));
+  use("form of attention", static_cast<std::int32_t>(layer.rope.pairs) | (layer.chunk > 0 ? 2 : 0) |
+                               (layer.alibi.empty() ? 0 : 4) | (layer.sinks.empty() ? 0 : 8));
   use("rotated dimensions", layer.rope.rotated_dims);
   use("RoPE magnitude", layer.rope.magnitude);
   for (const double angle : layer.rope.angles) use("RoPE angle", angle);
+  if (layer.chunk > 0) use("chunk", layer.chunk);
+  for (const float slope : layer.alibi) use("ALiBi slope", slope);
+  for (const float sink : layer.sinks) use("sink", sink);
 }
 
 Status expect_shape(const CacheShape& shape, ByteReader& in) {

@@ -104,6 +104,12 @@ Status add_selector(const CacheShape& shape, const RecipePart& selector,
                 "or both shares");
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (selector.method().tokens == TokenUse::kReadsSome && !shape.layers[i].alibi.empty()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "{} chooses tokens by their keys alone, and in layer {} distance counts too "
+                  "(alibi); allowed: layers without alibi",
+                  selector.name(), i);
+    }
     std::vector<PreparedGroup>& groups = layers[i].groups;
     // Heads choose their own tokens, unless the method codes them together.
     if (groups.size() == 1 && !groups[0].make_policy && shape.layers[i].kv_heads > 1) {

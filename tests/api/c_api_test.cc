@@ -26,8 +26,7 @@ kvspan_layer layer_of() {
 
 struct Handle {
   kvspan_cache* cache = nullptr;
-  explicit Handle(int threads = 1) {
-    const kvspan_layer layer = layer_of();
+  explicit Handle(int threads = 1, const kvspan_layer& layer = layer_of()) {
     EXPECT_EQ(kvspan_create(&layer, 1, "full", threads, &cache), KVSPAN_OK);
   }
   ~Handle() { kvspan_free(cache); }
@@ -51,7 +50,15 @@ struct Text {
 TEST(CApi, GivesWhatTheCppInterfaceGives) {
   const std::int32_t n = 70;
   const Text text(n);
-  const Handle handle(2);
+  // All that a layer can have, so that none is lost on the way.
+  const std::vector<float> alibi = {0.2f, 0.1f, 0.05f, 0.0f}, sinks = {1.0f, -1.0f, 2.0f, 0.5f};
+  kvspan_layer c_layer = layer_of();
+  c_layer.window = 60;
+  c_layer.soft_cap = 5.0f;
+  c_layer.chunk = 32;
+  c_layer.alibi = alibi.data();
+  c_layer.sinks = sinks.data();
+  const Handle handle(2, c_layer);
   std::vector<float> out(std::size_t(n) * 32), expected(out.size());
   ASSERT_EQ(kvspan_append(handle.cache, 0, n, text.keys.data(), text.values.data(),
                           text.positions.data()),
@@ -68,6 +75,11 @@ TEST(CApi, GivesWhatTheCppInterfaceGives) {
   layer.key_dim = 12;
   layer.value_dim = 8;
   layer.logit_scale = 0.3f;
+  layer.window = 60;
+  layer.soft_cap = 5.0f;
+  layer.chunk = 32;
+  layer.alibi = alibi;
+  layer.sinks = sinks;
   const auto cache = make_cache({{layer}}, "full").value();
   const auto scratch = make_attention_scratch();
   ThreadPool pool(1);

@@ -2,6 +2,8 @@
 // The public cache: recipes, the three-call step, forks, truncation and the bytes it reports.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <cstring>
 #include <string>
 #include <vector>
@@ -111,11 +113,23 @@ TEST(MakeCache, RefusesImpossibleShapes) {
   EXPECT_FALSE(make_cache(shape_of(1, 5, 2), "full"));
   EXPECT_FALSE(make_cache(shape_of(1, 0, 0), "full"));
   EXPECT_FALSE(make_cache(shape_of(1, 2, 2, 0), "full"));
-  CacheShape shape = shape_of(2);
-  shape.layers[1].window = -1;
-  const auto made = make_cache(shape, "full");
-  ASSERT_FALSE(made);
-  EXPECT_NE(made.error().message.find("layer 1"), std::string::npos);
+  struct Fault {
+    const char* words;
+    void (*make)(LayerShape&);
+  };
+  for (const Fault& fault : {Fault{"window -1", [](LayerShape& l) { l.window = -1; }},
+                             Fault{"chunk -2", [](LayerShape& l) { l.chunk = -2; }},
+                             Fault{"1 numbers of alibi", [](LayerShape& l) { l.alibi = {0.5f}; }},
+                             Fault{"sinks of query head 0 is nan", [](LayerShape& l) {
+                                     l.sinks.assign(std::size_t(l.query_heads), NAN);
+                                   }}}) {
+    CacheShape shape = shape_of(2);
+    fault.make(shape.layers[1]);
+    const auto made = make_cache(shape, "full");
+    ASSERT_FALSE(made) << fault.words;
+    EXPECT_NE(made.error().message.find("layer 1"), std::string::npos);
+    EXPECT_NE(made.error().message.find(fault.words), std::string::npos) << made.error().message;
+  }
 }
 
 TEST(Cache, BitsDependNeitherOnThreadsNorOnHowTheTextWasSplit) {

@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "cache/bands_residuals.h"
 #include "cache/rope.h"
+#include "tests/attention/oracle.h"
 
 namespace kvspan {
 namespace {
@@ -155,7 +156,7 @@ Attended attend(const Problem& p, int threads = 1, const std::vector<float>& oth
   BandsScratch scratch;
   ThreadPool pool(threads);
   pool.run([&](Team& team) {
-    EXPECT_TRUE(attend_bands(p.layer, p.keys, p.value_store(), queries_of(p),
+    EXPECT_TRUE(attend_bands(p.layer, 0, p.keys, p.value_store(), queries_of(p),
                              {got.out.data(), {n, heads, d}}, {got.lse.data(), {n, heads}},
                              !others.empty(), scratch, team));
   });
@@ -212,12 +213,14 @@ struct Expected {
     double most = -1e300, total = 0.0;
     for (std::int32_t t = 0; t < p.keys.tokens(); ++t) {
       if (p.keys.escaped(t / 16) >> (t % 16) & 1) continue;
-      if (l.window > 0 && p.keys.first_position() + t <= p.positions[i] - l.window) continue;
+      const std::int32_t position = p.keys.first_position() + t;
+      if (!testing::sees(l, p.positions[i], position)) continue;
       double sum = 0.0;
       for (std::size_t j = 0; j < d; ++j) {
         sum += double{q[j]} * k[std::size_t(t) * width + head * d + j];
       }
-      logits[std::size_t(t)] = sum * l.logit_scale;
+      logits[std::size_t(t)] =
+          sum * l.logit_scale + testing::alibi_of(l, std::int32_t(h), p.positions[i], position);
       most = std::max(most, logits[std::size_t(t)]);
     }
     sees = most > -1e200;
@@ -246,6 +249,9 @@ TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
     const auto n = std::int32_t(1 + random.below(trial % 9 == 0 ? 40 : 3));
     Problem p = random_problem(tiles, n, joint, anchor, random);
     if (trial % 7 == 3) p.layer.window = 40;
+    if (trial % 7 == 5) p.layer.chunk = 48;
+    if (trial % 5 == 2) p.layer.alibi.assign(std::size_t(p.layer.query_heads), 0.05f);
+    if (trial % 5 == 2) p.layer.alibi[0] = 0.4f;
     const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
     std::vector<Attended> of_levels;
     for (const CpuLevel level : available_cpu_levels()) {

@@ -103,6 +103,33 @@ TEST(Attend, SlidingWindowsSeeExactlyTheirTokens) {
   }
 }
 
+TEST(Attend, ChunksSeeExactlyTheirTokens) {
+  for (const int chunk : {1, 2, 3, 16, 63, 64, 100, 256, 599, 600, 10000}) {
+    for (const int queries : {1, 3, 130}) {
+      LayerShape layer = layer_of(4, 2, 16, 16);
+      layer.chunk = chunk;
+      const auto what = "chunk " + std::to_string(chunk) + " queries " + std::to_string(queries);
+      expect_exact(random_problem(layer, Element::kF16, 600, queries, 17), what);
+      layer.window = 70;
+      expect_exact(random_problem(layer, Element::kF16, 600, queries, 18), what + " and a window");
+    }
+  }
+}
+
+TEST(Attend, AlibiLowersScoresByDistance) {
+  for (const int queries : {1, 3, 130}) {
+    LayerShape layer = layer_of(4, 2, 16, 16);
+    layer.alibi = {0.5f, 0.25f, 0.01f, 0.0f};
+    expect_exact(random_problem(layer, Element::kF16, 600, queries, 19), "slopes");
+    layer.soft_cap = 2.0f;
+    expect_exact(random_problem(layer, Element::kF32, 600, queries, 20), "slopes after a cap");
+    Problem p = random_problem(layer, Element::kF16, 400, queries, 21);
+    for (auto& position : p.positions) position *= 3;
+    for (auto& position : p.query_positions) position *= 3;
+    expect_exact(p, "slopes over gaps");
+  }
+}
+
 TEST(Attend, SoftCapIsAppliedToScores) {
   for (const float cap : {0.5f, 5.0f, 50.0f}) {
     for (const float scale : {0.01f, 1.0f, 100.0f}) {

@@ -20,6 +20,17 @@ namespace kvspan::testing {
 
 inline constexpr double kUnit = 0x1p-24;  // unit roundoff of f32
 
+// Whether a query at `query` sees a token at `position`.
+inline bool sees(const LayerShape& s, std::int32_t query, std::int32_t position) {
+  return position <= query && (s.window == 0 || position > query - s.window) &&
+         (s.chunk == 0 || position / s.chunk == query / s.chunk);
+}
+// What distance adds to the logit.
+inline double alibi_of(const LayerShape& s, std::int32_t head, std::int32_t query,
+                       std::int32_t position) {
+  return s.alibi.empty() ? 0.0 : -double{s.alibi[std::size_t(head)]} * (query - position);
+}
+
 struct Problem {
   LayerShape layer;
   Element element = Element::kF16;
@@ -85,7 +96,7 @@ struct Exact {
 };
 
 // The bound. A computed score (natural units) differs by at most
-//     delta = (key_dim + 8) u scale |q||k|  [+ 8 c u with a soft cap c]:
+//     delta = (key_dim + 8) u scale |q||k|  [+ 8 c u with a soft cap c] [+ 4 u |bias|]:
 // key_dim roundings of products and sums, a few for the factors. By spec section 4 line 4 the
 // weights then differ by 2 tanh(delta) in the 1-norm (each score moves by delta, their differences
 // by 2 delta). The exponential adds 2^-22 to each weight and to their sum, accumulation of L terms
@@ -107,8 +118,7 @@ inline Exact exact_attention(const Problem& p, double longest_chain) {
       std::vector<std::size_t> seen;
       double delta = 0.0, max_v = 0.0;
       for (std::size_t t = 0; t < p.positions.size(); ++t) {
-        if (p.positions[t] > p.query_positions[i]) continue;
-        if (s.window > 0 && p.positions[t] <= p.query_positions[i] - s.window) continue;
+        if (!sees(s, p.query_positions[i], p.positions[t])) continue;
         const auto row = t * std::size_t(s.kv_heads) + std::size_t(h / group);
         const float* k = p.keys.data() + row * std::size_t(s.key_dim);
         const float* v = p.values.data() + row * std::size_t(s.value_dim);
@@ -124,7 +134,9 @@ inline Exact exact_attention(const Problem& p, double longest_chain) {
           logit = s.soft_cap * std::tanh(logit / s.soft_cap);
           error += 8 * double{s.soft_cap} * kUnit;
         }
-        logits.push_back(logit);
+        const double bias = alibi_of(s, h, p.query_positions[i], p.positions[t]);
+        error += 4 * kUnit * std::abs(bias);
+        logits.push_back(logit + bias);
         seen.push_back(row);
         delta = std::max(delta, error);
         for (std::int32_t c = 0; c < s.value_dim; ++c) {

@@ -53,6 +53,10 @@ inline RandomCase random_case(std::uint64_t seed, const CaseLimits& limits) {
                        random.below(2) ? 1.0f : 1.19f);
   if (random.below(3) == 0) layer.window = 1 + int(random.below(120));
   if (random.below(4) == 0) layer.soft_cap = 20.0f;
+  if (seed % 5 == 1) layer.chunk = 1 + std::int32_t(seed * 13 % 90);
+  for (std::int32_t h = 0; h < layer.query_heads && seed % 7 == 2; ++h) {
+    layer.alibi.push_back(0.5f / float(1 << h));
+  }
   const int n = limits.queries > 0 ? limits.queries
                 : random.below(2)  ? 1 + int(random.below(3))
                                    : 20 + int(random.below(40));

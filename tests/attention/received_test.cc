@@ -39,14 +39,14 @@ Received exact_received(const Problem& p, const testing::Reread& back, std::size
       const double delta = back.key_slack * std::sqrt(size) * std::abs(s.logit_scale);
       const double lse_error = exact.lse_bound[r] + delta;
       for (std::size_t t = 0; t < tokens; ++t) {
-        if (rows.positions[t] > p.query_positions[i]) continue;
-        if (s.window > 0 && rows.positions[t] <= p.query_positions[i] - s.window) continue;
+        if (!testing::sees(s, p.query_positions[i], rows.positions[t])) continue;
         const auto kv = std::size_t(h / group);
         const float* k = rows.keys.data() + (t * heads + kv) * d;
         double logit = 0.0;
         for (std::size_t c = 0; c < d; ++c) logit += double{q[c]} * k[c];
         logit *= double{s.logit_scale};
         if (s.soft_cap > 0.0f) logit = s.soft_cap * std::tanh(logit / s.soft_cap);
+        logit += testing::alibi_of(s, h, p.query_positions[i], rows.positions[t]);
         const double weight = std::exp(logit - exact.lse[r]);
         const double rounding =
             4 * testing::kUnit * (std::abs(logit) + std::abs(exact.lse[r])) + 0x1p-21;

@@ -41,6 +41,8 @@ void check(std::uint64_t seed) {
   layer.key_dim = 8 << random.below(3);
   layer.value_dim = 4 + 4 * int(random.below(5));
   if (random.below(2)) layer.window = 1 + int(random.below(100));
+  if (seed % 3 == 0) layer.chunk = 1 + int(seed % 70);
+  if (seed % 4 == 0) layer.alibi.assign(std::size_t(layer.query_heads), 0.1f);
   const int tokens = 2 + int(random.below(200)), n = random.below(2) ? 2 : 20;
   Problem p = testing::random_problem(layer, Element::kF32, tokens, std::min(n, tokens), seed);
   // Logits of size up to 1e4, of either sign.

@@ -28,14 +28,14 @@ Row softmax_of(const Problem& p, std::size_t i, std::int32_t h) {
   const float* q = p.queries.data() + (i * std::size_t(s.query_heads) + std::size_t(h)) * d;
   double max = -1e300, sum = 0.0;
   for (std::size_t t = 0; t < p.positions.size(); ++t) {
-    if (p.positions[t] > p.query_positions[i]) continue;
-    if (s.window > 0 && p.positions[t] <= p.query_positions[i] - s.window) continue;
+    if (!testing::sees(s, p.query_positions[i], p.positions[t])) continue;
     const float* k =
         p.keys.data() + (t * heads + std::size_t(h / (s.query_heads / s.kv_heads))) * d;
     double logit = 0.0;
     for (std::size_t j = 0; j < d; ++j) logit += double{q[j]} * double{k[j]};
     logit *= double{s.logit_scale};
     if (s.soft_cap > 0.0f) logit = s.soft_cap * std::tanh(logit / s.soft_cap);
+    logit += testing::alibi_of(s, h, p.query_positions[i], p.positions[t]);
     row.logits.push_back(logit);
     max = std::max(max, logit);
   }

@@ -39,7 +39,7 @@ TEST(Positions, VisibleRangesEqualAScanOfAllTokens) {
     }
     for (int query = -1; query < next + 3; ++query) {
       for (const int window : {0, 1, 2, 7, 1000}) {
-        const IndexRange range = positions.visible(query, window);
+        const IndexRange range = positions.between(window == 0 ? 0 : query - window + 1, query);
         for (std::int32_t i = 0; i < count; ++i) {
           const std::int32_t p = plain[std::size_t(i)];
           const bool seen = p <= query && (window == 0 || p > query - window);

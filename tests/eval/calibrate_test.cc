@@ -256,7 +256,10 @@ TEST(Calibrate, ObservingChangesNoLogit) {
 
 // A moment with known eigenvectors (the axes, largest last), so residuals are lengths of heads.
 TEST(SampleResiduals, AreShareOfLengthOutsideTheLeadingDirections) {
-  const LayerShape shape{1, 1, 8, 8, {}, 0, 1.0f, 0.0f};
+  LayerShape shape;
+  shape.query_heads = shape.kv_heads = 1;
+  shape.key_dim = shape.value_dim = 8;
+  shape.logit_scale = 1.0f;
   LayerCalibration layer;
   layer.joint_moment.assign(16 * 16, 0.0f);
   layer.rotated_key_moment.assign(8 * 8, 0.0f);

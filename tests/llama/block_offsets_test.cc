@@ -27,17 +27,16 @@ struct FreeContext {
 class Q41Matrix {
  public:
   Q41Matrix(std::int64_t in, std::int64_t out, std::uint32_t seed)
-      : ctx_(ggml_init({ggml_row_size(GGML_TYPE_Q4_1, in) * static_cast<std::size_t>(out) + 4096,
-                        nullptr, false})),
+      : ctx_(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc=*/true})),
         tensor_(ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_Q4_1, in, out)),
-        buffer_(ggml_backend_cpu_buffer_from_ptr(tensor_->data, ggml_nbytes(tensor_))),
+        buffer_(
+            ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), ggml_backend_cpu_buffer_type())),
         numbers_(static_cast<std::size_t>(in * out)) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.3f);
     for (float& x : numbers_) x = normal(random);
     ggml_quantize_chunk(GGML_TYPE_Q4_1, numbers_.data(), tensor_->data, 0, out, in, nullptr);
     ggml_get_type_traits(GGML_TYPE_Q4_1)->to_float(tensor_->data, numbers_.data(), in * out);
-    tensor_->buffer = buffer_.get();
   }
   ggml_tensor* tensor() const { return tensor_; }
   double at(std::int64_t row, std::int64_t i) const {

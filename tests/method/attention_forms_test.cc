@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Windows, chunks, ALiBi and sinks under every recipe: what a cache answers is the plain softmax,
+// in double precision, over the rows as it stores them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/certificate.h"
+#include "cache/layer_part.h"
+#include "method/method_cache.h"
+#include "method/reconstruct.h"
+#include "recipe/recipe.h"
+#include "tests/attention/oracle.h"
+#include "tests/method/recipes.h"
+#include "tests/method/synthetic.h"
+
+namespace kvspan {
+namespace {
+
+using testing::SuiteRecipe;
+using testing::SyntheticText;
+
+constexpr std::int32_t kTokens = 200;
+
+struct Form {
+  const char* name;
+  void (*set)(LayerShape&);
+};
+
+constexpr Form kForms[] = {
+    {"window", [](LayerShape& l) { l.window = 40; }},
+    {"chunk", [](LayerShape& l) { l.chunk = 48; }},
+    {"alibi",
+     [](LayerShape& l) {
+       l.alibi = {0.3f, 0.1f, 0.02f, 0.005f};
+     }},
+    {"sinks",
+     [](LayerShape& l) {
+       l.sinks = {5.0f, 3.0f, 4.0f, -1.0f};
+     }},
+    {"all",
+     [](LayerShape& l) {
+       for (std::size_t i = 0; i < 4; ++i) kForms[i].set(l);
+       l.soft_cap = 8.0f;
+     }},
+};
+
+CacheShape shape_of(const Form& form) {
+  CacheShape shape = testing::synthetic_shape();
+  for (LayerShape& layer : shape.layers) form.set(layer);
+  return shape;
+}
+
+// Rows that a group holds, as attention reads them; doubled ones would count twice.
+struct Rows {
+  std::vector<std::int32_t> positions;
+  std::vector<float> keys, values;  // [tokens, heads, dim]
+};
+
+Rows rows_of(const MethodCache& cache, int layer, std::size_t g) {
+  const SegmentList list = reconstructed(cache.last_read(layer, g));
+  const auto n = std::size_t(list.tokens()), heads = std::size_t(list.shape().heads);
+  const auto dk = std::size_t(list.shape().key_dim), dv = std::size_t(list.shape().value_dim);
+  Rows rows{std::vector<std::int32_t>(n), std::vector<float>(n * heads * dk),
+            std::vector<float>(n * heads * dv)};
+  if (n > 0) {
+    list.read(0, {rows.keys.data(), {n, heads, dk}}, {rows.values.data(), {n, heads, dv}},
+              rows.positions);
+  }
+  for (const BandsTokens& bands : cache.group(layer, g).bands()) {
+    for (std::int32_t t = 0; t < bands.keys.tokens(); ++t) {
+      if ((bands.keys.escaped(t / 16) >> (t % 16) & 1) != 0) continue;
+      rows.positions.push_back(bands.keys.first_position() + t);
+      rows.keys.resize(rows.keys.size() + heads * dk);
+      rows.values.resize(rows.values.size() + heads * dv);
+      bands.restore(rows.positions.back(), rows.keys.data() + rows.keys.size() - heads * dk,
+                    rows.values.data() + rows.values.size() - heads * dv);
+    }
+  }
+  return rows;
+}
+
+// One query head that reads KV head `kv` of the rows.
+std::vector<double> plain_softmax(const LayerShape& s, const Rows& rows, std::size_t heads,
+                                  std::size_t kv, std::int32_t head, const float* q,
+                                  std::int32_t position) {
+  const auto dk = std::size_t(s.key_dim), dv = std::size_t(s.value_dim);
+  std::vector<double> out(dv, 0.0);
+  double sum = s.sinks.empty() ? 0.0 : std::exp(double{s.sinks[std::size_t(head)]});
+  for (std::size_t t = 0; t < rows.positions.size(); ++t) {
+    if (!testing::sees(s, position, rows.positions[t])) continue;
+    double logit = 0.0;
+    for (std::size_t i = 0; i < dk; ++i) {
+      logit += double{q[i]} * double{rows.keys[(t * heads + kv) * dk + i]};
+    }
+    logit *= double{s.logit_scale};
+    if (s.soft_cap > 0.0f) logit = s.soft_cap * std::tanh(logit / s.soft_cap);
+    logit += testing::alibi_of(s, head, position, rows.positions[t]);
+    sum += std::exp(logit);
+    for (std::size_t i = 0; i < dv; ++i) {
+      out[i] += std::exp(logit) * double{rows.values[(t * heads + kv) * dv + i]};
+    }
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+class AttentionForms : public ::testing::TestWithParam<SuiteRecipe> {};
+
+TEST_P(AttentionForms, AnswerIsThePlainSoftmaxOverTheRowsHeld) {
+  for (const Form& form : kForms) {
+    const SyntheticText text(shape_of(form), kTokens, 5);
+    const Calibration calibration = text.calibration();
+    const Recipe recipe = Recipe::parse(GetParam().text).value();
+    const auto prepared = prepare(text.shape(), recipe, &calibration);
+    if (GetParam().reads_some && !text.shape().layers[0].alibi.empty()) {
+      ASSERT_FALSE(prepared);
+      EXPECT_NE(prepared.error().message.find("alibi"), std::string::npos);
+      continue;
+    }
+    MethodCache cache(prepared.value());
+    testing::run(cache, text, 0, 150, 50);
+    testing::run(cache, text, 150, kTokens - 151, 1);
+    TeamState state;
+    Team team(state, 0, 1);
+    const auto scratch = make_attention_scratch();
+    double moved = 0.0;  // by the form itself
+    for (std::size_t l = 0; l < text.shape().layers.size(); ++l) {
+      const LayerShape& s = text.shape().layers[l];
+      const LayerShape bare = testing::synthetic_shape().layers[l];
+      const auto heads = std::size_t(s.query_heads), dv = std::size_t(s.value_dim);
+      std::vector<float> out(heads * dv);
+      ASSERT_TRUE(cache.append(int(l), text.rows(l, kTokens - 1, 1), team));
+      ASSERT_TRUE(cache.attend(int(l), text.queries(l, kTokens - 1, 1),
+                               {out.data(), {1, heads, dv}}, *scratch, team));
+      for (std::size_t g = 0; g < cache.groups(int(l)); ++g) {
+        const GroupOptions& options = cache.group(int(l), g).options();
+        const Rows rows = rows_of(cache, int(l), g);
+        const std::int32_t per_head = s.query_heads / s.kv_heads;
+        for (std::int32_t i = 0; i < options.heads * per_head; ++i) {
+          const std::int32_t head = options.first_head * per_head + i;
+          const float* q = text.queries(l, kTokens - 1, 1).rows.row(0, head);
+          const auto in_group = std::size_t(i / per_head), all = std::size_t(options.heads);
+          const auto right = plain_softmax(s, rows, all, in_group, head, q, kTokens - 1);
+          const auto without = plain_softmax(bare, rows, all, in_group, head, q, kTokens - 1);
+          // bands rounds queries and weights to 8 bits, quant and others multiply 16-bit integers.
+          const double tolerance = GetParam().text.starts_with("bands") ? 2e-2 : 2e-4;
+          for (std::size_t j = 0; j < dv; ++j) {
+            EXPECT_NEAR(out[std::size_t(head) * dv + j], right[j], tolerance)
+                << form.name << ", layer " << l << ", head " << head;
+            moved = std::max(moved, std::abs(right[j] - without[j]));
+          }
+        }
+      }
+    }
+    // window:size=60 and the like hold nothing that the others would see.
+    if (!GetParam().drops) {
+      EXPECT_GT(moved, 0.1) << form.name << " changes nothing here, so this shows nothing";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, AttentionForms, ::testing::ValuesIn(testing::suite_recipes()),
+                         testing::recipe_name);
+
+// The error of coding, against a cache that keeps the rows as they came, stays below the bound.
+TEST(AttentionForms, CertificatesBoundTheError) {
+  for (const Form& form : kForms) {
+    const SyntheticText text(shape_of(form), kTokens, 6);
+    const Calibration calibration = text.calibration();
+    for (const char* recipe : {"static:rk=6,rv=8,sink=4,recent=8,certify=on",
+                               "quant:bits=2,group=16,certify=on,sink=4,recent=8",
+                               "bands:bits=2,certify=on,sink=16,recent=16,anchor=32",
+                               "bands:bits=2,share=head,certify=on,sink=0,recent=0"}) {
+      MethodCache cache(prepare(text.shape(), Recipe::parse(recipe).value(), &calibration).value());
+      MethodCache exact(prepare(text.shape(), Recipe::parse("full").value(), nullptr).value());
+      testing::run(cache, text, 0, kTokens - 1, 50);
+      testing::run(exact, text, 0, kTokens - 1, 50);
+      const std::vector<float> a = testing::run(cache, text, kTokens - 1, 1, 1);
+      const std::vector<float> b = testing::run(exact, text, kTokens - 1, 1, 1);
+      std::size_t at = 0;
+      for (std::size_t l = 0; l < text.shape().layers.size(); ++l) {
+        const LayerShape& s = text.shape().layers[l];
+        for (std::size_t g = 0; g < cache.groups(int(l)); ++g) {
+          const Group& group = cache.group(int(l), g);
+          const std::int32_t first = group.options().first_head;
+          const LayerShape part = layer_part(s, first, group.options().heads);
+          Queries queries = text.queries(l, kTokens - 1, 1);
+          queries.rows.data += first * (s.query_heads / s.kv_heads) * s.key_dim;
+          queries.rows.shape[1] = std::size_t(part.query_heads);
+          std::vector<Certificate> bounds(std::size_t(part.query_heads));
+          BandsSides sides;
+          for (const BandsTokens& bands : group.bands()) {
+            sides = {&bands.keys, &bands.value_store()};
+          }
+          for (std::int32_t h = 0; h < part.kv_heads; ++h) {
+            ASSERT_TRUE(certify(part, group.list(), sides, queries, h,
+                                {bounds.data(), {1, bounds.size()}}));
+          }
+          for (const Certificate& bound : bounds) {
+            double error = 0.0;
+            for (std::int32_t i = 0; i < s.value_dim; ++i, ++at) {
+              error += (double{a[at]} - b[at]) * (double{a[at]} - b[at]);
+            }
+            EXPECT_LE(std::sqrt(error), bound.output * 1.0001 + 1e-5) << recipe << form.name;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvspan
