@@ -11,8 +11,8 @@ Made with: Python 3.11, torch 2.8.0 (CPU), transformers 4.57.6, sentencepiece 0.
 of the archive llama-cpp-python 0.3.36. Other versions may draw other numbers; each pair of files stays consistent.
 
 Usage: make_fixtures.py --archive LLAMA_CPP_DIR --out data/fixtures [--work DIR] [--peer DIR] [NAME ...]
---peer DIR also writes the logits llama.cpp should give (options it ignores switched off, GELU through its table of
-f16), to be compared with scripts/llama_logits.cc.
+--peer DIR also writes the logits llama.cpp should give (GELU through its table of f16), to be compared with
+scripts/llama_logits.cc.
 """
 import argparse
 import io
@@ -161,8 +161,7 @@ def make(name: str, work: Path, out: Path, archive: Path, peer: Path | None) -> 
     write_logits(out / f"{name}.logits", ids, logits)
     if peer:
         peer.mkdir(parents=True, exist_ok=True)
-        changed = {**config, **entry.get("llama_cpp", {})}
-        write_logits(peer / f"{name}.logits", ids, logits_of(entry["hf"], changed, state, tensor, gelu=GgmlGelu()))
+        write_logits(peer / f"{name}.logits", ids, logits_of(entry["hf"], config, state, tensor, gelu=GgmlGelu()))
 
     print(f"{name}: {gguf.stat().st_size} bytes, rms logit {np.sqrt((logits**2).mean()):.3f}")
     for label, change, *least in entry["without"]:

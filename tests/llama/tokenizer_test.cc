@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids against llama.cpp's own test vectors, for the vocabularies of supported models.
+// Token ids against llama.cpp's own test vectors, for three kinds of vocabulary.
 #include "llama/tokenizer.h"
 
 #include <gtest/gtest.h>

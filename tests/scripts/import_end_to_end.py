@@ -24,7 +24,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 PYTHON = pathlib.Path(os.environ["KVSPAN_IMPORT_VENV"]) / "bin" / "python"
 ARCHIVE = pathlib.Path(os.environ["KVSPAN_LLAMA_CPP"])
 PROGRAM = os.environ.get("KVSPAN_PROGRAM")
-NAMES = ("llama", "mistral", "gemma3", "phi", "mixtral")
+NAMES = ("llama", "llama3_rope", "gemma3", "phi", "mixtral")
 # Models made like those of fixture_models.py, of architectures that have no fixture. (libllama looks for special tokens
 # in the vocabulary of a model whose name has "phi3" in it.)
 SHAPE = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
