@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 int main(int argc, char** argv) {
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
 
   llama_context_params params = llama_context_default_params();
   params.n_ctx = 8192;
-  params.n_batch = params.n_ubatch = 512;
+  params.n_threads = params.n_threads_batch = int(std::thread::hardware_concurrency());
   auto made = kvspan::LlamaCaches::create(  // kvspan
       model, params, {.recipe = argc > 2 ? argv[2] : "bands:calib=online", .model_path = argv[1]});
   if (!made) return std::fprintf(stderr, "%s\n", made.error().message.c_str()), 1;

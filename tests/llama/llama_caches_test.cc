@@ -36,8 +36,8 @@ class LlamaCachesTest : public ::testing::Test {
     params.n_batch = 128;
     params.n_ubatch = ubatch;
     params.n_seq_max = sequences;
-    params.n_threads = params.n_threads_batch = 2;
-    auto caches = LlamaCaches::create(model_, params, {.recipe = recipe});
+    params.n_threads = params.n_threads_batch = 1;
+    auto caches = LlamaCaches::create(model_, params, {recipe, nullptr, kModel});
     EXPECT_TRUE(caches) << caches.error().message;
     return caches ? std::move(*caches) : nullptr;
   }
