@@ -8,7 +8,7 @@
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
-#include "method/choose_recipe.h"
+#include "method/bands/choose_recipe.h"
 #include "model/engine.h"
 
 namespace kvspan {

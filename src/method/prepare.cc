@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/fail.h"
-#include "method/choose_recipe.h"
+#include "method/bands/choose_recipe.h"
 #include "method/prepare_parts.h"
 #include "method/prepared.h"
 
