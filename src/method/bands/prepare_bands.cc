@@ -8,7 +8,7 @@
 #include "method/bands/bands_design.h"
 #include "method/bands/bands_parts.h"
 #include "method/bands/bands_policy.h"
-#include "method/prepare_parts.h"
+#include "method/bands/prepare_bands.h"
 #include "method/quant_codes.h"
 
 namespace kvspan::detail {

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods that spend bits: bands, auto, and the quantizing and exact baselines.
+// The rows of bands, and of auto, which chooses its bits.
+#include "base/fail.h"
+#include "codec/bands/bands_pack.h"
+#include "method/bands/choose_recipe.h"
+#include "method/bands/prepare_bands.h"
 #include "recipe/common_keys.h"
-#include "recipe/method_tables.h"
+#include "recipe/recipe.h"
 
-namespace kvspan::detail {
+namespace kvspan {
 namespace {
+
+using namespace detail;
 
 constexpr std::array<KeyDeclaration, 19> kBandsKeys{
     number("bits", "2", 0.05, 8.0, "average bits of a number, keys and values alike"),
@@ -102,62 +108,47 @@ constexpr std::array<KeyRule, 3> kAutoRules{{
     {KeyRule::Kind::kTogether, "ctx", "budget", {}, {}, "quality does not depend on it"},
 }};
 
-constexpr std::array<KeyDeclaration, 1> kFullKeys{kFullStore};
+std::string why_tokens_stay(const RecipePart&) {
+  return "bands packs tiles of 16 tokens, from which none can be taken out";
+}
 
-constexpr std::array<KeyDeclaration, 9> kQuantKeys{
-    choice("bits", "4", "8|4|3|2", "bits of a number"),
-    choice("kbits", "", "8|4|3|2", "bits of keys"),
-    choice("vbits", "", "8|4|3|2", "bits of values"),
-    choice("group", "32", "16|32|64|128|256",
-           "numbers that share a scale: along the head (layout=group), or tokens of a channel for "
-           "keys and along the head for values (layout=kivi)"),
-    word("rotate", "hadamard", "hadamard|none", "Hadamard rotation before quantizing"),
-    word("layout", "group", "group|head|tensor|kivi",
-         "one scale per token and group of channels, per head, for all, or KIVI's: keys per "
-         "channel, values per token"),
-    sink_key("32"),
-    recent_key("128"),
-    kCertify};
-constexpr std::array<KeyRule, 6> kQuantRules{{
-    {KeyRule::Kind::kExcludes, "kbits", "bits", {}, {}, "bits sets both"},
-    {KeyRule::Kind::kExcludes, "vbits", "bits", {}, {}, "bits sets both"},
-    {KeyRule::Kind::kTogether, "kbits", "vbits", {}, {}, "bits sets both at once"},
-    {KeyRule::Kind::kTogether, "vbits", "kbits", {}, {}, "bits sets both at once"},
-    {KeyRule::Kind::kOnlyWith,
-     "group",
-     "layout",
-     "group|kivi",
-     {},
-     "one scale for a head or for all leaves nothing to group"},
-    {KeyRule::Kind::kImplies, "rotate", "layout", "kivi", "none",
-     "KIVI's scales follow the channels, which a rotation would mix"},
-}};
-
-constexpr std::array<MethodDeclaration, 4> kMethods{{
-    {"bands", MethodKind::kMethod, TokenUse::kAll,
-     "learned directions, each with the bits that its importance earns, read in place",
-     "kvspan's own", kBandsKeys, kBandsRules, check_bands, "bands:bits=2"},
-    {"auto", MethodKind::kChooser, TokenUse::kAll,
-     "the recipe that fits a number of bytes, or costs at most so much quality", "kvspan's own",
-     kAutoKeys, kAutoRules, nullptr, "auto:budget=64MiB"},
-    {"full",
-     MethodKind::kBaseline,
-     TokenUse::kAll,
-     "every row as it came",
-     "",
-     kFullKeys,
-     {},
-     nullptr,
-     "full:store=f32"},
-    {"quant", MethodKind::kBaseline, TokenUse::kAll, "plain quantization, nothing learned",
-     "llama.cpp's KV cache types; KIVI (Liu et al. 2024)", kQuantKeys, kQuantRules, nullptr,
-     "quant:bits=4"},
-}};
+Result<std::string> choose(const CacheShape& shape, const RecipePart& part,
+                           const Calibration& calibration) {
+  KVSPAN_TRY(const Choice choice, choose_recipe(shape, part, calibration));
+  return choice.recipe;
+}
 
 }  // namespace
 
-std::span<const MethodDeclaration> coding_methods() noexcept {
-  return kMethods;
+MethodDeclaration bands_method() {
+  return {
+      .name = "bands",
+      .kind = MethodKind::kMethod,
+      .summary = "learned directions, each with the bits that its importance earns, read in place",
+      .source = "kvspan's own",
+      .keys = kBandsKeys,
+      .rules = kBandsRules,
+      .check = check_bands,
+      .example = "bands:bits=2",
+      .make = prepare_bands,
+      .needs_calibration = calibrated_by_words,
+      .tile_tokens = kBandTokens,
+      .why_tokens_stay = why_tokens_stay,
+  };
 }
 
-}  // namespace kvspan::detail
+MethodDeclaration auto_method() {
+  return {
+      .name = "auto",
+      .kind = MethodKind::kChooser,
+      .summary = "the recipe that fits a number of bytes, or costs at most so much quality",
+      .source = "kvspan's own",
+      .keys = kAutoKeys,
+      .rules = kAutoRules,
+      .example = "auto:budget=64MiB",
+      .choose = choose,
+      .needs_calibration = always,
+  };
+}
+
+}  // namespace kvspan
