@@ -2,6 +2,7 @@
 # ggml and libllama, as scripts/dependencies.sh builds them, for the one room that may use them.
 #     kvspan_ggml    tensors, graphs, CPU backend
 #     kvspan_libllama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
+#     kvspan_libcommon  llama.cpp's common library (samplers, grammars, chat templates), with kvspan_libllama
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
 # KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter
 
@@ -22,7 +23,7 @@ if(NOT EXISTS ${kvspan_llama_prefix}/lib/libllama.a)
 endif()
 get_filename_component(KVSPAN_LLAMA_SOURCE ${kvspan_llama_prefix}/../src ABSOLUTE)
 
-foreach(library IN ITEMS ggml-base ggml-cpu ggml llama)
+foreach(library IN ITEMS ggml-base ggml-cpu ggml llama cpp-httplib llama-common-base llama-common)
   add_library(kvspan_dep_${library} STATIC IMPORTED)
   set_target_properties(kvspan_dep_${library} PROPERTIES
     IMPORTED_LOCATION ${kvspan_llama_prefix}/lib/lib${library}.a
@@ -33,8 +34,15 @@ set_property(TARGET kvspan_dep_ggml-cpu PROPERTY INTERFACE_LINK_LIBRARIES kvspan
 set_property(TARGET kvspan_dep_ggml PROPERTY INTERFACE_LINK_LIBRARIES
   kvspan_dep_ggml-cpu kvspan_dep_ggml-base ${CMAKE_DL_LIBS})
 set_property(TARGET kvspan_dep_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
+set_property(TARGET kvspan_dep_llama-common PROPERTY INTERFACE_LINK_LIBRARIES
+  kvspan_dep_llama-common-base kvspan_dep_cpp-httplib kvspan_dep_llama)
+# Its headers are not installed.
+set_property(TARGET kvspan_dep_llama-common APPEND PROPERTY INTERFACE_INCLUDE_DIRECTORIES
+  ${KVSPAN_LLAMA_SOURCE}/common ${KVSPAN_LLAMA_SOURCE}/vendor)
 
 add_library(kvspan_ggml INTERFACE IMPORTED)
 set_property(TARGET kvspan_ggml PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
 add_library(kvspan_libllama INTERFACE IMPORTED)
 set_property(TARGET kvspan_libllama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_llama)
+add_library(kvspan_libcommon INTERFACE IMPORTED)
+set_property(TARGET kvspan_libcommon PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_llama-common)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the layout rules that the compiler does not: check_rooms.py [TREE]
 
-A room includes itself and rooms before it in ROOMS; tests of a room likewise. ggml and libllama
-appear only in the llama room, CUDA only in folders called cuda. The library rooms up to method
+A room includes itself and rooms before it in ROOMS; tests of a room likewise. ggml, libllama and its
+common library appear only in the llama room, CUDA only in folders called cuda. The library rooms up to method
 touch no file, terminal, environment or clock. Public headers include only standard headers and each
 other. What is bands' own lies in folders called bands and is named nowhere else but in the table of
 methods and where recipes are written. Every source file carries its licence tag and stays within its
@@ -25,7 +25,8 @@ TAG_WITHIN_LINES = 5
 MAX_LINES, MAX_PUBLIC_HEADER_LINES = 600, 200
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-ENGINE = re.compile(r"^(ggml|gguf|llama)([-.\w]*)\.h(pp)?$")
+ENGINE = re.compile(r"^(ggml|gguf|llama)([-.\w]*)\.h(pp)?$|"
+                    r"^(arg|chat|common|json|json-schema|json-schema-to-grammar|log|sampling|speculative|jinja/\w+)\.h$")
 C_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}  # what a C interface may need
 CUDA = re.compile(r"^(cuda|cublas|cooperative_groups|nvrtc)")
 IMPURE_HEADERS = {"fstream", "filesystem", "iostream", "chrono", "ctime", "time.h", "fcntl.h",
@@ -51,7 +52,7 @@ def check_include(parts, kind, header):
         elif room and ROOMS.index(first) > ROOMS.index(room):
             yield f"includes {header}, but room {room} comes before {first}"
     if ENGINE.match(header) and parts[0] not in ("scripts", "examples") and room != "llama":
-        yield f"includes {header}; ggml and libllama stay in the llama room"
+        yield f"includes {header}; ggml, libllama and common stay in the llama room"
     if CUDA.match(header) and "cuda" not in parts:
         yield f"includes {header}; CUDA stays in folders called cuda"
     if parts[0] == "src" and room in PURE_ROOMS and header in IMPURE_HEADERS:

@@ -23,6 +23,12 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+Status read_prompt(Session& session, std::span<const Token> prompt, std::span<const Token> unread,
+                   const std::function<void(std::size_t)>& progress) {
+  KVSPAN_CHECK_OK(session.engine->prefill(*session.cache, unread, progress));
+  return session.draft ? session.draft->start(prompt) : Status();
+}
+
 }  // namespace
 
 void measure_cache(const Session& session, Answer& answer) {
@@ -45,13 +51,13 @@ Result<Answer> answer_prompt(Session& session, std::span<const Token> prompt, Sa
   Answer answer;
   answer.prompt_tokens = prompt.size();
   const std::span<const Token> unread = prompt.subspan(held);
-  for (const Token token : unread) sampler.accept(token);
+  sampler.start(prompt);
 
   const Stopwatch reading;
   {
     ProgressBar bar("reading", "tokens", unread.size());
     const Status status =
-        session.engine->prefill(cache, unread, [&](std::size_t done) { bar.update(done); });
+        read_prompt(session, prompt, unread, [&](std::size_t done) { bar.update(done); });
     if (!status && status.error().code != ErrorCode::kCancelled) return status.error();
     if (!status) answer.generation.reason = StopReason::kCancelled;
   }
@@ -62,10 +68,12 @@ Result<Answer> answer_prompt(Session& session, std::span<const Token> prompt, Sa
 
   if (answer.generation.reason != StopReason::kCancelled) {
     const Stopwatch decoding;
+    GenerateOptions with_draft = options;
+    with_draft.draft = session.draft.get();
     KVSPAN_TRY(answer.generation,
-               generate(*session.engine, *session.tokenizer, cache, sampler, options, stream));
+               generate(*session.engine, *session.tokenizer, cache, sampler, with_draft, stream));
     answer.decode_seconds = decoding.seconds();
-    // All tokens but the last have been read, too.
+    // All tokens but the last have been read.
     answer.decoded_tokens =
         answer.generation.tokens.empty() ? 0 : answer.generation.tokens.size() - 1;
   }
@@ -91,6 +99,10 @@ Json to_json(const Answer& a) {
   json["prefill_tok_s"] = ratio_or_null(static_cast<double>(a.read_tokens), a.read_seconds);
   json["decode_s"] = a.decode_seconds;
   json["decode_tok_s"] = ratio_or_null(static_cast<double>(a.decoded_tokens), a.decode_seconds);
+  if (a.generation.guessed > 0) {
+    json["draft_tokens"] = a.generation.guessed;
+    json["draft_accepted"] = a.generation.right;
+  }
   json["stop"] = std::string(name_of(a.generation.reason));
   json["text"] = a.generation.text;
   return json;
@@ -99,9 +111,13 @@ Json to_json(const Answer& a) {
 std::string stats_line(const Answer& a) {
   const std::string reused =
       a.read_tokens == a.prompt_tokens ? "" : fmt::format(" ({} read)", a.read_tokens);
+  const std::string draft =
+      a.generation.guessed == 0
+          ? ""
+          : fmt::format(" ({} of {} guesses right)", a.generation.right, a.generation.guessed);
   return fmt::format(
-      "{}{} + {} tokens | prefill {} tok/s | decode {} tok/s | KV {}, f16 / KV = {} | {} | {}",
-      a.prompt_tokens, reused, a.generation.tokens.size(),
+      "{}{} + {} tokens{} | prefill {} tok/s | decode {} tok/s | KV {}, f16 / KV = {} | {} | {}",
+      a.prompt_tokens, reused, a.generation.tokens.size(), draft,
       format_rate(a.read_tokens, a.read_seconds), format_rate(a.decoded_tokens, a.decode_seconds),
       format_bytes(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes), a.recipe,
       name_of(a.generation.reason));

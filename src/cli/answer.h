@@ -24,7 +24,7 @@ struct Answer {
   std::size_t prompt_tokens = 0;  // the whole prompt
   std::size_t read_tokens = 0;    // its part that was not in the cache before
   double read_seconds = 0.0;
-  std::size_t decoded_tokens = 0;  // passes through the model after the prompt
+  std::size_t decoded_tokens = 0;  // read after the prompt
   double decode_seconds = 0.0;
 };
 

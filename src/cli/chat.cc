@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/fail.h"
+#include "cli/answer_flags.h"
 #include "cli/chat_commands.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -20,6 +21,7 @@ namespace {
 struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
+  CompanionFlags companions;
   std::string system;
 };
 
@@ -78,10 +80,11 @@ int talk(Chat& chat, LineReader& reader, bool on_terminal) {
 Result<int> chat(const ChatFlags& flags) {
   catch_interrupts(Interrupts::kAlways);
   KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
-  KVSPAN_TRY(Session session, open_session(flags.model));
+  KVSPAN_TRY(const SamplerOptions sampling, flags.sampling.sampler());
+  KVSPAN_TRY(Session session, open_session(flags.model, flags.companions));
+  KVSPAN_TRY(auto sampler, make_sampler(sampling, *session.engine));
   fmt::print(stderr, "{}", session.note);
   session.say_code();
-  KVSPAN_TRY(auto sampler, Sampler::make(flags.sampling.sampler(), session.tokenizer->size()));
   GenerateOptions options;
   options.max_tokens = flags.sampling.token_limit();
   options.context = session.context;
@@ -110,6 +113,7 @@ Action setup_chat(CLI::App& app) {
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
+  add_companion_flags(app, flags->companions);
   set_footer(app,
              "In the chat, /help lists the commands and Ctrl-C stops an answer.\n"
              "Examples:\n"

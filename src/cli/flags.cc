@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <random>
 #include <thread>
 
 #include "base/cpu_level.h"
@@ -114,8 +113,20 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& 
   return add_number(app, names, target, description, low, high, note, "a whole number");
 }
 
+CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int32_t& target,
+                         const std::string& description, std::int32_t low, std::int32_t high,
+                         const std::string& note) {
+  return add_number(app, names, target, description, low, high, note, "a whole number");
+}
+
 CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,
                       const std::string& description, double low, double high,
+                      const std::string& note) {
+  return add_number(app, names, target, description, low, high, note, "a number");
+}
+
+CLI::Option* add_real(CLI::App& app, const std::string& names, float& target,
+                      const std::string& description, float low, float high,
                       const std::string& note) {
   return add_number(app, names, target, description, low, high, note, "a number");
 }
@@ -175,46 +186,6 @@ void add_default_recipe(CLI::App& app, ModelFlags& flags) {
   flags.recipe.clear();
   app.get_option("--cache")->default_str(
       fmt::format("{}, or full where the model has no calibration", kDefaultRecipe));
-}
-
-void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  add_integer(app, "-n,--predict,--n-predict", flags.max_tokens, "Most tokens of an answer", -1,
-              kMost, "-1: until the context is full");
-  add_integer(app, "-s,--seed", flags.seed, "Seed of the random draw", -1,
-              std::numeric_limits<std::uint32_t>::max() - std::int64_t{1},
-              "-1: another one each time");
-  add_real(app, "--temp,--temperature", flags.temperature, "Temperature", 0.0, 100.0,
-           "0: always the most likely token");
-  add_integer(app, "--top-k", flags.top_k, "Draw from the k most likely tokens", 0, kMost,
-              "0: all");
-  add_real(app, "--top-p", flags.top_p, "Draw from the most likely tokens that sum to p", 0.001,
-           1.0, "1: all");
-  add_real(app, "--min-p", flags.min_p, "Leave out tokens below p times the most likely", 0.0, 1.0,
-           "0: none");
-  add_real(app, "--repeat-penalty", flags.repeat_penalty, "Penalty of tokens that repeat", 0.01,
-           100.0, "1: none");
-  add_integer(app, "--repeat-last-n", flags.repeat_last_n, "Tokens looked back on for repetitions",
-              1, kMost);
-  add_repeated(app, "--stop", flags.stop,
-               "End the answer before this text (may be given repeatedly)", "TEXT");
-}
-
-SamplerOptions SamplingFlags::sampler() const {
-  SamplerOptions options;
-  options.temperature = static_cast<float>(temperature);
-  options.top_k = static_cast<std::int32_t>(top_k);
-  options.top_p = static_cast<float>(top_p);
-  options.min_p = static_cast<float>(min_p);
-  options.repeat_penalty = static_cast<float>(repeat_penalty);
-  options.repeat_window = static_cast<std::int32_t>(repeat_last_n);
-  options.seed = seed < 0 ? std::random_device()() : static_cast<std::uint32_t>(seed);
-  return options;
-}
-
-std::int32_t SamplingFlags::token_limit() const {
-  return max_tokens < 0 ? std::numeric_limits<std::int32_t>::max()
-                        : static_cast<std::int32_t>(max_tokens);
 }
 
 void add_json_flag(CLI::App& app, std::string& target) {

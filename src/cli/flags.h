@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "kvspan/result.h"
-#include "llama/generate.h"
 
 namespace CLI {
 class App;
@@ -52,8 +51,14 @@ std::string command_name(const CLI::App& app);
 CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& target,
                          const std::string& description, std::int64_t low, std::int64_t high,
                          const std::string& note = "");
+CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int32_t& target,
+                         const std::string& description, std::int32_t low, std::int32_t high,
+                         const std::string& note = "");
 CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,
                       const std::string& description, double low, double high,
+                      const std::string& note = "");
+CLI::Option* add_real(CLI::App& app, const std::string& names, float& target,
+                      const std::string& description, float low, float high,
                       const std::string& note = "");
 // One of `words`.
 CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& target,
@@ -83,22 +88,6 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags);
 inline constexpr std::string_view kDefaultRecipe = "bands:bits=2.25";
 // After add_engine_flags: --cache has that default, where the model has a calibration.
 void add_default_recipe(CLI::App& app, ModelFlags& flags);
-
-struct SamplingFlags {
-  std::int64_t max_tokens = 512;
-  std::int64_t seed = 0;
-  double temperature = 0.8;
-  std::int64_t top_k = 40;
-  double top_p = 0.95;
-  double min_p = 0.05;
-  double repeat_penalty = 1.0;
-  std::int64_t repeat_last_n = 64;
-  std::vector<std::string> stop;
-
-  SamplerOptions sampler() const;  // seed -1 becomes a seed from the system
-  std::int32_t token_limit() const;
-};
-void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 
 void add_json_flag(CLI::App& app, std::string& target);
 

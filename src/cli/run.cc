@@ -4,6 +4,7 @@
 
 #include "base/fail.h"
 #include "cli/answer.h"
+#include "cli/answer_flags.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
@@ -17,6 +18,7 @@ namespace {
 struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
+  CompanionFlags companions;
   TextFlags prompt;
   std::string system;
   std::string json;
@@ -30,15 +32,15 @@ Result<int> run(const RunFlags& flags) {
   KVSPAN_TRY(TrackFile track, TrackFile::create(flags.track));
   KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
   KVSPAN_TRY(const std::string text, read_text(flags.prompt, LastNewline::kDrop));
-  KVSPAN_TRY(Session session, open_session(flags.model));
+  KVSPAN_TRY(const SamplerOptions sampling, flags.sampling.sampler());
+  KVSPAN_TRY(Session session, open_session(flags.model, flags.companions));
+  KVSPAN_TRY(const auto sampler, make_sampler(sampling, *session.engine));
   KVSPAN_CHECK_OK(track.watch(session.cache));
   KVSPAN_TRY(const std::vector<Token> tokens,
              encode_question(*session.tokenizer, text, flags.system, flags.raw));
   KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
   fmt::print(stderr, "{}", session.note);
   session.say_code();
-  KVSPAN_TRY(const auto sampler,
-             Sampler::make(flags.sampling.sampler(), session.tokenizer->size()));
 
   GenerateOptions options;
   options.max_tokens = flags.sampling.token_limit();
@@ -73,6 +75,7 @@ Action setup_run(CLI::App& app) {
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
+  add_companion_flags(app, flags->companions);
   add_json_flag(app, flags->json);
   add_text(app, "--track", flags->track,
            "Hold every step against exact attention (slow) and write the errors of each "
@@ -82,6 +85,8 @@ Action setup_run(CLI::App& app) {
       app,
       "Examples:\n"
       "  kvspan run -m smollm2 -p \"Why is the sky blue?\" --temp 0\n"
+      "  kvspan run -m smollm2 -p \"Name a colour.\" --json-schema '{\"enum\": [\"red\", "
+      "\"blue\"]}'\n"
       "  kvspan run -m smollm2 -f report.txt --system \"Summarise the text.\" -n 200\n"
       "  echo \"Once upon a time\" | kvspan run -m stories260k --raw --json numbers.json\n"
       "  kvspan run -m smollm2 -f report.txt --cache fd:certify=on -n 20 --track errors.jsonl\n");

@@ -23,17 +23,30 @@ Result<std::string> default_recipe(const Engine& engine, std::string& note) {
   return std::string("full");
 }
 
+Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlags& companions) {
+  if (companions.draft_model.empty()) return {};
+  KVSPAN_TRY(const std::string path, find_model_path(companions.draft_model));
+  KVSPAN_TRY(session.draft,
+             Draft::open(path, {.threads = static_cast<int>(flags.threads)}, *session.engine,
+                         static_cast<std::int32_t>(companions.draft)));
+  session.draft->set_cancel_flag(&interrupted());
+  return {};
+}
+
 }  // namespace
 
 void Session::say_code() {
   fmt::print(stderr, "{}", code.line(*cache));
 }
 
-Result<Session> open_session(const ModelFlags& flags) {
+Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& companions) {
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
+  EngineOptions options{.threads = static_cast<int>(flags.threads)};
+  KVSPAN_TRY(options.adapters, companions.adapters());
+  KVSPAN_TRY(const std::string chat_template, companions.template_text());
   Session session;
-  KVSPAN_TRY(session.engine, Engine::load(path, {.threads = static_cast<int>(flags.threads)}));
+  KVSPAN_TRY(session.engine, Engine::load(path, options));
   session.context = session.engine->info().context;
   if (flags.context > session.context) {
     return fail(ErrorCode::kInvalidArgument, "--ctx-size: {} exceeds the model's context of {}",
@@ -46,7 +59,14 @@ Result<Session> open_session(const ModelFlags& flags) {
     KVSPAN_TRY(recipe, default_recipe(*session.engine, session.note));
   }
   KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
-  KVSPAN_TRY(session.tokenizer, Tokenizer::open(path));
+  auto tokenizer = Tokenizer::open(path, chat_template);
+  if (!tokenizer) {
+    // One about the template begins with the flag's name.
+    const std::string& why = tokenizer.error().message;
+    return fail(tokenizer.error().code, "{}{}", why.starts_with("chat-template") ? "--" : "", why);
+  }
+  session.tokenizer = *std::move(tokenizer);
+  KVSPAN_CHECK_OK(open_draft(session, flags, companions));
   return session;
 }
 

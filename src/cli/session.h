@@ -7,10 +7,12 @@
 #include <string>
 #include <string_view>
 
+#include "cli/answer_flags.h"
 #include "cli/calibration.h"
 #include "cli/flags.h"
 #include "kvspan/cache.h"
 #include "llama/engine.h"
+#include "llama/speculative.h"
 #include "llama/tokenizer.h"
 
 namespace kvspan::cli {
@@ -19,16 +21,17 @@ struct Session {
   std::unique_ptr<Engine> engine;  // stops when interrupted() is set
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<KvCache> cache;
-  std::int32_t context = 0;  // most tokens in the cache
-  std::string note;          // why the cache is what it is, where that should be said; else empty
-  CodeNote code;             // what was said of the cache's code
+  std::unique_ptr<Draft> draft;  // null: none
+  std::int32_t context = 0;      // most tokens in the cache
+  std::string note;  // why the cache is what it is, where that should be said; else empty
+  CodeNote code;     // what was said of the cache's code
 
   // Says on standard error which code the cache uses, where that is news.
   void say_code();
 };
 
 // Resolves the model, forces the CPU level, loads. Fails when -c exceeds the model's context.
-Result<Session> open_session(const ModelFlags& flags);
+Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& companions = {});
 
 // Fails, with both numbers, when a prompt exceeds the context or has no tokens.
 Status check_prompt_length(std::size_t tokens, const Session& session);

@@ -8,6 +8,7 @@
 #include "cli/json_output.h"
 #include "cli/model_path.h"
 #include "cli/text_input.h"
+#include "llama/tokenizer.h"
 
 namespace kvspan::cli {
 namespace {

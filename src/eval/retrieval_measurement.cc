@@ -28,7 +28,7 @@ Result<std::string> greedy_answer(Engine& engine, const Tokenizer& tokenizer, Kv
       return fail(ErrorCode::kInvalidArgument, "its logits are not finite");
     }
   }
-  KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, engine.info().vocabulary));
+  KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, engine));
   KVSPAN_TRY(Generation generation, generate(engine, tokenizer, cache, *sampler, options, nullptr));
   if (generation.reason == StopReason::kCancelled) return fail(ErrorCode::kCancelled, "stopped");
   return std::move(generation.text);

@@ -105,10 +105,11 @@ Status Engine::Impl::open_context() {
   std::vector<llama_adapter_lora*> adapters;  // freed with the model
   std::vector<float> scales;
   for (const Adapter& adapter : options.adapters) {
+    const GgmlLogCapture log;
     llama_adapter_lora* lora = llama_adapter_lora_init(model.get(), adapter.path.c_str());
     if (lora == nullptr) {
-      return fail(ErrorCode::kInvalidArgument, "'{}' is no LoRA adapter for '{}'", adapter.path,
-                  info.path);
+      return fail(ErrorCode::kInvalidArgument, "'{}' is no LoRA adapter for '{}': {}", adapter.path,
+                  info.path, log.reason());
     }
     adapters.push_back(lora);
     scales.push_back(adapter.scale);
@@ -286,10 +287,17 @@ std::int32_t Engine::logit_rows() const noexcept {
 }
 
 std::span<const float> Engine::logits(std::int32_t row) const noexcept {
+  return {llama_get_logits_ith(native(), native_row(row)),
+          static_cast<std::size_t>(impl_->info.vocabulary)};
+}
+
+llama_context* Engine::native() const noexcept {
+  return impl_->context->get();
+}
+
+std::int32_t Engine::native_row(std::int32_t row) const noexcept {
   KVSPAN_EXPECT(row >= 0 && row < logit_rows(), "a row of the last decode");
-  return {
-      llama_get_logits_ith(impl_->context->get(), impl_->logits_of[static_cast<std::size_t>(row)]),
-      static_cast<std::size_t>(impl_->info.vocabulary)};
+  return impl_->logits_of[static_cast<std::size_t>(row)];
 }
 
 Status Engine::prefill(KvCache& cache, std::span<const Token> tokens,

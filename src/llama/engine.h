@@ -20,6 +20,8 @@
 #include "kvspan/cache.h"
 #include "llama/activation_observer.h"
 
+struct llama_context;
+
 namespace kvspan {
 
 using Token = std::int32_t;
@@ -113,6 +115,11 @@ class Engine {
 
   // Time the last decode spent in attention, cache writes included.
   double attention_seconds() const noexcept;
+
+  // For this room, where libllama's own functions need its context, or its number of a row of
+  // logits.
+  llama_context* native() const noexcept;
+  std::int32_t native_row(std::int32_t row) const noexcept;
 
   // An independent continuation of the cache, and of the state that recurrent layers keep for it.
   Result<std::unique_ptr<KvCache>> fork(const KvCache& cache);

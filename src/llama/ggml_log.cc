@@ -3,6 +3,7 @@
 
 #include <ggml.h>
 #include <llama.h>
+#include <log.h>
 
 #include <mutex>
 
@@ -29,6 +30,7 @@ void silence_ggml() {
   std::call_once(once, [] {
     llama_log_set(keep_line, nullptr);
     ggml_log_set(keep_line, nullptr);
+    common_log_set_verbosity_thold(-1);  // it has no callback; below 0 are no lines
   });
 }
 

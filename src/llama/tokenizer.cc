@@ -21,13 +21,14 @@ struct FreeModel {
 struct Tokenizer::Impl {
   std::unique_ptr<llama_model, FreeModel> model;
   const llama_vocab* vocab = nullptr;
-  std::string chat_template;  // empty: none that libllama knows
+  std::unique_ptr<ChatTemplate> chat_template;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
+Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path,
+                                                   const std::string& chat_template) {
   // Checked by our own reader first: its errors name what is wrong with the file. The weights,
   // which an engine may have mapped already, stay where they are.
   KVSPAN_TRY(const auto file, GgufFile::open(path));
@@ -42,11 +43,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
                 log.reason().empty() ? "libllama gave no reason" : log.reason());
   }
   impl->vocab = llama_model_get_vocab(impl->model.get());
-  if (const char* text = llama_model_chat_template(impl->model.get(), nullptr)) {
-    const llama_chat_message probe{"user", "x"};
-    if (llama_chat_apply_template(text, &probe, 1, true, nullptr, 0) >= 0)
-      impl->chat_template = text;
-  }
+  KVSPAN_TRY(impl->chat_template, ChatTemplate::make(impl->model.get(), chat_template));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
@@ -100,35 +97,12 @@ std::int32_t Tokenizer::size() const noexcept {
 }
 
 bool Tokenizer::has_chat_template() const noexcept {
-  return !impl_->chat_template.empty();
+  return impl_->chat_template->exists();
 }
 
 Result<std::string> Tokenizer::apply_chat_template(std::span<const ChatMessage> messages,
                                                    bool open_answer) const {
-  if (!has_chat_template()) {
-    return fail(ErrorCode::kUnsupported, "the model has no chat template that libllama knows");
-  }
-  std::vector<llama_chat_message> chat;
-  std::size_t guess = 256;
-  for (const ChatMessage& message : messages) {
-    chat.push_back({message.role.c_str(), message.content.c_str()});
-    guess += message.content.size() + 64;
-  }
-  std::string text(guess, '\0');
-  const auto render = [&] {
-    return llama_chat_apply_template(impl_->chat_template.c_str(), chat.data(), chat.size(),
-                                     open_answer, text.data(),
-                                     static_cast<std::int32_t>(text.size()));
-  };
-  std::int32_t length = render();
-  if (length > static_cast<std::int32_t>(text.size())) {
-    text.resize(static_cast<std::size_t>(length));
-    length = render();
-  }
-  if (length < 0)
-    return fail(ErrorCode::kUnsupported, "the chat template refused the conversation");
-  text.resize(static_cast<std::size_t>(length));
-  return text;
+  return impl_->chat_template->render(messages, open_answer);
 }
 
 }  // namespace kvspan

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to tokens and back, special tokens and chat templates, as libllama reads them from the
+// Text to tokens and back, special tokens and the chat template, as libllama reads them from the
 // model's GGUF file. Immutable; safe to share between threads.
 #pragma once
 
@@ -9,18 +9,16 @@
 #include <string_view>
 #include <vector>
 
+#include "llama/chat_template.h"
 #include "llama/engine.h"
 
 namespace kvspan {
 
-struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
-  std::string content;
-};
-
 class Tokenizer {
  public:
-  static Result<std::unique_ptr<Tokenizer>> open(const std::string& path);
+  // `chat_template` replaces the file's (llama/chat_template.h).
+  static Result<std::unique_ptr<Tokenizer>> open(const std::string& path,
+                                                 const std::string& chat_template = {});
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -38,7 +36,7 @@ class Tokenizer {
   bool is_end(Token token) const noexcept;  // end of text, turn or message
   std::int32_t size() const noexcept;
 
-  // Whether the file carries a chat template that libllama knows.
+  // Whether the file carries a chat template, or one was chosen.
   bool has_chat_template() const noexcept;
   // The whole conversation as the model expects it; `open_answer` ends with the assistant's prefix.
   Result<std::string> apply_chat_template(std::span<const ChatMessage> messages,

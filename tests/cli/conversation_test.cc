@@ -23,7 +23,7 @@ Session open_stories(std::int64_t context = 0) {
 }
 
 Conversation start(Session& session, std::int32_t max_tokens) {
-  auto sampler = Sampler::make({.temperature = 0.0f}, session.tokenizer->size());
+  auto sampler = Sampler::make({.temperature = 0.0f}, *session.engine);
   EXPECT_TRUE(sampler);
   GenerateOptions options;
   options.max_tokens = max_tokens;
@@ -35,7 +35,7 @@ Conversation start(Session& session, std::int32_t max_tokens) {
 std::string fresh_answer(std::span<const ChatMessage> messages, std::int32_t max_tokens) {
   Session session = open_stories();
   auto tokens = encode_conversation(*session.tokenizer, messages, true);
-  auto sampler = Sampler::make({.temperature = 0.0f}, session.tokenizer->size());
+  auto sampler = Sampler::make({.temperature = 0.0f}, *session.engine);
   GenerateOptions options;
   options.max_tokens = max_tokens;
   auto answer = answer_prompt(session, *tokens, **sampler, options, nullptr);

@@ -54,7 +54,7 @@ class TextTasksTest : public ::testing::Test {
                       const std::string& recipe = "full") {
     auto cache = FaultyCache::make(engine_->cache_shape(), recipe).value();
     EXPECT_TRUE(engine_->prefill(*cache, tokenizer_->encode(prompt, {}).value()));
-    auto sampler = Sampler::make({.temperature = 0.0f}, engine_->info().vocabulary).value();
+    auto sampler = Sampler::make({.temperature = 0.0f}, *engine_).value();
     GenerateOptions options;
     options.max_tokens = tokens;
     std::string text =

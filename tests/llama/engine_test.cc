@@ -58,7 +58,7 @@ TEST_F(StoriesTest, GreedyTextIsTheKnownOne) {
   auto cache = new_cache();
   const std::vector<Token> start{1};
   ASSERT_TRUE(engine_->prefill(*cache, start));
-  auto sampler = Sampler::make({.temperature = 0.0f}, engine_->info().vocabulary);
+  auto sampler = Sampler::make({.temperature = 0.0f}, *engine_);
   const auto answer =
       generate(*engine_, *tokenizer_, *cache, **sampler, {.max_tokens = 60, .stop = {}}, nullptr);
   ASSERT_TRUE(answer) << answer.error().message;

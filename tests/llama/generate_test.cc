@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,12 +20,18 @@ class GenerateTest : public ::testing::Test {
     engine_ = std::move(*engine);
     tokenizer_ = Tokenizer::open(kModel).value();
   }
+  // Logits of the story's beginning: some tokens are likely, many are possible.
+  void read_beginning() {
+    cache_ = make_cache(engine_->cache_shape(), "full").value();
+    const auto tokens = tokenizer_->encode("One day, a", {}).value();
+    ASSERT_TRUE(engine_->prefill(*cache_, tokens));
+  }
   Generation run(const GenerateOptions& options,
                  const SamplerOptions& sampling = {.temperature = 0}) {
     cache_ = make_cache(engine_->cache_shape(), "full").value();
     const std::vector<Token> start{1};
     EXPECT_TRUE(engine_->prefill(*cache_, start));
-    auto sampler = Sampler::make(sampling, engine_->info().vocabulary).value();
+    auto sampler = Sampler::make(sampling, *engine_).value();
     streamed_.clear();
     return generate(*engine_, *tokenizer_, *cache_, *sampler, options,
                     [&](std::string_view text) { streamed_ += text; })
@@ -68,48 +75,101 @@ TEST_F(GenerateTest, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
 }
 
 // Draws from known logits; shares must be within 5 standard deviations of what the options leave.
-TEST(Sampler, DrawsFromWhatTheOptionsLeave) {
-  const std::vector<float> logits{std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+TEST_F(GenerateTest, DrawsFromWhatTheOptionsLeave) {
+  read_beginning();
+  const auto logits = engine_->logits(0);
   const auto shares = [&](const SamplerOptions& options) {
-    auto sampler = Sampler::make(options, 4).value();
-    std::vector<double> counts(4, 0.0);
+    auto sampler = Sampler::make(options, *engine_).value();
+    std::vector<double> counts(logits.size(), 0.0);
     for (int i = 0; i < 20000; ++i)
-      counts[static_cast<std::size_t>(sampler->sample(logits))] += 5e-5;
+      counts[static_cast<std::size_t>(sampler->sample(*engine_, 0).value())] += 5e-5;
     return counts;
   };
-  const double tolerance = 5 * std::sqrt(0.25 / 20000);
-  SamplerOptions plain{.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f, .seed = 1};
-  auto got = shares(plain);
-  for (const auto& [i, p] : {std::pair{0, 0.5}, {1, 0.3}, {2, 0.15}, {3, 0.05}}) {
-    EXPECT_NEAR(got[static_cast<std::size_t>(i)], p, tolerance);
-  }
+  // The probabilities of the tokens for which `left` holds, at a temperature.
+  const auto expect_shares = [&](const SamplerOptions& options, const auto& left) {
+    const auto got = shares(options);
+    std::vector<double> p(logits.size(), 0.0);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (left(logits[i])) sum += p[i] = std::exp(double{logits[i]} / options.temperature);
+    }
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      EXPECT_NEAR(got[i], p[i] / sum, 5 * std::sqrt(0.25 / 20000)) << i;
+      EXPECT_TRUE(p[i] > 0.0 || got[i] == 0.0) << i;
+    }
+  };
+  std::vector<float> sorted(logits.begin(), logits.end());
+  std::sort(sorted.rbegin(), sorted.rend());
+  const SamplerOptions plain{
+      .temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f, .seed = 1};
+  expect_shares(plain, [](float) { return true; });
   SamplerOptions top_k = plain;
-  top_k.top_k = 2;
-  got = shares(top_k);
-  EXPECT_NEAR(got[0], 0.5 / 0.8, tolerance);
-  EXPECT_EQ(got[2] + got[3], 0.0);
+  top_k.top_k = 3;
+  expect_shares(top_k, [&](float logit) { return logit >= sorted[2]; });
   SamplerOptions min_p = plain;
-  min_p.min_p = 0.25f;  // at least a quarter of the most likely: 0.125
-  got = shares(min_p);
-  EXPECT_GT(got[2], 0.1);
-  EXPECT_EQ(got[3], 0.0);
+  min_p.min_p = 0.1f;
+  expect_shares(min_p, [&](float logit) { return logit >= sorted[0] + std::log(0.1f); });
   SamplerOptions hot = plain;
-  hot.temperature = 2.0f;  // probabilities go with their square roots
-  const double norm = std::sqrt(0.5) + std::sqrt(0.3) + std::sqrt(0.15) + std::sqrt(0.05);
-  EXPECT_NEAR(shares(hot)[0], std::sqrt(0.5) / norm, tolerance);
+  hot.temperature = 2.0f;
+  expect_shares(hot, [](float) { return true; });
 }
 
-TEST(Sampler, RepetitionPenaltyDividesTheLogitsOfSeenTokens) {
-  const std::vector<float> logits{2.0f, 1.5f, 0.0f};
-  SamplerOptions options{.temperature = 0.0f, .repeat_penalty = 1.5f};
-  auto sampler = Sampler::make(options, 3).value();
-  EXPECT_EQ(sampler->sample(logits), 0);  // then 2.0 / 1.5 < 1.5
-  EXPECT_EQ(sampler->sample(logits), 1);
+TEST_F(GenerateTest, APenaltyTakesTheLeadFromTokensSeen) {
+  read_beginning();
+  const Token likely =
+      Sampler::make({.temperature = 0}, *engine_).value()->sample(*engine_, 0).value();
+  for (const SamplerOptions& options :
+       {SamplerOptions{.temperature = 0, .repeat_penalty = 50.0f},
+        SamplerOptions{.temperature = 0, .presence_penalty = 50.0f},
+        SamplerOptions{.temperature = 0, .frequency_penalty = 50.0f}}) {
+    auto sampler = Sampler::make(options, *engine_).value();
+    EXPECT_EQ(sampler->sample(*engine_, 0).value(), likely);
+    EXPECT_NE(sampler->sample(*engine_, 0).value(), likely);
+    sampler->start({});  // a new answer has seen nothing but its prompt
+    EXPECT_EQ(sampler->sample(*engine_, 0).value(), likely);
+    sampler->start({&likely, 1});
+    EXPECT_NE(sampler->sample(*engine_, 0).value(), likely);
+  }
 }
 
-TEST(Sampler, RefusesImpossibleOptionsByName) {
-  const auto refused = [](const SamplerOptions& options, const std::string& name) {
-    auto sampler = Sampler::make(options, 4);
+TEST_F(GenerateTest, ABiasDecidesAndEndsCanBeIgnored) {
+  read_beginning();
+  const Token end = tokenizer_->encode("</s>", {false, true}).value().front();
+  ASSERT_TRUE(tokenizer_->is_end(end));
+  SamplerOptions options{.temperature = 0, .logit_bias = {{end, 1000.0f}}};
+  EXPECT_EQ(Sampler::make(options, *engine_).value()->sample(*engine_, 0).value(), end);
+  options.ignore_end = true;
+  EXPECT_NE(Sampler::make(options, *engine_).value()->sample(*engine_, 0).value(), end);
+}
+
+TEST_F(GenerateTest, EachAnswerOfASamplerIsAnotherDrawByTheSameGrammar) {
+  auto sampler =
+      Sampler::make({.temperature = 5.0f, .top_k = 0, .grammar = "root ::= [a-z]{20}"}, *engine_)
+          .value();
+  std::vector<std::string> answers;
+  for (int turn = 0; turn < 2; ++turn) {
+    read_beginning();
+    sampler->start({});
+    answers.push_back(
+        generate(*engine_, *tokenizer_, *cache_, *sampler, {.stop = {}}, nullptr).value().text);
+    EXPECT_EQ(answers.back().size(), 20u) << answers.back();
+  }
+  EXPECT_NE(answers[0], answers[1]);
+}
+
+TEST_F(GenerateTest, AGrammarWithoutATokenLeftIsAnError) {
+  read_beginning();
+  auto sampler =
+      Sampler::make({.temperature = 0, .ignore_end = true, .grammar = "root ::= \"a\""}, *engine_)
+          .value();
+  const auto answer = generate(*engine_, *tokenizer_, *cache_, *sampler, {.stop = {}}, nullptr);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().message, "grammar and biases leave no token to go on with");
+}
+
+TEST_F(GenerateTest, ImpossibleOptionsAreRefusedByName) {
+  const auto refused = [&](const SamplerOptions& options, const std::string& name) {
+    auto sampler = Sampler::make(options, *engine_);
     ASSERT_FALSE(sampler) << name;
     EXPECT_EQ(sampler.error().message.rfind(name, 0), 0u) << sampler.error().message;
     EXPECT_NE(sampler.error().message.find("allowed:"), std::string::npos);
@@ -120,6 +180,15 @@ TEST(Sampler, RefusesImpossibleOptionsByName) {
   refused({.top_p = 0.0f}, "top-p");
   refused({.min_p = 1.5f}, "min-p");
   refused({.repeat_penalty = 0.0f}, "repeat-penalty");
+  refused({.dry_base = 0.5f}, "dry-base");
+  refused({.mirostat = 3}, "mirostat");
+  refused({.logit_bias = {{512, 1.0f}}}, "logit-bias");
+  refused({.grammar = "root ::= ("}, "grammar 'root ::= (' is refused: ");
+  refused({.grammar = "start ::= \"a\""}, "grammar");
+  refused({.grammar = "root ::= root \"a\""}, "grammar");
+  refused({.json_schema = "{"}, "json-schema '{' is refused: ");
+  refused({.json_schema = "{\"type\": \"foo\"}"}, "json-schema");
+  refused({.grammar = "root ::= \"a\"", .json_schema = "{}"}, "grammar and json-schema");
 }
 
 }  // namespace
