@@ -69,7 +69,8 @@ class Team {
   // Returns when all members have called it; what they wrote before is visible after. Starts the
   // item count anew.
   void barrier() noexcept;
-  // The same; until then it calls idle(), which tells whether it found something to do.
+  // The same; until then it calls idle(), which tells whether it found something to do. Does not
+  // sleep, since there may be something to do at any time.
   template <class Idle>
   void barrier(Idle&& idle) {
     const unsigned generation = generation_now();

@@ -5,9 +5,13 @@
 
 namespace kvspan {
 
-// Waits are microseconds when every member has a core; where cores are fewer, let the others run.
-void Team::wait(int& spins) noexcept {
-  if (++spins >= 4096) return std::this_thread::yield();
+namespace {
+
+// Waits are microseconds when every member has a core. Where cores are fewer, or others are busy on
+// them, whoever spins on takes the time of the member that it waits for.
+constexpr int kSpins = 4096;
+
+void relax() noexcept {
 #if defined(__aarch64__)
   asm volatile("isb" ::: "memory");
 #elif defined(__x86_64__)
@@ -15,16 +19,32 @@ void Team::wait(int& spins) noexcept {
 #endif
 }
 
+}  // namespace
+
+void Team::wait(int& spins) noexcept {
+  if (++spins >= kSpins) return std::this_thread::yield();
+  relax();
+}
+
 bool Team::arrive() noexcept {
   if (state_->arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) return false;
   state_->next_item_.store(0, std::memory_order_relaxed);
   state_->arrived_.store(0, std::memory_order_relaxed);
   state_->generation_.fetch_add(1, std::memory_order_release);
+  state_->generation_.notify_all();
   return true;
 }
 
 void Team::barrier() noexcept {
-  barrier([] { return false; });
+  const unsigned generation = generation_now();
+  if (arrive()) return;
+  for (int spins = 0; generation_now() == generation; ++spins) {
+    if (spins < kSpins) {
+      relax();
+    } else {
+      state_->generation_.wait(generation, std::memory_order_acquire);
+    }
+  }
 }
 
 bool HelpWanted::help() {
