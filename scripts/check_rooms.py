@@ -47,7 +47,7 @@ def check_include(parts, kind, header):
             yield f"includes {header}; examples use public headers (kvspan/...)"
         elif room and ROOMS.index(first) > ROOMS.index(room):
             yield f"includes {header}, but room {room} comes before {first}"
-    if ENGINE.match(header) and parts[0] != "scripts" and room != "llama":
+    if ENGINE.match(header) and parts[0] not in ("scripts", "examples") and room != "llama":
         yield f"includes {header}; ggml, libllama and common stay in the llama room"
     if CUDA.match(header) and "cuda" not in parts:
         yield f"includes {header}; CUDA stays in folders called cuda"

@@ -6,13 +6,10 @@ Each entry: transformers class names, configuration, tokenizer kind, and `withou
 name, value)` in a changed configuration sets those weights to a constant instead.
 Shapes are chosen so that nothing coincides by chance: hidden size, feed-forward size, head counts and
 head size all differ, and norm epsilons are large enough to be felt.
-
-`llama_cpp` is the configuration llama.cpp (of llama-cpp-python 0.3.36) computes in place of the asked one, where it
-ignores something: make_fixtures.py --peer uses it to show that nothing else differs.
 """
 
 SPM_VOCAB, BPE_VOCAB = 296, 280
-N_TOKENS = 64  # beyond every sliding window (12..24) and every original context (32..48) below
+N_TOKENS = 64  # beyond every sliding window (16) and every original context (32) below
 
 MIN_EFFECT = 0.02  # least change of a logit when an option is switched off: 20 times the tolerance of 1e-3
 GELU_EFFECT = 5e-4  # the two forms of GELU differ by less than 5e-4 themselves
@@ -24,7 +21,6 @@ _llama = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_att
 _rope = dict(_llama, num_attention_heads=3, num_key_value_heads=1, head_dim=32,
              tie_word_embeddings=True)
 _plain_rope = dict(rope_scaling=None)
-_default_betas = dict(rope_scaling=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=48))
 _eps = dict(rms_norm_eps=1e-6)
 
 _gemma = dict(hidden_size=40, intermediate_size=56, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
@@ -50,14 +46,9 @@ MODELS = {
                                                     original_max_position_embeddings=128))),
         ("attention factor", dict(rope_scaling=dict(rope_type="yarn", factor=4.0, attention_factor=1.0,
                                                     original_max_position_embeddings=32)))]),
-    "llama_yarn_betas": dict(hf="Llama", config=dict(_rope, rope_scaling=dict(
-        rope_type="yarn", factor=8.0, original_max_position_embeddings=48, beta_fast=4.0, beta_slow=0.5)),
-        without=[("rope scaling", _plain_rope), ("betas", _default_betas)], llama_cpp=_default_betas),
     "llama3_rope": dict(hf="Llama", config=dict(_rope, rope_theta=500000.0, rope_scaling=dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=32)), without=[("rope scaling", _plain_rope)]),
-    "mistral": dict(hf="Mistral", config=dict(_llama, num_attention_heads=4, head_dim=12, sliding_window=24),
-                    without=[("sliding window", dict(sliding_window=None))], llama_cpp=dict(sliding_window=None)),
     "qwen2": dict(hf="Qwen2", config=dict({k: v for k, v in _llama.items() if k != "head_dim"},
                                           rope_theta=1000000.0), without=[
         ("epsilon", _eps), ("query bias", dict(_weights=("q_proj.bias", 0.0))),
@@ -77,14 +68,6 @@ MODELS = {
         ("local rope base", dict(rope_local_base_freq=1000000.0)),
         ("global rope base", dict(rope_theta=10000.0)),
         ("layer pattern", dict(layer_types=["sliding_attention"] * 7))]),
-    "gemma3_options": dict(hf="Gemma3", config=dict(
-        _gemma, num_hidden_layers=4, query_pre_attn_scalar=40, sliding_window=12,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-        rope_scaling=dict(rope_type="linear", factor=4.0)), without=[
-        ("attention scale", dict(query_pre_attn_scalar=16)),
-        ("rope scaling of global layers", _plain_rope),
-        ("layer pattern", dict(layer_types=["sliding_attention"] * 3 + ["full_attention"]))],
-        llama_cpp=dict(query_pre_attn_scalar=16)),
     "gpt2": dict(hf="GPT2", tokenizer="bpe", config=dict(
         n_embd=48, n_layer=2, n_head=3, n_positions=96, layer_norm_epsilon=0.02, tie_word_embeddings=True), without=[
         ("epsilon", dict(layer_norm_epsilon=1e-6)), ("tanh GELU", dict(activation_function="gelu"), GELU_EFFECT),
@@ -96,9 +79,4 @@ MODELS = {
     "gptneox_sequential": dict(hf="GPTNeoX", tokenizer="bpe", config=dict(
         _neox, use_parallel_residual=False, rotary_pct=1.0), without=[
         ("sequential residual", dict(use_parallel_residual=True)), ("full rotary", dict(rotary_pct=0.25))]),
-    "gptneo": dict(hf="GPTNeo", tokenizer="bpe", config=dict(
-        hidden_size=48, intermediate_size=112, num_layers=4, num_heads=3, max_position_embeddings=96, window_size=16,
-        attention_types=[[["global", "local"], 2]], layer_norm_epsilon=0.02, tie_word_embeddings=True), without=[
-        ("local window", dict(window_size=96)), ("layer order", dict(attention_types=[[["local", "global"], 2]])),
-        ("tanh GELU", dict(activation_function="gelu"), GELU_EFFECT)]),
 }

@@ -2,93 +2,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a Hugging Face model folder to GGUF: the work behind `kvspan import`.
 
-Runs with any Python 3.10 or later and the standard library. What the converter needs (torch, transformers, ...) lives
-in a virtual environment made once under ${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a
-ready-made environment instead, which is then used as it is. KVSPAN_PIP_ARGS is added to the pip command (for
-instance to choose where a CPU-only torch comes from; on x86 Linux the usual torch brings CUDA libraries along).
+Runs with any Python 3.10 or later and the standard library. Every architecture that the converter knows is converted.
+What the converter needs (torch, transformers, ...) lives in a virtual environment made once, after asking, under
+${XDG_CACHE_HOME:-~/.cache}/kvspan/import-venv; KVSPAN_IMPORT_VENV names a ready-made environment instead, which is then
+used as it is. KVSPAN_PIP_ARGS is added to the pip command: on x86 Linux, where the usual torch brings CUDA libraries
+along, "--extra-index-url https://download.pytorch.org/whl/cpu" finds one without.
 
 The file is written under a temporary name beside OUT and renamed when complete, so OUT is never half a model.
 Progress goes to standard error, as lines that begin with "import:". Exit code 0, or 2 after one line that begins with
 "error:" (1 only for a defect of this script, with a traceback; 130 when interrupted).
 
-Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] [--machine] DIR OUT.gguf
+Usage: import_hf.py --archive LLAMA_CPP_DIR [--outtype auto|f32|f16|bf16|q8_0] [--force] [--yes] [--trust-code]
+                    [--machine] DIR OUT.gguf
 With --machine, as for `kvspan import`, that last line goes to standard output without its "error:".
 """
 import argparse
-import fcntl
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from import_environment import converter_python, say
 from import_folder import (BYTES_PER_WEIGHT, OUT_TYPES, Refusal, architecture_of, check_tokenizer, count_weights,
-                           read_config)
+                           read_config, unknown_architecture)
 
 HERE = Path(__file__).resolve().parent
-# transformers is the version the converter of llama-cpp-python 0.3.36 pins; the usual torch 2.8.0 package for Arm has
-# no CUDA libraries, newer ones bring 5 GB of them; the gguf package is the archive's own, found by path, so only what
-# it imports is listed.
-REQUIREMENTS = ("torch==2.8.0", "transformers==4.57.6", "numpy", "safetensors", "sentencepiece", "protobuf", "pyyaml",
-                "tqdm", "requests")
-
-
-def say(text: str) -> None:
-    print(f"import: {text}", file=sys.stderr, flush=True)
 
 
 def size_text(n: float) -> str:
     return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{max(n / 2**20, 0.1):.1f} MiB"
-
-
-def run_logged(command: list[str], log: Path) -> None:
-    """Runs quietly; on failure names the last line it wrote and the log."""
-    with open(log, "a+", encoding="utf-8", errors="replace") as f:
-        start = f.tell()
-        code = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
-        if code != 0:
-            f.seek(start)
-            lines = [line for line in f.read().splitlines() if line.strip()]
-            if any("No space left on device" in line for line in lines):
-                raise Refusal(f"disk full while setting up {log.parent}")
-            reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "")
-            raise Refusal(f"setting up the converter failed: {reason.strip()[:200]} (log: {log})")
-
-
-def converter_python() -> Path:
-    """The interpreter of the converter's environment, which is made first where needed."""
-    ready_made = os.environ.get("KVSPAN_IMPORT_VENV")
-    if ready_made:
-        python = Path(ready_made) / "bin" / "python"
-        if not os.access(python, os.X_OK):
-            raise Refusal(f"KVSPAN_IMPORT_VENV: {python} is not an interpreter")
-        return python
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvspan"
-    venv, wanted = cache / "import-venv", "\n".join(REQUIREMENTS)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        lock = open(cache / "import-venv.lock", "w")
-    except OSError as e:
-        raise Refusal(f"{cache}: {e.strerror}") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second import waits for the first one's setup
-        marker = venv / "kvspan-requirements.txt"
-        if not marker.is_file() or marker.read_text() != wanted:
-            say(f"setting up the converter's environment in {venv} (once; several hundred MB to some GB)")
-            shutil.rmtree(venv, ignore_errors=True)
-            log = cache / "import-venv.log"
-            log.unlink(missing_ok=True)
-            run_logged([sys.executable, "-m", "venv", str(venv)], log)
-            extra = shlex.split(os.environ.get("KVSPAN_PIP_ARGS", ""))
-            for i, package in enumerate(REQUIREMENTS):
-                say(f"installing {package} ({i + 1} of {len(REQUIREMENTS)})")
-                run_logged([str(venv / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off", *extra,
-                            package], log)
-            marker.write_text(wanted)
-    return venv / "bin" / "python"
 
 
 def follow(process: subprocess.Popen, log: Path) -> list[str]:
@@ -100,7 +45,7 @@ def follow(process: subprocess.Popen, log: Path) -> list[str]:
             for part in filter(None, (p.strip() for p in re.split(r"[\r\n]", line))):
                 f.write(part + "\n")
                 tail = (tail + [part])[-20:]
-                if " --> " in part or " -> " in part:
+                if " --> " in part:
                     tensors += 1
                     if tensors % 100 == 0:
                         say(f"{tensors} tensors read")
@@ -117,22 +62,24 @@ def reason_of(tail: list[str], out: Path, folder: Path, log: Path) -> str:
         return f"disk full while writing {out}"
     if "pre-tokenizer was not recognized" in text:
         return f"{folder}: its tokenizer is not one the converter knows"
-    m = re.search(r"No module named '([^']+)'", text)
+    m = re.search(r"ERROR\S*:Model (\S+) is not supported", text)
     if m:
-        return f"the converter's environment lacks the Python package {m[1]} (log: {log})"
+        return str(unknown_architecture(folder, m[1], set()))
+    if "contains custom code which must be executed" in text:
+        return f"{folder}: its tokenizer needs Python code of the folder; --trust-code lets that code run"
+    m = re.search(r"No module named '([^']+)'|packages that were not found in your environment: ([\w ,-]+)", text)
+    if m:
+        return f"the converter's environment lacks the Python package {m[1] or m[2]} (log: {log})"
     errors = [t for t in tail if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", t)]
     last = (errors or tail or [""])[-1]
     return f"{folder}: the converter failed: {last[:200]} (log: {log})"
 
 
-def convert(args, arch: str, python: Path) -> None:
+def convert(args, python: Path) -> None:
     part = args.out.with_name(f".{args.out.name}.{os.getpid()}.part")
     log = args.out.with_name(f"{args.out.name}.log")
-    if arch == "GPTNeoForCausalLM":
-        command = [HERE / "convert_gptneo.py", "--gguf-py", args.archive / "gguf-py"]
-    else:
-        command = [HERE / "convert_hf.py", "--archive", args.archive]
-    command = [python, *command, "--outtype", args.outtype, args.folder, part]
+    command = [python, HERE / "convert_hf.py", "--archive", args.archive, "--outtype", args.outtype,
+               *(["--trust-code"] if args.trust_code else []), args.folder, part]
     env = dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", PYTHONUNBUFFERED="1")
     env.pop("PYTHONPATH", None)
     process = None
@@ -158,12 +105,11 @@ def convert(args, arch: str, python: Path) -> None:
 
 
 def run(args) -> None:
-    config = read_config(args.folder)
-    arch = architecture_of(args.folder, config)
-    check_tokenizer(args.folder)
-    weights = count_weights(args.folder)
     if not (args.archive / "convert_hf_to_gguf.py").is_file():
         raise Refusal(f"{args.archive}: no convert_hf_to_gguf.py; the llama.cpp source folder is expected")
+    arch = architecture_of(args.folder, read_config(args.folder), args.archive)
+    check_tokenizer(args.folder)
+    weights = count_weights(args.folder)
     if args.out.is_dir() or not args.out.parent.is_dir():
         raise Refusal(f"{args.out}: the output must be a file in an existing folder")
     if args.out.exists() and not args.force:
@@ -172,7 +118,7 @@ def run(args) -> None:
     if need > free:
         raise Refusal(f"{args.out.parent}: {size_text(need)} needed for the model, {size_text(free)} free")
     say(f"{args.folder.resolve().name}: {arch}, {weights / 1e6:.1f} M weights, output {args.outtype}")
-    convert(args, arch, converter_python())
+    convert(args, converter_python(args.yes))
     say(f"wrote {args.out}, {size_text(args.out.stat().st_size)}")
 
 
@@ -181,6 +127,8 @@ def main(argv: list[str]) -> int:
     ap.add_argument("--archive", type=Path, required=True, help="llama.cpp source folder of the pinned archive")
     ap.add_argument("--outtype", default="auto", choices=OUT_TYPES)
     ap.add_argument("--force", action="store_true", help="replace an existing file")
+    ap.add_argument("--yes", action="store_true", help="install the converter's Python packages without asking")
+    ap.add_argument("--trust-code", action="store_true", help="let Python code of the folder run, as some tokenizers need")
     ap.add_argument("--machine", action="store_true", help="the reason of a failure goes to standard output, bare")
     ap.add_argument("folder", type=Path)
     ap.add_argument("out", type=Path)

@@ -165,14 +165,6 @@ int main(int argc, char** argv) {
   if (n_args < 2) return 2;
   llama_model_params mp = llama_model_default_params();
   mp.vocab_only = mode == "--ids";
-  // An architecture libllama does not know (gptneo) still gives its vocabulary under another name.
-  llama_model_kv_override ov[2] = {};
-  if (const char* arch = std::getenv("LLAMA_ARCH")) {
-    ov[0].tag = LLAMA_KV_OVERRIDE_TYPE_STR;
-    std::snprintf(ov[0].key, sizeof ov[0].key, "general.architecture");
-    std::snprintf(ov[0].val_str, sizeof ov[0].val_str, "%s", arch);
-    mp.kv_overrides = ov;
-  }
   llama_model* model = llama_model_load_from_file(a[0], mp);
   if (model == nullptr) return 2;
   const llama_vocab* vocab = llama_model_get_vocab(model);

@@ -3,17 +3,16 @@
 """Makes data/fixtures: tiny random models as GGUF with the logits transformers computes for them.
 
 For each entry of fixture_models.MODELS: a random Hugging Face model (fixed seed), saved as a folder with a toy
-tokenizer, converted to GGUF in f32 by llama.cpp's converter (scripts/convert_hf.py) or, for GPT-Neo, by
-scripts/convert_gptneo.py; and the logits of all positions of a fixed id sequence, f32, eager attention. Then each
-option is switched off in transformers and the logits must move far beyond rounding, so that an engine that
-ignores an option cannot pass.
+tokenizer, converted to GGUF in f32 by llama.cpp's converter (scripts/convert_hf.py); and the logits of all positions of
+a fixed id sequence, f32, eager attention. Then each option is switched off in transformers and the logits must move far
+beyond rounding, so that an engine that ignores an option cannot pass.
 
 Made with: Python 3.11, torch 2.8.0 (CPU), transformers 4.57.6, sentencepiece 0.2.2, tokenizers 0.22.2, gguf 0.19.0
 of the archive llama-cpp-python 0.3.36. Other versions may draw other numbers; each pair of files stays consistent.
 
 Usage: make_fixtures.py --archive LLAMA_CPP_DIR --out data/fixtures [--work DIR] [--peer DIR] [NAME ...]
---peer DIR also writes the logits llama.cpp should give (options it ignores switched off, GELU through its table of
-f16), to be compared with scripts/llama_logits.cc.
+--peer DIR also writes the logits llama.cpp should give (GELU through its table of f16), to be compared with
+scripts/llama_logits.cc.
 """
 import argparse
 import io
@@ -156,17 +155,13 @@ def make(name: str, work: Path, out: Path, archive: Path, peer: Path | None) -> 
     assert np.isfinite(logits).all() and logits.shape == (N_TOKENS, vocab)
 
     gguf = out / f"{name}.gguf"
-    if entry["hf"] == "GPTNeo":
-        command = [HERE / "convert_gptneo.py", "--outtype", "f32", folder, gguf]
-    else:
-        command = [HERE / "convert_hf.py", "--archive", archive, "--outtype", "f32", folder, gguf]
-        command += ["--pre", "gpt-2"] if bpe else []
+    command = [HERE / "convert_hf.py", "--archive", archive, "--outtype", "f32", folder, gguf]
+    command += ["--pre", "gpt-2"] if bpe else []
     subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True)
     write_logits(out / f"{name}.logits", ids, logits)
     if peer:
         peer.mkdir(parents=True, exist_ok=True)
-        changed = {**config, **entry.get("llama_cpp", {})}
-        write_logits(peer / f"{name}.logits", ids, logits_of(entry["hf"], changed, state, tensor, gelu=GgmlGelu()))
+        write_logits(peer / f"{name}.logits", ids, logits_of(entry["hf"], config, state, tensor, gelu=GgmlGelu()))
 
     print(f"{name}: {gguf.stat().st_size} bytes, rms logit {np.sqrt((logits**2).mean()):.3f}")
     for label, change, *least in entry["without"]:

@@ -17,6 +17,8 @@ struct ImportFlags {
   std::string out;
   std::string type = "auto";
   bool force = false;
+  bool yes = false;
+  bool trust_code = false;
 };
 
 // "models/SmolLM2-135M/" -> "SmolLM2-135M.gguf" in the working directory.
@@ -38,6 +40,8 @@ Result<int> import_folder(const ImportFlags& flags) {
   std::vector<std::string> command = {"python3",           script,      "--machine", "--archive",
                                       KVSPAN_LLAMA_SOURCE, "--outtype", flags.type};
   if (flags.force) command.emplace_back("--force");
+  if (flags.yes) command.emplace_back("--yes");
+  if (flags.trust_code) command.emplace_back("--trust-code");
   command.insert(command.end(), {"--", flags.folder, out});
   auto run = run_process(command);
   if (!run && run.error().code == ErrorCode::kNotFound) {
@@ -66,6 +70,10 @@ Action setup_import(CLI::App& app) {
   add_choice(app, "--outtype", flags->type, "Type of the weights (default: auto)",
              {"auto", "f32", "f16", "bf16", "q8_0"});
   add_switch(app, "--force", flags->force, "Replace the file if it is there");
+  add_switch(app, "-y,--yes", flags->yes,
+             "Install the Python packages of the converter without asking");
+  add_switch(app, "--trust-code", flags->trust_code,
+             "Let Python code of the folder run, as some tokenizers need");
   set_footer(app,
              "Examples:\n"
              "  kvspan import SmolLM2-360M-Instruct\n"

@@ -35,11 +35,19 @@ std::int64_t counted_tokens(std::span<const std::vector<Token>> windows, std::in
 }
 
 // sum_g Wo_g' diag(gain^2) Wo_g * factor / G for each KV head: [kv_heads][value_dim^2].
+// Where no single matrix follows attention (MLA), all directions count alike.
 std::vector<float> output_metric(const LayerShape& shape, const OutputProjection& projection,
                                  double factor) {
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
   const auto query_heads = static_cast<std::size_t>(shape.query_heads);
   const auto dim = static_cast<std::size_t>(shape.value_dim);
+  if (projection.weights.empty()) {
+    std::vector<float> same(heads * dim * dim);
+    for (std::size_t i = 0; i < heads * dim; ++i) {
+      same[i * dim + i % dim] = static_cast<float>(factor);
+    }
+    return same;
+  }
   const std::size_t columns = detail::padded(dim), group = query_heads / heads;
   const std::size_t hidden = projection.weights.size() / (query_heads * dim);
   detail::Panel rows(hidden, spread_columns(query_heads * columns));
@@ -112,6 +120,15 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
   Calibration out = cache.moments();
   out.model = engine.info().name;
   out.fingerprint = engine.fingerprint();
+  // A layer whose input is not a node of its own in the graph is taken to be like the others.
+  double energy = 0.0, seen = 0.0;
+  for (const LayerCalibration& layer : out.layers) {
+    energy += layer.residual_energy;
+    seen += layer.residual_energy > 0.0;
+  }
+  for (LayerCalibration& layer : out.layers) {
+    if (layer.residual_energy == 0.0) layer.residual_energy = seen > 0.0 ? energy / seen : 1.0;
+  }
   const std::vector<double> inverse = cache.inverse_post_norm();
   for (std::size_t i = 0; i < shape.layers.size(); ++i) {
     LayerCalibration& layer = out.layers[i];

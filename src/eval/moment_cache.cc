@@ -213,13 +213,14 @@ void MomentCache::on_post_norm_input(int index, TensorView<const float, 2> rows,
     double square = 0.0;
     for (std::size_t j = 0; j < rows.shape[1]; ++j) square += double{row[j]} * row[j];
     layer.inverse += 1.0 / (square / static_cast<double>(rows.shape[1]) + layer.epsilon);
+    ++layer.inverse_rows;
   }
 }
 
 std::vector<double> MomentCache::inverse_post_norm() const {
   std::vector<double> out;
   for (const Layer& layer : layers_) {
-    out.push_back(layer.inverse / static_cast<double>(std::max<std::int64_t>(1, layer.counted)));
+    out.push_back(layer.inverse / static_cast<double>(std::max<std::int64_t>(1, layer.inverse_rows)));
   }
   return out;
 }

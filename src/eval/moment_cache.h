@@ -60,6 +60,7 @@ class MomentCache final : public WrappedCache, public ActivationObserver {
     std::int64_t counted = 0;  // tokens
     double energy = 0.0;       // sum of |x|^2
     double inverse = 0.0;      // sum of 1 / (mean(y^2) + epsilon)
+    std::int64_t inverse_rows = 0;
     float epsilon = 0.0f;
   };
 

@@ -4,8 +4,6 @@
 #include <llama.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 
 #include "base/fail.h"
 #include "llama/ggml_log.h"
@@ -17,16 +15,6 @@ namespace {
 struct FreeModel {
   void operator()(llama_model* model) const { llama_model_free(model); }
 };
-
-// libllama refuses architectures it does not run, even for their vocabulary; such a file is read as
-// the relative whose tokenizer keys it shares.
-llama_model_kv_override read_as(const char* architecture) {
-  llama_model_kv_override entry{};
-  entry.tag = LLAMA_KV_OVERRIDE_TYPE_STR;
-  std::strncpy(entry.key, "general.architecture", sizeof(entry.key) - 1);
-  std::strncpy(entry.val_str, architecture, sizeof(entry.val_str) - 1);
-  return entry;
-}
 
 }  // namespace
 
@@ -44,14 +32,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path,
   // Checked by our own reader first: its errors name what is wrong with the file. The weights,
   // which an engine may have mapped already, stay where they are.
   KVSPAN_TRY(const auto file, GgufFile::open(path));
-  KVSPAN_TRY(const std::string architecture, file->require_string("general.architecture"));
-  std::array<llama_model_kv_override, 2> overrides{};
+  KVSPAN_CHECK_OK(file->require_string("general.architecture"));
   llama_model_params params = llama_model_default_params();
   params.vocab_only = true;
-  if (architecture == "gptneo") {
-    overrides[0] = read_as("gpt2");
-    params.kv_overrides = overrides.data();
-  }
   GgmlLogCapture log;
   auto impl = std::make_unique<Impl>();
   impl->model.reset(llama_model_load_from_file(path.c_str(), params));

@@ -46,7 +46,8 @@ class DependenciesTest(FakeToolsTest):
         self.fake("pip", f'while [ "$1" != --dest ]; do shift; done\n{body}')
 
     def set_cmake(self, build="true"):
-        self.fake("cmake", f'case $1 in --build) {build};;\n'
+        # cmake -G Ninja -S SOURCE -B BUILD ...
+        self.fake("cmake", f'case $1 in -G) mkdir -p "$6";; --build) {build};;\n'
                            '--install) mkdir -p "$4/lib"; echo lib >"$4/lib/libllama.a";; esac')
 
     def run_script(self, *arguments):
