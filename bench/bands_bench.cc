@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "attention/attend.h"
-#include "attention/attend_bands.h"
+#include "attention/bands/attend_bands.h"
 #include "base/random.h"
 
 namespace kvspan {
@@ -86,7 +86,7 @@ struct Call {
 void attend_in_turn(benchmark::State& state, const LayerShape& layer,
                     const std::vector<BandsStore>& stores, std::size_t queries) {
   Call call(queries);
-  BandsScratch scratch;
+  AttentionScratch scratch;
   TeamState team_state;
   Team team(team_state, 0, 1);
   std::size_t at = 0;

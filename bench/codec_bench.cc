@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "codec/bands_pack.h"
+#include "codec/bands/bands_pack.h"
 #include "codec/codec.h"
 #include "codec/hadamard.h"
 

@@ -174,15 +174,14 @@ std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) no
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch();
 // Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members
-// on caches of this shape: neither tokens nor queries matter. For 9 query heads on 3 KV heads of d
-// = 64 that is 1.7 MB and 0.6 MB for each thread, for 32 on 8 of d = 128 3.2 MB and 2.0 MB. Beside
-// it a step of a layer needs one number per token where a method watches attention; a selector that
-// reads some tokens (quest, shadowkv) copies of those that it reads, and static:read=reconstruct,
-// to compare with, all rows. These return when the layer settles. The bound leaves out one number
-// per query and head where a call's parts meet (sinks, selectors, `bands`), and what `bands` works
-// in, which the bytes held count (attention/bands_cut.h): for the former shape some 0.3 MB for each
-// thread, 1.1 MB with rope=pre, and 42 kB for each partial result of at most 36 query rows and 512
-// tokens or more, of which there are up to 480 at once.
+// on caches of this shape, whatever their tokens and queries. For 9 query heads on 3 KV heads of d
+// = 64 that is 1.7 MB and 0.6 MB for each thread, for 32 on 8 of d = 128 3.2 MB and 2.0 MB. The
+// bound leaves out one number per query and head where the parts of a call meet (sinks, selectors,
+// methods with stores of their own), and what such stores work in: for the former shape and 2 bits
+// some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held count both.
+// Beside the scratch a step of a layer needs one number per token where a method watches attention;
+// a selector that reads some tokens (quest, shadowkv) copies of those that it reads; and
+// static:read=reconstruct all rows. These return when the layer settles.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 

@@ -64,9 +64,10 @@ void check_shapes(const LayerShape& layer, const Queries& queries,
 
 }  // namespace
 
-bool groups_fit(const LayerShape& layer, std::span<const HeadGroup> groups) noexcept {
+bool groups_fit(const LayerShape& layer, HeadGroups groups) noexcept {
   std::int32_t heads = 0;
-  for (const HeadGroup& group : groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const HeadGroup group = groups[i];
     const GroupShape& shape = group.list->shape();
     if (group.first_head != heads || shape.key_dim != layer.key_dim ||
         shape.value_dim != layer.value_dim) {
@@ -81,12 +82,13 @@ Status attend_segments(const LayerShape& layer, const SegmentList& list, const Q
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
                        AttentionScratch& scratch, Team& team) {
   const HeadGroup group{0, &list};
-  return attend_segments(layer, std::span(&group, 1), queries, out, lse, scratch, team);
+  return attend_segments(layer, std::span<const HeadGroup>(&group, 1), queries, out, lse, scratch,
+                         team);
 }
 
-Status attend_segments(const LayerShape& layer, std::span<const HeadGroup> groups,
-                       const Queries& queries, const TensorView<float, 3>& out,
-                       const TensorView<float, 2>& lse, AttentionScratch& scratch, Team& team) {
+Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries& queries,
+                       const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
+                       AttentionScratch& scratch, Team& team) {
   check_shapes(layer, queries, out);
   KVSPAN_EXPECT(groups_fit(layer, groups), "groups are all KV heads, in order");
   if (team.leader()) scratch.prepare(layer, groups, queries.positions, team.places());

@@ -22,15 +22,15 @@ namespace kvspan {
 // query_heads, value_dim], zeros for a query that sees nothing. `lse`, unless its data is null:
 // [n, query_heads], the natural log of the sum of e^logit, -inf where nothing is seen; with it,
 // results over parts of the tokens merge. Fails only for lack of memory.
-Status attend_segments(const LayerShape& layer, std::span<const HeadGroup> groups,
-                       const Queries& queries, const TensorView<float, 3>& out,
-                       const TensorView<float, 2>& lse, AttentionScratch& scratch, Team& team);
+Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries& queries,
+                       const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
+                       AttentionScratch& scratch, Team& team);
 // The same where all KV heads share one list.
 Status attend_segments(const LayerShape& layer, const SegmentList& list, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
                        AttentionScratch& scratch, Team& team);
 
 // Whether the groups are all KV heads of the layer, in order, with its dimensions.
-bool groups_fit(const LayerShape& layer, std::span<const HeadGroup> groups) noexcept;
+bool groups_fit(const LayerShape& layer, HeadGroups groups) noexcept;
 
 }  // namespace kvspan

@@ -8,23 +8,23 @@
 //   weights  |a - a^|_1 <= 2 tanh(max e / 2), or, where errors differ much between tokens, twice
 //            the smaller of sum a^(e^{e_i} / Z- - 1) and sum a^(1 - e^{-e_i} / Z+), Z+- = sum a^
 //            e^{+-e_i}; the smaller counts.
-//            Of bands, where queries are rounded to 8 bits, |l^ - l~| is no longer small beside
-//            that, l~ being what attention computes: both errors are bounded so, and added.
+//            Where queries are rounded to 8 bits, |l^ - l~| is no longer small beside that, l~
+//            being what attention computes: both errors are bounded so, and added.
 //   output   |o - o^| <= |a - a^|_1 max|v_i - m| + sum a^_i |v_i - v^_i| for any m, since both
 //            weights sum to one; m = 0 is the spec's form, m = o^ the other one tried. Where
 //            weights are hardly off, sum of the bounds of |a_i - a^_i| |v_i - o^| is less.
-// Roundings of f32 are added to each, and those of queries and weights where integer coefficients
-// are multiplied as integers (attention/integer_rows.h, attention/certificate_bands.h), so that the
-// bounds hold for what attend_segments and attend_bands compute, in either form.
+// Roundings of f32 are added to each, and those of queries and weights where a store multiplies
+// integers, as its facts say (attention/store_facts.h), so that the bounds hold for what attention
+// computes, in either form.
 // The reference is a cache that keeps the rows as they came where they are coded now, and stores
 // full-rank rows as this one does.
 // Cost: rebuilds every visible row of the head: a mode for checking, not for serving.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "cache/bands_store.h"
-#include "cache/segment_list.h"
+#include "attention/token_store.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
 #include "kvspan/tensor_view.h"
@@ -38,21 +38,10 @@ struct Certificate {
   double output = 0.0;   // >= |o - o^|_2
 };
 
-// Where tokens lie beside a list, coded by bands; the same store where both sides are coded
-// together.
-struct BandsSides {
-  const BandsStore* keys = nullptr;  // null: none do
-  const BandsStore* values = nullptr;
-};
-
-// Certificates of the query heads that read one KV head; out: [n, query_heads], of which only
-// theirs are written, zeros where nothing is seen. Calls for different KV heads may run side by
-// side. Fails if a coded side keeps no residuals. Allocates.
-Status certify(const LayerShape& layer, const SegmentList& list, const BandsSides& bands,
+// Certificates of the query heads that read one KV head, of which the stores hold all tokens; out:
+// [n, query_heads], of which only theirs are written, zeros where nothing is seen. Calls for
+// different KV heads may run side by side. Fails if a coded token keeps no residuals. Allocates.
+Status certify(const LayerShape& layer, std::span<const TokenStore* const> stores,
                const Queries& queries, std::int32_t kv_head, TensorView<Certificate, 2> out);
-inline Status certify(const LayerShape& layer, const SegmentList& list, const Queries& queries,
-                      std::int32_t kv_head, TensorView<Certificate, 2> out) {
-  return certify(layer, list, {}, queries, kv_head, out);
-}
 
 }  // namespace kvspan

@@ -89,12 +89,13 @@ std::int32_t most_items(const AttentionPlan& plan) noexcept {
   return plan.rows <= kPanelRows ? kMaxItems : kMaxTileItems;
 }
 
-AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
+AttentionPlan plan_attention(const LayerShape& layer, HeadGroups groups,
                              std::span<const std::int32_t> query_positions) {
   AttentionPlan plan = plan_shape(layer, static_cast<std::int32_t>(query_positions.size()));
   if (plan.positions == 0) return plan;
   plan.groups.reserve(groups.size());
-  for (const HeadGroup& group : groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const HeadGroup group = groups[i];
     plan.coded_work_floats = std::max(plan.coded_work_floats, coded_floats(plan, *group.list));
     GroupPlan part;
     part.first_head = group.first_head;

@@ -40,6 +40,31 @@ struct HeadGroup {
   const SegmentList* list = nullptr;
 };
 
+class TokenStore;  // attention/token_store.h
+
+// The store of some KV heads of a layer, from `first_head` on.
+struct StorePart {
+  std::int32_t first_head = 0;
+  const TokenStore* store = nullptr;
+};
+
+// The groups of a layer, wherever they are listed: themselves, or as stores of segments.
+class HeadGroups {
+ public:
+  HeadGroups(std::span<const HeadGroup> groups) : groups_(groups) {}
+  HeadGroups(const std::vector<HeadGroup>& groups) : groups_(groups) {}
+  // All are SegmentStores.
+  HeadGroups(std::span<const StorePart> parts) : parts_(parts) {}
+  HeadGroups(const std::vector<StorePart>& parts) : parts_(parts) {}
+
+  std::size_t size() const noexcept { return groups_.size() + parts_.size(); }
+  HeadGroup operator[](std::size_t i) const noexcept;
+
+ private:
+  std::span<const HeadGroup> groups_;
+  std::span<const StorePart> parts_;
+};
+
 // A group's part of the plan.
 struct GroupPlan {
   std::int32_t first_head = 0;
@@ -85,7 +110,7 @@ AttentionPlan plan_shape(const LayerShape& layer, std::int32_t positions) noexce
 std::int32_t most_items(const AttentionPlan& plan) noexcept;
 
 // The groups are all KV heads of the layer, in order. May throw std::bad_alloc.
-AttentionPlan plan_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
+AttentionPlan plan_attention(const LayerShape& layer, HeadGroups groups,
                              std::span<const std::int32_t> query_positions);
 
 }  // namespace kvspan

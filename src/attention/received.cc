@@ -57,8 +57,7 @@ void Chunk::receive(const GroupPlan& group, std::int32_t list_head, IndexRange t
   }
 }
 
-void check_received(std::span<const HeadGroup> groups,
-                    std::span<const TensorView<float, 2>> received) {
+void check_received(HeadGroups groups, std::span<const TensorView<float, 2>> received) {
   KVSPAN_EXPECT(received.size() == groups.size(), "one output for each group");
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const auto heads = static_cast<std::size_t>(groups[g].list->shape().heads);
@@ -104,10 +103,10 @@ void CodedRun::receive_tile() {
   }
 }
 
-Status received_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
-                          const Queries& queries, const TensorView<const float, 2>& lse,
-                          std::int32_t first_query, std::span<const TensorView<float, 2>> received,
-                          AttentionScratch& scratch, Team& team) {
+Status received_attention(const LayerShape& layer, HeadGroups groups, const Queries& queries,
+                          const TensorView<const float, 2>& lse, std::int32_t first_query,
+                          std::span<const TensorView<float, 2>> received, AttentionScratch& scratch,
+                          Team& team) {
   const std::size_t n = queries.positions.size();
   const auto first = std::min(n, static_cast<std::size_t>(std::max(first_query, 0)));
   KVSPAN_EXPECT(groups_fit(layer, groups), "groups are all KV heads, in order");

@@ -24,9 +24,9 @@ namespace kvspan {
 // token's sum is made by one member, queries in order.
 // All members of the team call with equal arguments; begins and ends with a barrier. Fails only for
 // lack of memory.
-Status received_attention(const LayerShape& layer, std::span<const HeadGroup> groups,
-                          const Queries& queries, const TensorView<const float, 2>& lse,
-                          std::int32_t first_query, std::span<const TensorView<float, 2>> received,
-                          AttentionScratch& scratch, Team& team);
+Status received_attention(const LayerShape& layer, HeadGroups groups, const Queries& queries,
+                          const TensorView<const float, 2>& lse, std::int32_t first_query,
+                          std::span<const TensorView<float, 2>> received, AttentionScratch& scratch,
+                          Team& team);
 
 }  // namespace kvspan

@@ -40,7 +40,7 @@ float* AttentionScratch::lse(std::size_t count) {
   return lse_.as<float>();
 }
 
-void AttentionScratch::prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
+void AttentionScratch::prepare(const LayerShape& layer, HeadGroups groups,
                                std::span<const std::int32_t> query_positions, int threads,
                                bool always_runs) noexcept {
   ready_ = false;

@@ -8,13 +8,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <vector>
 
-#include "attention/bands_scratch.h"
 #include "attention/plan.h"
 #include "base/memory.h"
 #include "kvspan/result.h"
 
 namespace kvspan {
+
+// What a kind of store works in (attention/token_store.h); kept for the next call.
+class ScratchPart {
+ public:
+  virtual ~ScratchPart() = default;
+  virtual std::size_t bytes() const noexcept = 0;
+};
 
 class AttentionScratch {
  public:
@@ -23,7 +31,7 @@ class AttentionScratch {
   // Plans a call of `threads` members and makes room for it, counts at zero; by the leader, before
   // a barrier. The outcome is ready(), for every member to read after the barrier. `always_runs`:
   // the call reads every segment as part of a run (attention/coded_run.h), coded or not.
-  void prepare(const LayerShape& layer, std::span<const HeadGroup> groups,
+  void prepare(const LayerShape& layer, HeadGroups groups,
                std::span<const std::int32_t> query_positions, int threads,
                bool always_runs = false) noexcept;
   bool ready() const noexcept { return ready_; }
@@ -42,20 +50,46 @@ class AttentionScratch {
   float* lse(std::size_t count);
 
   std::size_t bytes() const noexcept {
-    return work_.bytes() + partials_.bytes() + lse_.bytes() + bands_.bytes();
+    std::size_t sum = work_.bytes() + partials_.bytes() + lse_.bytes();
+    for (const auto& held : parts_) sum += held->bytes();
+    return sum;
   }
 
-  BandsScratch& bands() noexcept { return bands_; }
+  // Working memory of a kind of its own: prepare(part), by the leader before a barrier; then part()
+  // where ready().
+  template <class Part, class Prepare>
+  void prepare_part(const Prepare& prepare) noexcept {
+    ready_ = false;
+    try {
+      if (find<Part>() == nullptr) parts_.push_back(std::make_unique<Part>());
+      prepare(*find<Part>());
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+    ready_ = true;
+  }
+  template <class Part>
+  Part& part() noexcept {
+    return *find<Part>();
+  }
 
  private:
+  template <class Part>
+  Part* find() noexcept {
+    for (const auto& held : parts_) {
+      if (auto* found = dynamic_cast<Part*>(held.get())) return found;
+    }
+    return nullptr;
+  }
+
   // Chunks are several only while items are few.
   static constexpr std::int32_t kMaxSums = kMaxItems;
 
-  BandsScratch bands_;
   AttentionPlan plan_;
   Buffer work_;
   Buffer partials_;
   Buffer lse_;
+  std::vector<std::unique_ptr<ScratchPart>> parts_;
   std::size_t work_stride_ = 0;
   std::size_t state_floats_ = 0;
   bool ready_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of rows that are stored in f16: what coding a token by bands costs beside its codes.
+// Sums of rows that are stored in f16: what moving a token into coefficient space costs.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,8 @@ namespace {
 Result<Recipe> for_context(const Engine& engine, std::string_view recipe) {
   KVSPAN_TRY(Recipe parsed, Recipe::parse(recipe));
   const RecipePart& method = parsed.method();
-  if (method.name() != "auto" || !method.has("budget") || method.has("ctx")) return parsed;
+  if (method.method().kind != MethodKind::kChooser || !method.has("budget") || method.has("ctx"))
+    return parsed;
   return Recipe::parse(fmt::format("{},ctx={}", parsed.text(), engine.info().context));
 }
 
@@ -31,7 +32,7 @@ Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe
 Result<std::optional<Choice>> engine_choice(const Engine& engine, std::string_view recipe,
                                             const Calibration& calibration) {
   KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
-  if (whole.method().name() != "auto") return std::optional<Choice>();
+  if (whole.method().method().kind != MethodKind::kChooser) return std::optional<Choice>();
   KVSPAN_TRY(Choice choice, choose_recipe(engine.cache_shape(), whole.method(), calibration));
   return std::optional<Choice>(std::move(choice));
 }

@@ -8,8 +8,8 @@
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
-#include "method/choose_recipe.h"
 #include "llama/engine.h"
+#include "method/bands/choose_recipe.h"
 
 namespace kvspan {
 

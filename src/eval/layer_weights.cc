@@ -9,7 +9,7 @@
 #include "base/fail.h"
 #include "eval/one_layer_cache.h"
 #include "eval/perplexity.h"
-#include "method/bands_design.h"
+#include "method/bands/bands_design.h"
 
 namespace kvspan {
 namespace {

@@ -15,7 +15,6 @@
 #include "cache/layer_part.h"
 #include "cache/visible.h"
 #include "method/fd_policy.h"
-#include "method/reconstruct.h"
 
 namespace kvspan {
 namespace {
@@ -98,14 +97,12 @@ std::optional<Certificate> larger(const Certificate& a, const std::optional<Cert
 }
 
 // The largest certificates of one query's heads; nothing where no residuals are kept.
-std::optional<Certificate> certified(const LayerShape& part, const SegmentList& list,
-                                     std::span<const BandsTokens> bands, const Queries& query) {
-  BandsSides sides;
-  if (bands.size() > 1) return std::nullopt;  // learnt codes, under which none are kept
-  for (const BandsTokens& tokens : bands) sides = {&tokens.keys, &tokens.value_store()};
+std::optional<Certificate> certified(const LayerShape& part,
+                                     std::span<const TokenStore* const> stores,
+                                     const Queries& query) {
   std::vector<Certificate> all(query.rows.shape[1]);
   for (std::int32_t h = 0; h < part.kv_heads; ++h) {
-    if (!certify(part, list, sides, query, h, {all.data(), {1, all.size()}})) return std::nullopt;
+    if (!certify(part, stores, query, h, {all.data(), {1, all.size()}})) return std::nullopt;
   }
   Certificate most;
   for (const Certificate& one : all) most = *larger(most, one);
@@ -113,39 +110,6 @@ std::optional<Certificate> certified(const LayerShape& part, const SegmentList& 
 }
 
 }  // namespace
-
-// The keys of a group as attention reads them.
-struct TrackingCache::Rebuilt {
-  Rebuilt(const SegmentList& list, std::span<const BandsTokens> bands);
-  std::size_t heads;
-  std::vector<std::int32_t> positions;
-  std::vector<float> keys;  // [tokens, heads, key_dim]
-};
-
-TrackingCache::Rebuilt::Rebuilt(const SegmentList& list, std::span<const BandsTokens> bands)
-    : heads(at(list.shape().heads)),
-      positions(at(list.tokens())),
-      keys(at(list.tokens()) * heads * at(list.shape().key_dim)) {
-  const SegmentList full = reconstructed(list);
-  const std::size_t n = positions.size();
-  const auto dk = at(list.shape().key_dim), dv = at(list.shape().value_dim);
-  std::vector<float> values(n * heads * dv);
-  full.read(0, {keys.data(), {n, heads, dk}}, {values.data(), {n, heads, dv}}, positions);
-  // Tokens that the list no longer holds; escaped ones are still there.
-  for (const BandsTokens& tokens : bands) {
-    const BandsStore& store = tokens.keys;
-    std::vector<float> c(at(store.code().places())), key(heads * dk), value(heads * dv);
-    for (std::int32_t t = 0; t < store.tokens(); ++t) {
-      if ((store.escaped(t / BandsStore::kTileTokens) >> (t % BandsStore::kTileTokens) & 1) != 0) {
-        continue;
-      }
-      positions.push_back(store.first_position() + t);
-      store.coefficients(t, c.data());
-      store.code().restore(c.data(), positions.back(), key.data(), value.data());
-      keys.insert(keys.end(), key.begin(), key.end());
-    }
-  }
-}
 
 TrackingCache::TrackingCache(std::unique_ptr<MethodCache> inner, Report report)
     : WrappedCache(std::move(inner)),
@@ -214,7 +178,7 @@ Status TrackingCache::attend(int layer, const Queries& queries, TensorView<float
 }
 
 void TrackingCache::measure_head(const LayerShape& shape, const Rows& rows, const float* query,
-                                 std::size_t head, const Rebuilt& rebuilt, std::size_t in_group,
+                                 std::size_t head, const RowBlock& rebuilt, std::int32_t in_group,
                                  const float* out, TrackedStep& step) const {
   const std::size_t kv_head = head / at(shape.query_heads / shape.kv_heads);
   const auto heads = at(shape.kv_heads), dk = at(shape.key_dim), dv = at(shape.value_dim);
@@ -230,9 +194,8 @@ void TrackingCache::measure_head(const LayerShape& shape, const Rows& rows, cons
   for (std::size_t t = 0; t < rebuilt.positions.size(); ++t) {
     if (rebuilt.positions[t] < first || rebuilt.positions[t] > step.position) continue;
     const std::size_t index = at(rebuilt.positions[t] - first);
-    coded.logits[index] =
-        logit_of(shape, head, query, rebuilt.keys.data() + (t * rebuilt.heads + in_group) * dk,
-                 step.position - rebuilt.positions[t]);
+    coded.logits[index] = logit_of(shape, head, query, rebuilt.keys_of(in_group).row(t),
+                                   step.position - rebuilt.positions[t]);
     step.logit_error =
         std::max(step.logit_error, std::abs(coded.logits[index] - exact.logits[index]));
     ++read;
@@ -270,23 +233,29 @@ TrackedStep TrackingCache::measure(int layer, const Queries& queries,
   step.bound = Certificate{};
   for (std::size_t g = 0; g < method().groups(layer); ++g) {
     const GroupOptions& options = method().group(layer, g).options();
-    const SegmentList& list = method().last_read(layer, g);
-    const Rebuilt rebuilt(list, method().group(layer, g).bands());
+    const std::vector<const TokenStore*> stores = method().last_read(layer, g);
+    RowBlock rebuilt{.heads = options.heads,
+                     .key_dim = shape.key_dim,
+                     .value_dim = shape.value_dim,
+                     .keys = {},
+                     .values = {},
+                     .positions = {}};
+    for (const TokenStore* store : stores) store->read(0, step.position + 1, rebuilt);
     Queries part = queries;
     part.positions = queries.positions.last(1);
     part.rows.data = queries.rows.row(last, at(options.first_head) * per_head);
     part.rows.shape[0] = 1;
     part.rows.shape[1] = at(options.heads) * per_head;
     for (std::size_t h = 0; h < part.rows.shape[1]; ++h) {
-      const std::size_t in_group = h / per_head;
+      const auto in_group = static_cast<std::int32_t>(h / per_head);
       measure_head(shape, layers_[static_cast<std::size_t>(layer)], part.rows.row(0, h),
                    at(options.first_head) * per_head + h, rebuilt, in_group,
                    out.row(last, at(options.first_head) * per_head + h), step);
     }
     if (step.bound) {
       step.bound =
-          larger(*step.bound, certified(layer_part(shape, options.first_head, options.heads), list,
-                                        method().group(layer, g).bands(), part));
+          larger(*step.bound,
+                 certified(layer_part(shape, options.first_head, options.heads), stores, part));
     }
     if (const auto* fd = dynamic_cast<const FdPolicy*>(method().policy(layer, g))) {
       if (fd->keys()) step.key_delta = std::max(step.key_delta.value_or(0.0), fd->keys()->delta());

@@ -16,6 +16,7 @@
 
 #include "api/wrapped_cache.h"
 #include "attention/certificate.h"
+#include "cache/row_block.h"
 #include "kvspan/cache.h"
 #include "method/method_cache.h"
 
@@ -59,12 +60,11 @@ class TrackingCache final : public WrappedCache {
   struct Rows {
     std::vector<float> keys, values;
   };
-  struct Rebuilt;
   TrackingCache(std::unique_ptr<MethodCache> inner, Report report);
   void keep(const LayerShape& shape, const KvRows& rows, Rows& to) const;
   // Adds one query head of the layer to the step. in_group: its KV head among those of `rebuilt`.
   void measure_head(const LayerShape& shape, const Rows& rows, const float* query, std::size_t head,
-                    const Rebuilt& rebuilt, std::size_t in_group, const float* out,
+                    const RowBlock& rebuilt, std::int32_t in_group, const float* out,
                     TrackedStep& step) const;
   TrackedStep measure(int layer, const Queries& queries, const TensorView<float, 3>& out) const;
 

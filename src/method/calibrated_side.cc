@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "linalg/symmetric_eigen.h"
 #include "method/moments.h"
+#include "method/prepare_subspace.h"
 
 namespace kvspan::detail {
 namespace {
@@ -137,11 +138,6 @@ void set_gamma(const RecipePart& method, bool keys, SidePlan& plan) {
   }
 }
 
-bool starts_calibrated(const RecipePart& method) {
-  return method.name() == "static" || method.name() == "oja" ||
-         (method.name() == "fd" && method.word("first") == "calibration");
-}
-
 }  // namespace
 
 std::vector<HeadRange> head_groups(const LayerShape& layer, const RecipePart& method) {
@@ -198,14 +194,13 @@ Result<RankTable> rank_table(const PrepareInput& in) {
 }
 
 // Of the bases that come with segments.
-BasisStore basis_store(const RecipePart& m) {
-  const bool own_bases = m.name() == "fd" || m.name() == "spectral" ||
-                         (m.name() == "oja" && m.word("stale") == "segment");
+BasisStore basis_store(const RecipePart& m, bool own_bases) {
   if (!own_bases || m.word("bases") == "f32") return BasisStore::kF32;
   return m.word("bases") == "f16" ? BasisStore::kF16 : BasisStore::kInt8;
 }
 
-Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::size_t layer,
+Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in,
+                                                const SubspaceMethod& method, std::size_t layer,
                                                 const HeadRange& heads, bool keys,
                                                 const std::optional<RankRule>& rank) {
   if (!rank) return std::optional<SidePlan>();
@@ -218,19 +213,19 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::siz
   plan.style.anchor_block = anchor_of(m);
   plan.style.rope = keys ? &shape.rope : nullptr;
   plan.style.codec = store_codec(m.word("store"));
-  if (m.name() == "spectral" && is_integer(plan.style.codec.kind)) {
-    plan.style.codec.unit_rows = m.word("scale") == "tile" ? 32 : 0;
+  if (method.scale_rows != 1 && is_integer(plan.style.codec.kind)) {
+    plan.style.codec.unit_rows = static_cast<std::size_t>(method.scale_rows);
     plan.style.codec.unit_cols = 0;
   }
-  plan.style.bases = basis_store(m);
+  plan.style.bases = basis_store(m, method.own_bases);
   plan.rank = *rank;
   set_gamma(m, keys, plan);
-  if (!starts_calibrated(m)) return std::optional(std::move(plan));
+  if (!method.starts_calibrated) return std::optional(std::move(plan));
 
   const LayerCalibration& calibration = in.calibration->layers[layer];
   Moment moment = moment_of(shape, calibration, plan.style.domain, heads, plan.style.anchor_block);
   std::optional<MatrixD> metric;
-  const std::string_view basis = keys && m.name() == "static" ? m.word("basis") : "k";
+  const std::string_view basis = keys ? method.key_basis : "k";
   if (basis != "k") metric = query_metric(shape, calibration, plan.style.domain, heads);
   MatrixD stacked = moment.second;
   if (basis == "qk") {

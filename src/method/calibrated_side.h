@@ -19,7 +19,9 @@ struct RankTable {
 Result<RankTable> rank_table(const PrepareInput& in);
 
 // The plan of one side, with its start from the calibration where the method begins with one.
-Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in, std::size_t layer,
+struct SubspaceMethod;  // method/prepare_subspace.h
+Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in,
+                                                const SubspaceMethod& method, std::size_t layer,
                                                 const HeadRange& heads, bool keys,
                                                 const std::optional<RankRule>& rank);
 

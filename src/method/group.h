@@ -10,41 +10,22 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "cache/bands_store.h"
+#include "attention/segment_store.h"
+#include "attention/token_store.h"
 #include "cache/encode_rows.h"
+#include "cache/row_block.h"
 #include "cache/segment_list.h"
+#include "cache/state_stream.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
-#include "linalg/matrix.h"
 #include "method/token_scores.h"
 
 namespace kvspan {
-
-struct StateWriter;  // method/state_bytes.h
-struct StateReader;
-
-// Tokens that left the list for bands, all under the same codes: keys and values in one store, or
-// in two.
-struct BandsTokens {
-  BandsStore keys;
-  std::optional<BandsStore> values;  // none: `keys` holds both
-
-  const BandsStore& value_store() const noexcept { return values ? *values : keys; }
-  // The rows of a token as they are stored: key [heads, key_dim] after RoPE, value [heads,
-  // value_dim].
-  void restore(std::int32_t position, float* key, float* value) const;
-};
-
-// What of a group's bands codes is known before anything was learnt: no means, directions or bits.
-struct BandsShape {
-  BandsParts keys;
-  std::optional<BandsParts> values;  // none: `keys` is of both
-};
 
 // Which heads a group has, and how it keeps its full-rank ends.
 struct GroupOptions {
@@ -55,49 +36,36 @@ struct GroupOptions {
   bool moves = true;       // rows leave the full-rank ends again
   bool residuals = false;  // kept for certificates
   bool scores = false;     // of received attention, kept per token
-  bool bands = false;      // tokens leave the list for bands
-  // Codes of bands are learnt from the sequence, and its own; null: they were there before it.
-  std::shared_ptr<const BandsShape> learns = nullptr;
-};
-
-// Rows read out of the cache as floats, oldest first; keys after RoPE.
-struct RowBlock {
-  std::int32_t heads = 0, key_dim = 0, value_dim = 0;
-  std::vector<float> keys, values;  // [n, heads, dim]
-  std::vector<std::int32_t> positions;
-
-  std::size_t size() const noexcept { return positions.size(); }
-  std::size_t key_width() const noexcept { return static_cast<std::size_t>(heads * key_dim); }
-  std::size_t value_width() const noexcept { return static_cast<std::size_t>(heads * value_dim); }
-  KvRows rows(std::size_t first, std::size_t n) const;
-  // Rows of one head, [n, dim].
-  MatrixView keys_of(std::int32_t head) const;
-  MatrixView values_of(std::int32_t head) const;
+  // Reads back a store that the method added on its way; null: it adds none, or those that it
+  // begins with are all.
+  std::function<Result<std::unique_ptr<TokenStore>>(const StateReader&)> load_store = nullptr;
 };
 
 class Group {
  public:
   Group(const LayerShape& layer, const GroupOptions& options, std::shared_ptr<Ledger> ledger);
+  // A fork: memory is shared until one of the two writes to it.
+  Group(const Group& other);
+  Group(Group&&) noexcept = default;
+  Group& operator=(Group&&) noexcept = default;
 
   const LayerShape& layer() const noexcept { return *layer_; }
   const GroupOptions& options() const noexcept { return options_; }
-  SegmentList& list() noexcept { return list_; }
-  const SegmentList& list() const noexcept { return list_; }
-
-  // Of bands: given codes have one element, perhaps still without tokens; learnt ones an element
-  // for each time something was learnt, positions increasing. Tokens are added to the last.
-  std::span<BandsTokens> bands() noexcept { return bands_; }
-  std::span<const BandsTokens> bands() const noexcept { return bands_; }
-  void add_bands(BandsTokens bands) { bands_.push_back(std::move(bands)); }
-  // One beyond the last position that bands hold; 0 where they hold none.
-  std::int32_t bands_end() const noexcept;
+  // Where rows enter and wait, and where most methods leave them.
+  SegmentList& list() noexcept { return static_cast<SegmentStore&>(*stores_.front()).list(); }
+  const SegmentList& list() const noexcept {
+    return static_cast<const SegmentStore&>(*stores_.front()).list();
+  }
+  // The list's and those that a method added, perhaps still without tokens, in their order.
+  std::span<const std::unique_ptr<TokenStore>> stores() const noexcept { return stores_; }
+  void add_store(std::unique_ptr<TokenStore> store) { stores_.push_back(std::move(store)); }
 
   // One beyond the last position held, wherever.
   std::int32_t next_position() const noexcept;
 
   // Index of the oldest waiting row.
   std::int32_t settled() const noexcept;
-  std::int32_t waiting() const noexcept { return list_.tokens() - settled(); }
+  std::int32_t waiting() const noexcept { return list().tokens() - settled(); }
   // Tokens have been dropped because of those before this position: truncation would miss them. 0:
   // none have.
   std::int32_t dropped_at() const noexcept { return dropped_at_; }
@@ -124,9 +92,12 @@ class Group {
   // n waiting rows count as settled and stay full rank.
   void settle_as_they_are(std::int32_t n) noexcept;
 
-  // Forgets tokens from `position` on, which is not before bands_end().
+  // The last position up to `position` from which on all stores can forget tokens.
+  std::int32_t cut_at(std::int32_t position) const noexcept;
+  // Forgets tokens from such a position on.
   void truncate(std::int32_t position) noexcept;
-  // The same before bands_end(), as a copy. Throws std::bad_alloc.
+  // The same from any position on, as a copy: tokens before it that cannot stay where they are
+  // wait in the list, to be coded again. Throws std::bad_alloc.
   Group truncated(std::int32_t position) const;
   void clear() noexcept;
   std::size_t score_bytes() const noexcept { return scores_.bytes(); }
@@ -142,8 +113,7 @@ class Group {
 
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;
-  SegmentList list_;
-  std::vector<BandsTokens> bands_;
+  std::vector<std::unique_ptr<TokenStore>> stores_;
   TokenScores scores_;
   std::int32_t settled_ = 0;
   std::int32_t dropped_at_ = 0;

@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "attention/add_sinks.h"
-#include "attention/attend.h"
-#include "attention/attend_bands.h"
 #include "attention/received.h"
 #include "attention/scratch.h"
 #include "base/fail.h"
@@ -44,14 +42,6 @@ std::vector<float> spread(const std::vector<float>& numbers,
   return all;
 }
 
-// Codes of a sequence's own belong to one store each.
-void add_bytes(const BandsStore& store, CacheBytes& bytes) {
-  bytes.coefficients += store.payload_bytes();
-  bytes.scales += store.gain_bytes();
-  bytes.positions += store.residual_bytes();
-  if (store.code().memory_kind() == MemoryKind::kBases) bytes.bases += store.code().bytes();
-}
-
 }  // namespace
 
 MethodCache::Member::Member(const LayerShape& layer, const PreparedGroup& prepared,
@@ -60,7 +50,7 @@ MethodCache::Member::Member(const LayerShape& layer, const PreparedGroup& prepar
       policy(prepared.make_policy ? prepared.make_policy(ledger) : nullptr),
       selector(prepared.make_selector ? prepared.make_selector(ledger) : nullptr),
       observed_queries(prepared.observed_queries) {
-  if (prepared.bands) group.add_bands(prepared.bands(ledger));
+  if (prepared.make_store) group.add_store(prepared.make_store(ledger));
 }
 
 MethodCache::Member::Member(const Member& other)
@@ -116,7 +106,7 @@ MethodCache::Layer::Layer(const LayerShape& shape, const PreparedLayer& from,
     members.emplace_back(shape, group, ledger);
     if (group.options.ends == Element::kF16) limit = kF16Limit;
   }
-  list_groups();
+  list_stores();
 }
 
 MethodCache::Layer::Layer(const Layer& other)
@@ -125,28 +115,29 @@ MethodCache::Layer::Layer(const Layer& other)
       queries(other.queries),
       limit(other.limit),
       reconstruct(other.reconstruct) {
-  list_groups();
+  list_stores();
 }
 
 // The members stay where they are, and so do the lists.
 MethodCache::Layer::Layer(Layer&& other) noexcept
     : members(std::move(other.members)),
-      groups(std::move(other.groups)),
+      lists(std::move(other.lists)),
       next(other.next),
       queries(other.queries),
       limit(other.limit),
       reconstruct(other.reconstruct) {}
 
-void MethodCache::Layer::list_groups() {
+void MethodCache::Layer::list_stores() {
+  lists.clear();
   for (const Member& member : members) {
-    groups.push_back({member.group.options().first_head, &member.group.list()});
+    lists.push_back({member.group.options().first_head, member.group.stores().front().get()});
   }
 }
 
-// Whether every call reads the lists themselves, and nothing else.
+// Whether every call reads the lists as they are, and nothing else.
 bool MethodCache::Layer::reads_lists() const noexcept {
   return !reconstruct && std::none_of(members.begin(), members.end(), [](const Member& m) {
-    return m.selector != nullptr || m.group.options().bands;
+    return m.selector != nullptr || m.group.stores().size() > 1;
   });
 }
 
@@ -163,30 +154,36 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
   const std::size_t n = call.positions.size(), heads = call.rows.shape[1];
   try {
     lse = {scratch.lse(n * heads), {n, heads}};
-    reading = groups;
+    reading.assign(1, lists);
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
       const GroupOptions& options = member.group.options();
+      const auto stores = member.group.stores();
       member.chosen.reset();
       member.mask.clear();
       Queries part = call;
       part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
-      if (member.selector && !options.bands &&
+      if (member.selector && stores.size() == 1 &&
           member.selector->choose(member.group, part, member.mask)) {
-        member.chosen = std::make_unique<SegmentList>(member.group.list());
-        member.chosen->select(0, member.mask);
+        member.chosen = std::make_unique<SegmentStore>(member.group.list());
+        member.chosen->list().select(0, member.mask);
       }
       if (reconstruct) {
-        member.chosen = std::make_unique<SegmentList>(
-            reconstructed(member.chosen ? *member.chosen : member.group.list()));
+        member.chosen = std::make_unique<SegmentStore>(
+            reconstructed(member.chosen ? member.chosen->list() : member.group.list()));
       }
-      if (member.chosen) reading[i].list = member.chosen.get();
+      if (member.chosen) reading[0][i].store = member.chosen.get();
+      reading.resize(std::max(reading.size(), stores.size()));
+      for (std::size_t s = 1; s < stores.size(); ++s) {
+        if (!stores[s]->empty()) reading[s].push_back({options.first_head, stores[s].get()});
+      }
     }
     received.clear();
     if (observed == 0) return {};
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
-      const auto tokens = static_cast<std::size_t>(reading[i].list->tokens());
+      const auto tokens = static_cast<std::size_t>(
+          (member.chosen ? member.chosen->list() : member.group.list()).tokens());
       member.received.assign(tokens, 0.0f);
       received.push_back({member.received.data(), {1, tokens}});
     }
@@ -303,8 +300,9 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
   if (team.leader()) from.queries = n;
+  AttendCall call{shape, queries, out, {}};
   if (observed == 0 && from.reads_lists() && shape.sinks.empty()) {
-    return attend_segments(shape, from.groups, queries, out, {}, scratch, team);
+    return from.lists.front().store->attend(call, from.lists, scratch, team);
   }
   if (team.leader()) from.prepared = from.prepare(shape, queries, observed, scratch);
   team.barrier();
@@ -313,24 +311,21 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
     team.barrier();  // keeps it in place until everybody has read it
     return failed;
   }
-  // The lists' tokens first, then those of bands added to them by their log-sum-exps, then sinks.
-  const TensorView<float, 2> lse = from.lse;
-  KVSPAN_CHECK_OK(attend_segments(shape, from.reading, queries, out, lse, scratch, team));
-  for (const Member& member : from.members) {
-    for (const BandsTokens& bands : member.group.bands()) {
-      if (bands.keys.empty()) continue;
-      KVSPAN_CHECK_OK(attend_bands(shape, member.group.options().first_head, bands.keys,
-                                   bands.value_store(), queries, out, lse, true, scratch.bands(),
-                                   team));
-    }
+  // Stores meet one after the other, by their log-sum-exps; then sinks.
+  call.lse = from.lse;
+  for (const std::vector<StorePart>& parts : from.reading) {
+    if (parts.empty()) continue;
+    KVSPAN_CHECK_OK(parts.front().store->attend(call, parts, scratch, team));
+    call.adds = true;
   }
-  if (!shape.sinks.empty()) add_sinks(shape, out, lse, team);
-  if (observed > 0) {
-    return received_attention(shape, from.reading, queries, {lse.data, lse.shape, lse.strides},
-                              n - observed, from.received, scratch, team);
+  if (!shape.sinks.empty()) add_sinks(shape, out, call.lse, team);
+  if (observed == 0) {
+    team.barrier();  // settling fills the stores that others may still be looking at
+    return {};
   }
-  team.barrier();  // settling fills the stores that others may still be looking at
-  return {};
+  return received_attention(shape, from.reading.front(), queries,
+                            {call.lse.data, call.lse.shape, call.lse.strides}, n - observed,
+                            from.received, scratch, team);
 }
 
 Status MethodCache::settle(int layer, Team& team) {
@@ -361,7 +356,7 @@ Status MethodCache::truncate(std::int32_t n) {
   try {
     for (Layer& layer : layers_) {
       for (Member& member : layer.members) {
-        if (member.group.bands_end() <= n) continue;
+        if (layer.next <= n || member.group.cut_at(n) == n) continue;
         rebuilt.emplace_back(&member.group, member.group.truncated(n));
       }
     }
@@ -372,6 +367,7 @@ Status MethodCache::truncate(std::int32_t n) {
   for (Layer& layer : layers_) {
     if (layer.next <= n) continue;
     layer.next = n;
+    layer.list_stores();
     for (Member& member : layer.members) {
       member.group.truncate(n);
       if (member.policy) member.policy->truncate(member.group);
@@ -414,12 +410,8 @@ CacheBytes MethodCache::bytes() const {
   std::vector<const Code*> codes;
   for (const Layer& layer : layers_) {
     for (const Member& member : layer.members) {
-      member.group.list().add_bytes(bytes, codes);
+      for (const auto& store : member.group.stores()) store->add_bytes(bytes, codes);
       bytes.positions += member.group.score_bytes();
-      for (const BandsTokens& bands : member.group.bands()) {
-        add_bytes(bands.keys, bytes);
-        if (bands.values) add_bytes(*bands.values, bytes);
-      }
       if (member.policy) {
         bytes.sketches += member.policy->sketch_bytes();
         member.policy->add_codes(codes);
@@ -437,9 +429,12 @@ const Group& MethodCache::group(int layer, std::size_t index) const {
   return layers_[static_cast<std::size_t>(layer)].members[index].group;
 }
 
-const SegmentList& MethodCache::last_read(int layer, std::size_t index) const {
+std::vector<const TokenStore*> MethodCache::last_read(int layer, std::size_t index) const {
   const Member& member = layers_[static_cast<std::size_t>(layer)].members[index];
-  return member.chosen ? *member.chosen : member.group.list();
+  std::vector<const TokenStore*> all;
+  for (const auto& store : member.group.stores()) all.push_back(store.get());
+  if (member.chosen) all.front() = member.chosen.get();
+  return all;
 }
 
 std::string MethodCache::code_source() const {

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "attention/plan.h"
+#include "attention/segment_store.h"
+#include "attention/token_store.h"
 #include "base/byte_stream.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
@@ -45,7 +46,7 @@ class MethodCache final : public KvCache {
   }
   const Group& group(int layer, std::size_t index) const;
   // What the last attend read of it; until settle.
-  const SegmentList& last_read(int layer, std::size_t index) const;
+  std::vector<const TokenStore*> last_read(int layer, std::size_t index) const;
   // Null where rows stay as they came.
   const Policy* policy(int layer, std::size_t index) const;
   const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }
@@ -58,10 +59,10 @@ class MethodCache final : public KvCache {
     std::unique_ptr<Policy> policy;      // null: rows stay
     std::unique_ptr<Selector> selector;  // null: all tokens
     std::int32_t observed_queries = 0;
-    Status outcome;                       // of the last call, for all threads to read
-    std::vector<float> received;          // by the last call's queries
-    std::unique_ptr<SegmentList> chosen;  // what the current call reads, where not the list
-    std::vector<std::uint8_t> mask;       // the tokens that it reads, where not all
+    Status outcome;                        // of the last call, for all threads to read
+    std::vector<float> received;           // by the last call's queries
+    std::unique_ptr<SegmentStore> chosen;  // what the current call reads, where not the list
+    std::vector<std::uint8_t> mask;        // the tokens that it reads, where not all
 
     Member(const LayerShape& layer, const PreparedGroup& prepared,
            const std::shared_ptr<Ledger>& ledger);
@@ -75,9 +76,11 @@ class MethodCache final : public KvCache {
   };
   struct Layer {
     std::vector<Member> members;
-    std::vector<HeadGroup> groups;   // the members' lists
-    std::vector<HeadGroup> reading;  // what the current call reads instead, where that differs
-    TensorView<float, 2> lse;        // [queries, query_heads], in the scratch of the current call
+    std::vector<StorePart> lists;  // the members'
+    // What the current call reads where that is not the lists alone: the first stores of all
+    // members, then the second ones, and so on.
+    std::vector<std::vector<StorePart>> reading;
+    TensorView<float, 2> lse;  // [queries, query_heads], in the scratch of the current call
     std::vector<TensorView<float, 2>> received;
     std::int32_t next = 0;     // beyond every position that was ever appended
     std::int32_t queries = 0;  // of the last attend
@@ -91,7 +94,7 @@ class MethodCache final : public KvCache {
           const std::shared_ptr<Ledger>& ledger);
     Layer(const Layer& other);
     Layer(Layer&& other) noexcept;
-    void list_groups();
+    void list_stores();
     bool reads_lists() const noexcept;
     std::int32_t wants(std::int32_t queries) const noexcept;
     Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed,

@@ -8,7 +8,6 @@
 #include "base/byte_frame.h"
 #include "base/fail.h"
 #include "cache/code_bytes.h"
-#include "cache/segment_list_bytes.h"
 #include "method/method_cache.h"
 #include "method/state_bytes.h"
 
@@ -74,40 +73,6 @@ Status expect_shape(const CacheShape& shape, ByteReader& in) {
   return {};
 }
 
-Status check_same_tokens(const BandsTokens& bands, const ByteReader& in) {
-  const BandsStore& values = bands.value_store();
-  if (values.tiles() == bands.keys.tiles() &&
-      values.first_position() == bands.keys.first_position()) {
-    return {};
-  }
-  return fail(ErrorCode::kCorruptData,
-              "{}: keys and values of bands before byte {} hold different tokens", in.what(),
-              in.offset());
-}
-
-// Under codes that are there already.
-Status load_tokens(BandsTokens& bands, ByteReader& in) {
-  KVSPAN_CHECK_OK(bands.keys.load(in));
-  if (bands.values) KVSPAN_CHECK_OK(bands.values->load(in));
-  return check_same_tokens(bands, in);
-}
-
-Result<BandsTokens> load_learnt(const BandsShape& shape, const StateReader& from) {
-  const auto side = [&](const BandsParts& like) -> Result<BandsStore> {
-    KVSPAN_TRY(auto code, BandsCode::load(like, from.in, from.ledger));
-    BandsStore store(std::move(code), from.ledger);
-    KVSPAN_CHECK_OK(store.load(from.in));
-    return store;
-  };
-  BandsTokens bands;
-  KVSPAN_TRY(bands.keys, side(shape.keys));
-  if (shape.values) {
-    KVSPAN_TRY(bands.values, side(*shape.values));
-  }
-  KVSPAN_CHECK_OK(check_same_tokens(bands, from.in));
-  return bands;
-}
-
 // The same error, with the group that it is about.
 Error in_group(Error error, std::size_t layer, std::size_t group) {
   error.message += fmt::format(" (layer {}, group {})", layer, group);
@@ -117,40 +82,35 @@ Error in_group(Error error, std::size_t layer, std::size_t group) {
 }  // namespace
 
 void Group::save(const StateWriter& to) const {
-  kvspan::save(list_, to.codes, to.out);
+  stores_.front()->save(to);
   to.out.put(settled_);
   to.out.put(dropped_at_);
   scores_.save(to.out);
-  if (options_.learns) to.out.put(static_cast<std::uint32_t>(bands_.size()));
-  for (const BandsTokens& bands : bands_) {
-    for (const BandsStore* store : {&bands.keys, bands.values ? &*bands.values : nullptr}) {
-      if (store == nullptr) continue;
-      if (options_.learns) store->code().save(to.out);
-      store->save(to.out);
-    }
-  }
+  if (options_.load_store) to.out.put(static_cast<std::uint32_t>(stores_.size() - 1));
+  for (const auto& store : std::span(stores_).subspan(1)) store->save(to);
 }
 
 Status Group::load(const StateReader& from) {
   ByteReader& in = from.in;
-  KVSPAN_TRY(list_, load_segment_list(list_.shape(), list_.growth(), from.codes, in, from.ledger));
-  KVSPAN_TRY(settled_, get_between<std::int32_t>("settled tokens", 0, list_.tokens(), in));
+  KVSPAN_CHECK_OK(stores_.front()->load(from));
+  KVSPAN_TRY(settled_, get_between<std::int32_t>("settled tokens", 0, list().tokens(), in));
   KVSPAN_TRY(dropped_at_, get_between<std::int32_t>("dropped up to", 0, kMostTokens + 1, in));
   KVSPAN_CHECK_OK(
-      scores_.load("attention received", options_.scores ? list_.tokens() : 0, in, from.ledger));
-  if (!options_.learns) {
-    for (BandsTokens& bands : bands_) KVSPAN_CHECK_OK(load_tokens(bands, in));
+      scores_.load("attention received", options_.scores ? list().tokens() : 0, in, from.ledger));
+  if (!options_.load_store) {
+    for (const auto& store : std::span(stores_).subspan(1)) KVSPAN_CHECK_OK(store->load(from));
     return {};
   }
-  KVSPAN_TRY(const auto count, in.get<std::uint32_t>("codes learnt"));
+  KVSPAN_TRY(const auto count, in.get<std::uint32_t>("number of stores"));
+  std::int32_t end = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::int32_t end = bands_end();
-    KVSPAN_TRY(BandsTokens bands, load_learnt(*options_.learns, from));
-    if (!bands.keys.empty() && bands.keys.first_position() < end) {
-      return in.wrong("first position of bands", 0, bands.keys.first_position(),
-                      fmt::format("{} or more, beyond the tokens of the code before", end));
+    KVSPAN_TRY(std::unique_ptr<TokenStore> store, options_.load_store(from));
+    if (!store->empty() && store->first_position() < end) {
+      return in.wrong("first position of a store", 0, store->first_position(),
+                      fmt::format("{} or more, beyond the tokens of the store before", end));
     }
-    add_bands(std::move(bands));
+    end = std::max(end, store->next_position());
+    add_store(std::move(store));
   }
   return {};
 }

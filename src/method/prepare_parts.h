@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of prepare(): one function for each family of methods, and what they share.
+// What functions that make methods (MethodDeclaration::make) are given, and what they share.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,24 @@
 
 namespace kvspan::detail {
 
-// What every family works from.
 struct PrepareInput {
   const CacheShape& shape;
   const RecipePart& method;
   const Calibration* calibration;  // checked; null where the recipe needs none
   std::shared_ptr<Ledger> shared;
 };
+using PreparedLayers = Result<std::vector<PreparedLayer>>;
 
 // Heads first .. of each group of a layer that share a basis.
 std::vector<HeadRange> head_groups(const LayerShape& layer, const RecipePart& method);
 CodecSpec store_codec(std::string_view store);
 
-using PreparedLayers = Result<std::vector<PreparedLayer>>;
-// static, fd, rotate, oja, spectral
-PreparedLayers prepare_subspace(const PrepareInput& in);
-// full, quant
-PreparedLayers prepare_full(const PrepareInput& in);
-PreparedLayers prepare_quant(const PrepareInput& in);
-PreparedLayers prepare_bands(const PrepareInput& in);
-// prune, window, streaming
-PreparedLayers prepare_tokens(const PrepareInput& in);
-// Adds the selector to groups that a method prepared.
-Status add_selector(const CacheShape& shape, const RecipePart& selector,
-                    std::vector<PreparedLayer>& layers);
+inline std::int32_t whole(const RecipePart& part, std::string_view key) {
+  return static_cast<std::int32_t>(part.count(key));
+}
+
+// MethodDeclaration::needs_calibration: always, or where the value of some key says so.
+bool always(const RecipePart& part);
+bool calibrated_by_words(const RecipePart& part);
 
 }  // namespace kvspan::detail

@@ -28,8 +28,8 @@ struct PreparedGroup {
   // Null: rows stay as they came.
   std::function<std::unique_ptr<Policy>(const std::shared_ptr<Ledger>&)> make_policy;
   std::function<std::unique_ptr<Selector>(const std::shared_ptr<Ledger>&)> make_selector;
-  // Null unless tokens go to bands under codes that were there before.
-  std::function<BandsTokens(const std::shared_ptr<Ledger>&)> bands;
+  // A store that the group has from the beginning beside its list; null: none.
+  std::function<std::unique_ptr<TokenStore>(const std::shared_ptr<Ledger>&)> make_store;
   // Those that its policy starts from and other sequences share; saved caches name them only.
   std::vector<std::shared_ptr<const Code>> codes = {};
   // Last queries of a call whose attention the policy wants; 0: none.

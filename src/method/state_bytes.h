@@ -10,23 +10,13 @@
 #include <string_view>
 
 #include "base/byte_stream.h"
-#include "cache/code_bytes.h"
+#include "cache/state_stream.h"
 #include "method/coding_plan.h"
 #include "method/group.h"
 #include "subspace/frequent_directions.h"
 #include "subspace/oja.h"
 
 namespace kvspan {
-
-struct StateWriter {
-  ByteWriter& out;
-  CodeWriter& codes;
-};
-struct StateReader {
-  ByteReader& in;
-  CodeReader& codes;
-  std::shared_ptr<Ledger> ledger;
-};
 
 // Positions and counts of tokens in saved bytes; far enough from overflow to add to.
 inline constexpr std::int32_t kMostTokens = 1 << 30;

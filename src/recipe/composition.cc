@@ -9,8 +9,6 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int64_t kBandsTileTokens = 16;
-
 bool is_selector(const RecipePart& part) {
   return part.method().kind == MethodKind::kSelector;
 }
@@ -24,26 +22,6 @@ std::string selector_names() {
   return names;
 }
 
-// Why single tokens cannot leave what `method` has stored; empty if they can.
-std::string why_no_token_can_go(const RecipePart& method) {
-  if (method.name() == "bands") {
-    return "bands packs tiles of 16 tokens, from which none can be taken out";
-  }
-  if (method.name() == "quant" && method.word("layout") != "group") {
-    return fmt::format(
-        "with layout={} one scale covers several tokens; layout=group has one for "
-        "each",
-        method.word("layout"));
-  }
-  if (method.name() == "spectral" && method.word("store").starts_with("int")) {
-    return fmt::format(
-        "with store={} one scale of spectral covers several tokens; store=f16 has "
-        "none",
-        method.word("store"));
-  }
-  return {};
-}
-
 Status check_pair(const RecipePart& selector, const RecipePart& method) {
   const auto refuse = [&](const std::string& reason) {
     return fail(ErrorCode::kInvalidArgument, "{} cannot go with {}: {}", selector.name(),
@@ -53,20 +31,20 @@ Status check_pair(const RecipePart& selector, const RecipePart& method) {
     return refuse(fmt::format("{} decides itself which tokens stay", method.name()));
   }
   if (selector.method().tokens == TokenUse::kDropsSome) {
-    const std::string reason = why_no_token_can_go(method);
+    const auto why = method.method().why_tokens_stay;
+    const std::string reason = why != nullptr ? why(method) : std::string();
     if (!reason.empty()) {
       return refuse(fmt::format("{} drops single tokens, and {}", selector.name(), reason));
     }
-    return {};
   }
-  const std::string_view unit = selector.name() == "quest" ? "page" : "chunk";
-  if (method.name() == "bands" && selector.count(unit) % kBandsTileTokens != 0) {
-    return refuse(fmt::format("bands is read in tiles of {} tokens, and {}={} is no multiple of it",
-                              kBandsTileTokens, unit, selector.count(unit)));
+  const std::string_view page = selector.method().page_key;
+  const std::int64_t tile = method.method().tile_tokens;
+  if (!page.empty() && selector.count(page) % tile != 0) {
+    return refuse(fmt::format("{} is read in tiles of {} tokens, and {}={} is no multiple of it",
+                              method.name(), tile, page, selector.count(page)));
   }
-  if (selector.name() == "shadowkv" && selector.given("rank") && method.name() != "full") {
-    return refuse(
-        fmt::format("rank= says how shadowkv stores keys, and here {} stores them", method.name()));
+  if (const auto check = selector.method().check_method) {
+    if (Status fits = check(selector, method); !fits) return refuse(fits.error().message);
   }
   return {};
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each method of a recipe is called, which keys it takes, and which of them go together: data
-// that parsing, `kvspan methods` and the documentation read. No method is implemented here.
-// Adding a method: its line in a method_table_*.cc. Names and keys end up in files and reports:
-// never give one a second meaning.
+// What each method of a recipe is called, which keys it takes, which of them go together, and what
+// makes it: one row for each, that parsing, composing, making, `kvspan methods` and the
+// documentation read. No method is implemented here.
+// Adding a method: a file with its row and what makes it, and its line in method/method_table.cc.
+// Names and keys end up in files and reports: never give one a second meaning.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,23 +70,53 @@ std::string_view name_of(MethodKind kind) noexcept;
 // What happens to tokens, which decides what goes together.
 enum class TokenUse : std::uint8_t { kAll, kDropsSome, kReadsSome };
 
+// What rows point to, of rooms that come later.
+struct Calibration;    // kvspan/calibration.h
+struct CacheShape;     // kvspan/cache.h
+struct PreparedLayer;  // method/prepared.h
+class Ledger;          // base/memory.h
+class Selector;        // method/selector.h
+namespace detail {
+struct PrepareInput;  // method/prepare_parts.h
+}
+using MakeSelector = std::function<std::unique_ptr<Selector>(const std::shared_ptr<Ledger>&)>;
+
 struct MethodDeclaration {
-  std::string_view name;
+  std::string_view name = {};
   MethodKind kind = MethodKind::kMethod;
   TokenUse tokens = TokenUse::kAll;
-  std::string_view summary;  // one line, no full stop
-  std::string_view source;   // paper or document
-  std::span<const KeyDeclaration> keys;
-  std::span<const KeyRule> rules;
+  std::string_view summary = {};  // one line, no full stop
+  std::string_view source = {};   // paper or document
+  std::span<const KeyDeclaration> keys = {};
+  std::span<const KeyRule> rules = {};
   // What no rule can say; null where nothing is left to check. The error needs no context.
   Status (*check)(const RecipePart& part) = nullptr;
-  std::string_view example;  // a recipe that parses
+  std::string_view example = {};  // a recipe that parses
+
+  // What makes it; null in rows of another kind. A selector of no layer gives an empty function.
+  Result<std::vector<PreparedLayer>> (*make)(const detail::PrepareInput& in) = nullptr;
+  MakeSelector (*make_selector)(const RecipePart& part, std::size_t layer) = nullptr;
+  Result<std::string> (*choose)(const CacheShape& shape, const RecipePart& part,
+                                const Calibration& calibration) = nullptr;
+  // Whether it can only be made with a calibration of the model; null: it never needs one.
+  bool (*needs_calibration)(const RecipePart& part) = nullptr;
+
+  // What it composes with. Of what stores tokens: so many are read together, whole or not at all;
+  // and why a single one cannot be dropped (a clause; null or empty: it can).
+  std::int64_t tile_tokens = 1;
+  std::string (*why_tokens_stay)(const RecipePart& part) = nullptr;
+  // Of selectors: the key that counts the tokens it chooses together; why it cannot go with a
+  // method (null: no reason of its own); and the recipe that it stores tokens by where no method is
+  // named (null or empty: full).
+  std::string_view page_key = {};
+  Status (*check_method)(const RecipePart& selector, const RecipePart& method) = nullptr;
+  std::string (*stores_by)(const CacheShape& shape, const RecipePart& selector) = nullptr;
 
   // Null if there is no such key.
   const KeyDeclaration* find_key(std::string_view key) const noexcept;
 };
 
-// Every method, in the order in which they are listed to people.
+// Every method, in the order in which they are listed to people; method/method_table.cc.
 std::span<const MethodDeclaration> all_methods() noexcept;
 // Null if there is none of that name.
 const MethodDeclaration* find_method(std::string_view name) noexcept;

@@ -21,7 +21,7 @@ Value default_of(const KeyDeclaration& key) {
 Result<std::vector<RecipePart>> parse_parts(std::string_view text) {
   if (text.empty()) {
     return fail(ErrorCode::kInvalidArgument,
-                "nothing is written; allowed: method:key=value,key=value, such as bands:bits=2");
+                "nothing is written; allowed: method:key=value,key=value, such as quant:bits=4");
   }
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] > ' ' && text[i] < 0x7f) continue;

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "attention/certificate.h"
+#include "attention/segment_store.h"
 #include "tests/attention/activations.h"
 #include "tests/attention/random_case.h"
 #include "tests/base/sweep.h"
@@ -62,8 +63,10 @@ void check_case(const testing::RandomCase& c, Tightness& tightness) {
   const testing::Attended got = testing::attend(p, c.list);
   const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
   std::vector<Certificate> certificates(p.query_positions.size() * heads);
+  const SegmentStore store(c.list);
+  const std::vector<const TokenStore*> stores = {&store};
   for (std::int32_t h = 0; h < p.layer.kv_heads; ++h) {
-    ASSERT_TRUE(certify(p.layer, c.list, p.queries_view(), h,
+    ASSERT_TRUE(certify(p.layer, stores, p.queries_view(), h,
                         {certificates.data(), {p.query_positions.size(), heads}})
                     .has_value());
   }
@@ -211,7 +214,9 @@ TEST(Spec4_05_Certificate, IsRefusedWhereNoResidualsAreKept) {
   const KvRows rows{p.keys_view(), p.values_view(), p.positions};
   list.append(encode_rows(rows, list.shape(), {codes, {}, false}, nullptr).value());
   Certificate certificate;
-  const Status status = certify(layer, list, p.queries_view(), 0, {&certificate, {1, 1}});
+  const SegmentStore store(list);
+  const std::vector<const TokenStore*> stores = {&store};
+  const Status status = certify(layer, stores, p.queries_view(), 0, {&certificate, {1, 1}});
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix as a code of bands holds it (cache/bands_code.h), rounded in double by the definition of
-// f16 alone: each row times a power of two in which its largest stored number is in [1, 2).
+// A matrix as a code of bands holds it (cache/bands/bands_code.h), rounded in double by the
+// definition of f16 alone: each row times a power of two in which its largest stored number is in
+// [1, 2).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "codec/bands_pack.h"
+#include "codec/bands/bands_pack.h"
 
 namespace kvspan::testing {
 

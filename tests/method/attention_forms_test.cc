@@ -12,9 +12,9 @@
 #include "attention/certificate.h"
 #include "cache/layer_part.h"
 #include "method/method_cache.h"
-#include "method/reconstruct.h"
 #include "recipe/recipe.h"
 #include "tests/attention/oracle.h"
+#include "tests/method/held_positions.h"
 #include "tests/method/recipes.h"
 #include "tests/method/synthetic.h"
 
@@ -55,39 +55,9 @@ CacheShape shape_of(const Form& form) {
   return shape;
 }
 
-// Rows that a group holds, as attention reads them; doubled ones would count twice.
-struct Rows {
-  std::vector<std::int32_t> positions;
-  std::vector<float> keys, values;  // [tokens, heads, dim]
-};
-
-Rows rows_of(const MethodCache& cache, int layer, std::size_t g) {
-  const SegmentList list = reconstructed(cache.last_read(layer, g));
-  const auto n = std::size_t(list.tokens()), heads = std::size_t(list.shape().heads);
-  const auto dk = std::size_t(list.shape().key_dim), dv = std::size_t(list.shape().value_dim);
-  Rows rows{std::vector<std::int32_t>(n), std::vector<float>(n * heads * dk),
-            std::vector<float>(n * heads * dv)};
-  if (n > 0) {
-    list.read(0, {rows.keys.data(), {n, heads, dk}}, {rows.values.data(), {n, heads, dv}},
-              rows.positions);
-  }
-  for (const BandsTokens& bands : cache.group(layer, g).bands()) {
-    for (std::int32_t t = 0; t < bands.keys.tokens(); ++t) {
-      if ((bands.keys.escaped(t / 16) >> (t % 16) & 1) != 0) continue;
-      rows.positions.push_back(bands.keys.first_position() + t);
-      rows.keys.resize(rows.keys.size() + heads * dk);
-      rows.values.resize(rows.values.size() + heads * dv);
-      bands.restore(rows.positions.back(), rows.keys.data() + rows.keys.size() - heads * dk,
-                    rows.values.data() + rows.values.size() - heads * dv);
-    }
-  }
-  return rows;
-}
-
 // One query head that reads KV head `kv` of the rows.
-std::vector<double> plain_softmax(const LayerShape& s, const Rows& rows, std::size_t heads,
-                                  std::size_t kv, std::int32_t head, const float* q,
-                                  std::int32_t position) {
+std::vector<double> plain_softmax(const LayerShape& s, const RowBlock& rows, std::int32_t kv,
+                                  std::int32_t head, const float* q, std::int32_t position) {
   const auto dk = std::size_t(s.key_dim), dv = std::size_t(s.value_dim);
   std::vector<double> out(dv, 0.0);
   double sum = s.sinks.empty() ? 0.0 : std::exp(double{s.sinks[std::size_t(head)]});
@@ -95,14 +65,14 @@ std::vector<double> plain_softmax(const LayerShape& s, const Rows& rows, std::si
     if (!testing::sees(s, position, rows.positions[t])) continue;
     double logit = 0.0;
     for (std::size_t i = 0; i < dk; ++i) {
-      logit += double{q[i]} * double{rows.keys[(t * heads + kv) * dk + i]};
+      logit += double{q[i]} * double{rows.keys_of(kv).row(t)[i]};
     }
     logit *= double{s.logit_scale};
     if (s.soft_cap > 0.0f) logit = s.soft_cap * std::tanh(logit / s.soft_cap);
     logit += testing::alibi_of(s, head, position, rows.positions[t]);
     sum += std::exp(logit);
     for (std::size_t i = 0; i < dv; ++i) {
-      out[i] += std::exp(logit) * double{rows.values[(t * heads + kv) * dv + i]};
+      out[i] += std::exp(logit) * double{rows.values_of(kv).row(t)[i]};
     }
   }
   for (double& x : out) x /= sum;
@@ -139,14 +109,14 @@ TEST_P(AttentionForms, AnswerIsThePlainSoftmaxOverTheRowsHeld) {
                                {out.data(), {1, heads, dv}}, *scratch, team));
       for (std::size_t g = 0; g < cache.groups(int(l)); ++g) {
         const GroupOptions& options = cache.group(int(l), g).options();
-        const Rows rows = rows_of(cache, int(l), g);
+        const RowBlock rows =
+            testing::held_rows(cache.group(int(l), g), cache.last_read(int(l), g));
         const std::int32_t per_head = s.query_heads / s.kv_heads;
         for (std::int32_t i = 0; i < options.heads * per_head; ++i) {
           const std::int32_t head = options.first_head * per_head + i;
           const float* q = text.queries(l, kTokens - 1, 1).rows.row(0, head);
-          const auto in_group = std::size_t(i / per_head), all = std::size_t(options.heads);
-          const auto right = plain_softmax(s, rows, all, in_group, head, q, kTokens - 1);
-          const auto without = plain_softmax(bare, rows, all, in_group, head, q, kTokens - 1);
+          const auto right = plain_softmax(s, rows, i / per_head, head, q, kTokens - 1);
+          const auto without = plain_softmax(bare, rows, i / per_head, head, q, kTokens - 1);
           // bands rounds queries and weights to 8 bits, quant and others multiply 16-bit integers.
           const double tolerance = GetParam().text.starts_with("bands") ? 2e-2 : 2e-4;
           for (std::size_t j = 0; j < dv; ++j) {
@@ -193,12 +163,8 @@ TEST(AttentionForms, CertificatesBoundTheError) {
           queries.rows.data += first * (s.query_heads / s.kv_heads) * s.key_dim;
           queries.rows.shape[1] = std::size_t(part.query_heads);
           std::vector<Certificate> bounds(std::size_t(part.query_heads));
-          BandsSides sides;
-          for (const BandsTokens& bands : group.bands()) {
-            sides = {&bands.keys, &bands.value_store()};
-          }
           for (std::int32_t h = 0; h < part.kv_heads; ++h) {
-            ASSERT_TRUE(certify(part, group.list(), sides, queries, h,
+            ASSERT_TRUE(certify(part, testing::stores_of(group), queries, h,
                                 {bounds.data(), {1, bounds.size()}}));
           }
           for (const Certificate& bound : bounds) {

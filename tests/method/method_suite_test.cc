@@ -169,10 +169,8 @@ TEST(MethodCertificate, BoundsTheErrorOfEveryMethodThatKeepsResiduals) {
         queries.rows.data += std::size_t(group.options().first_head * per_head * shape.key_dim);
         queries.rows.shape[1] = std::size_t(part.query_heads);
         std::vector<Certificate> bounds(std::size_t(part.query_heads));
-        BandsSides sides;
-        for (const BandsTokens& bands : group.bands()) sides = {&bands.keys, &bands.value_store()};
         for (std::int32_t h = 0; h < part.kv_heads; ++h) {
-          ASSERT_TRUE(certify(part, group.list(), sides, queries, h,
+          ASSERT_TRUE(certify(part, testing::stores_of(group), queries, h,
                               {bounds.data(), {1, std::size_t(part.query_heads)}}));
         }
         for (const Certificate& bound : bounds) {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens coded by bands, keys and values in one packed store or in two, as a store of tokens. Those
+// that escaped keep their place and are left out of everything.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attention/token_store.h"
+#include "cache/bands/bands_code.h"
+#include "cache/bands/bands_store.h"
+
+namespace kvspan {
+
+// The codes of both sides; one code where they are coded together.
+struct BandsCodes {
+  std::shared_ptr<const BandsCode> keys, values;
+};
+
+// What of codes that a sequence learns is known before: no means, directions or bits.
+struct BandsShape {
+  BandsParts keys;
+  std::optional<BandsParts> values;  // none: `keys` is of both
+};
+
+class BandsTokens final : public TokenStore {
+ public:
+  BandsTokens(const BandsCodes& codes, const std::shared_ptr<Ledger>& ledger,
+              bool residuals = false);
+  // What a store with codes of the sequence's own has saved.
+  static Result<std::unique_ptr<TokenStore>> load_learnt(const BandsShape& shape,
+                                                         const StateReader& from);
+
+  // Of keys, or of both sides.
+  BandsStore& keys() noexcept { return keys_; }
+  const BandsStore& keys() const noexcept { return keys_; }
+  // Null where keys() holds both sides.
+  BandsStore* values() noexcept { return values_ ? &*values_ : nullptr; }
+  const BandsStore& value_store() const noexcept { return values_ ? *values_ : keys_; }
+  bool escaped(std::int32_t token) const noexcept {
+    return (keys_.escaped(token / BandsStore::kTileTokens) >> token % BandsStore::kTileTokens &
+            1) != 0;
+  }
+
+  std::unique_ptr<TokenStore> clone() const override {
+    return std::make_unique<BandsTokens>(*this);
+  }
+  bool empty() const noexcept override { return keys_.empty(); }
+  std::int32_t first_position() const noexcept override {
+    return empty() ? 0 : keys_.first_position();
+  }
+  std::int32_t next_position() const noexcept override {
+    return empty() ? 0 : keys_.next_position();
+  }
+  void read(std::int32_t first, std::int32_t end, RowBlock& to) const override;
+  Status attend(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch,
+                Team& team) const override;
+  Result<std::unique_ptr<StoreFacts>> facts(const LayerShape& layer,
+                                            std::int32_t head) const override;
+  // Tiles go whole.
+  std::int32_t cut_at(std::int32_t position) const noexcept override;
+  void truncate(std::int32_t position) noexcept override;
+  void clear() noexcept override { truncate(0); }
+  void add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) const override;
+  void save(const StateWriter& to) const override;
+  Status load(const StateReader& from) override;
+
+ private:
+  BandsTokens() = default;
+  // One store, or two.
+  template <class Use>
+  void each_side(const Use& use) const {
+    use(keys_);
+    if (values_) use(*values_);
+  }
+  // Rows of a token, keys [heads, key_dim] after RoPE and values [heads, value_dim].
+  void restore(std::int32_t token, float* keys, float* values) const;
+  Status check_same_tokens(const ByteReader& in) const;
+
+  BandsStore keys_;
+  std::optional<BandsStore> values_;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a cache's state is written to and read from: its bytes, and the codes that these name.
+#pragma once
+
+#include <memory>
+
+#include "base/byte_stream.h"
+#include "base/memory.h"
+#include "cache/code_bytes.h"
+
+namespace kvspan {
+
+struct StateWriter {
+  ByteWriter& out;
+  CodeWriter& codes;
+};
+struct StateReader {
+  ByteReader& in;
+  CodeReader& codes;
+  std::shared_ptr<Ledger> ledger;
+};
+
+}  // namespace kvspan

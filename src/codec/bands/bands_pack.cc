@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codec/bands/bands_pack.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "base/expect.h"
+#include "base/fail.h"
+
+namespace kvspan {
+
+const BandsKernels& bands_kernels(CpuLevel level) noexcept {
+  switch (level) {
+#if defined(__aarch64__)
+    case CpuLevel::kNeon:
+    case CpuLevel::kNeonI8mm: {
+      static const BandsKernels neon{detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon,
+                                     detail::kBandsReadNeon};
+      return neon;
+    }
+#elif defined(__x86_64__)
+    case CpuLevel::kAvx2: {
+      static const BandsKernels avx2{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2};
+      return avx2;
+    }
+    case CpuLevel::kAvx512:
+    case CpuLevel::kAmx: {
+      static const BandsKernels avx512{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512,
+                                       detail::kBandsReadAvx512};
+      return avx512;
+    }
+#endif
+    default:
+      return detail::kBandsKernelsRef;
+  }
+}
+
+Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
+                                        BandsQuantizer quantizer) {
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    if (bits[i] > 8 || bits[i] == 7) {
+      return fail(ErrorCode::kInvalidArgument, "component {}: {} bits; allowed are 0 to 6 and 8", i,
+                  bits[i]);
+    }
+  }
+  BandsLayout layout;
+  layout.kernels_ = &bands_kernels(cpu_level());
+  layout.trellis_ = &trellis_reads(cpu_level());
+  layout.quantizer_ = quantizer;
+  layout.components_ = bits.size();
+  auto& order = layout.order_;
+  order.resize(bits.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return bits[a] > bits[b]; });
+  const std::size_t coded =
+      bits.size() - static_cast<std::size_t>(std::count(bits.begin(), bits.end(), 0));
+  const std::size_t quads = (coded + kBandQuad - 1) / kBandQuad;
+  order.resize(std::min(bits.size(), quads * kBandQuad));
+  for (std::size_t q = 0; q < quads; ++q) {
+    const int width = bits[order[q * kBandQuad]];
+    layout.widths_.push_back(static_cast<std::uint8_t>(width));
+    if (layout.runs_.empty() || layout.runs_.back().width != width) {
+      layout.runs_.push_back({q, 0, layout.tile_bytes_, width});
+    }
+    ++layout.runs_.back().count;
+    layout.tile_bytes_ += static_cast<std::size_t>(width) * kBandCodes / 8;
+  }
+  return layout;
+}
+
+void BandsLayout::pack(const std::int8_t* codes, std::size_t tokens, std::size_t stride,
+                       std::uint8_t* tile) const noexcept {
+  KVSPAN_EXPECT(tokens <= kBandTokens, "at most a tile of tokens");
+  std::array<std::int8_t, kBandCodes> quad;
+  for (const Run& run : runs_) {
+    const std::size_t bytes = static_cast<std::size_t>(run.width) * kBandCodes / 8;
+    for (std::size_t q = 0; q < run.count; ++q) {
+      quad.fill(0);
+      const std::size_t at = (run.first + q) * kBandQuad;
+      const std::size_t places = std::min(kBandQuad, stored() - at);
+      for (std::size_t t = 0; t < tokens; ++t) {
+        std::memcpy(&quad[t * kBandQuad], codes + t * stride + at, places);
+      }
+      kernels_->pack[run.width](quad.data(), 1, tile + run.offset + q * bytes);
+    }
+  }
+}
+
+// history [64]: of the runs before, zeros before the first.
+void BandsLayout::unpack_run(const Run& run, const std::uint8_t* tile, std::uint8_t* history,
+                             std::int8_t* out) const noexcept {
+  std::int8_t* const to = out + run.first * kBandCodes;
+  const std::uint8_t* const from = tile + run.offset;
+  const auto width = static_cast<std::size_t>(run.width);
+  const bool trellis = quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits;
+  if (trellis && kernels_->read[width] != nullptr) {
+    return kernels_->read[width](from, run.count, history, to);
+  }
+  kernels_->unpack[width](from, run.count, to);
+  if (trellis) (*trellis_)[width](to, run.count, history);
+}
+
+int BandsLayout::largest(int width) const noexcept {
+  int most = 1 << (width - 1);
+  if (quantizer_ == BandsQuantizer::kTrellis && width <= kTrellisMaxBits) {
+    most = 0;
+    for (int i = 0; i < kTrellisEntries; ++i) {
+      most = std::max(most, std::abs(int{trellis_table(width)[i]}));
+    }
+  }
+  return most;
+}
+
+void BandsLayout::values(const std::int8_t* codes, std::int8_t* out) const noexcept {
+  if (quantizer_ == BandsQuantizer::kTrellis) return trellis_values(widths_, codes, out);
+  std::copy_n(codes, quads() * kBandQuad, out);
+}
+
+}  // namespace kvspan

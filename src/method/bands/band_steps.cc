@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/bands/band_steps.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "codec/bands/midrise.h"
+#include "codec/bands/trellis.h"
+
+namespace kvspan {
+namespace {
+
+// Of the step for a Gaussian: larger ones reach the tails that others have.
+constexpr std::array<double, 7> kSizes{0.9, 1.0, 1.12, 1.25, 1.5, 1.8, 2.2};
+constexpr std::size_t kMostSamples = 1024;
+
+// Whether the component at a stored place follows the trellis.
+bool chained(const BandsLayout& layout, std::size_t place) {
+  return layout.quantizer() == BandsQuantizer::kTrellis && layout.width(place) <= kTrellisMaxBits;
+}
+
+// Of those that do not.
+std::vector<float> uniform_steps(const Matrix& samples, const BandsLayout& layout) {
+  std::vector<float> steps(layout.stored()), column(samples.rows());
+  for (std::size_t p = 0; p < steps.size(); ++p) {
+    if (chained(layout, p)) continue;
+    for (std::size_t s = 0; s < column.size(); ++s) column[s] = samples(s, p);
+    steps[p] = static_cast<float>(fit_midrise(column, layout.width(p)).step);
+  }
+  return steps;
+}
+
+// Root mean square of each component; 1 where a component is nothing but zeros.
+std::vector<double> spreads(const Matrix& samples, std::size_t stored) {
+  std::vector<double> spread(stored);
+  for (std::size_t s = 0; s < samples.rows(); ++s) {
+    for (std::size_t p = 0; p < stored; ++p) {
+      spread[p] += double{samples(s, p)} * double{samples(s, p)};
+    }
+  }
+  for (double& x : spread) {
+    x = x > 0.0 ? std::sqrt(x / static_cast<double>(samples.rows())) : 1.0;
+  }
+  return spread;
+}
+
+// Squared error of each component over the samples, all coded with these steps.
+std::vector<double> trellis_errors(const Matrix& samples, const BandsLayout& layout,
+                                   const std::vector<float>& steps) {
+  const std::size_t places = layout.quads() * kBandQuad, stored = layout.stored();
+  const std::size_t stride = (samples.rows() + kMostSamples - 1) / kMostSamples;
+  std::vector<float> x(places), weights(places);
+  std::vector<std::int8_t> codes(places), values(places);
+  std::vector<double> errors(stored);
+  for (std::size_t p = 0; p < stored; ++p) weights[p] = steps[p] * steps[p];
+  TrellisEncoder encoder;
+  for (std::size_t s = 0; s < samples.rows(); s += stride) {
+    for (std::size_t p = 0; p < stored; ++p) x[p] = samples(s, p) / steps[p];
+    encoder.encode(layout.quad_widths(), x.data(), weights.data(), codes.data());
+    layout.values(codes.data(), values.data());
+    for (std::size_t p = 0; p < stored; ++p) {
+      const double off = double{steps[p]} * (double{x[p]} - values[p] - 0.5);
+      errors[p] += off * off;
+    }
+  }
+  return errors;
+}
+
+}  // namespace
+
+std::vector<float> fit_band_steps(const Matrix& samples, const BandsLayout& layout) {
+  std::vector<float> best = uniform_steps(samples, layout);
+  if (layout.quantizer() == BandsQuantizer::kUniform) return best;
+  const std::vector<double> spread = spreads(samples, layout.stored());
+  std::vector<double> least(best.size(), std::numeric_limits<double>::infinity());
+  for (const double size : kSizes) {
+    std::vector<float> steps = best;
+    for (std::size_t p = 0; p < steps.size(); ++p) {
+      if (!chained(layout, p)) continue;
+      steps[p] = static_cast<float>(size * spread[p] / trellis_units(layout.width(p)));
+    }
+    const std::vector<double> errors = trellis_errors(samples, layout, steps);
+    for (std::size_t p = 0; p < steps.size(); ++p) {
+      if (!chained(layout, p) || errors[p] >= least[p]) continue;
+      least[p] = errors[p];
+      best[p] = steps[p];
+    }
+  }
+  return best;
+}
+
+}  // namespace kvspan

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/bands/bands_design.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "base/thread_pool.h"
+#include "method/bands/bands_unit.h"
+#include "method/bands/bit_allocation.h"
+
+namespace kvspan {
+namespace {
+
+constexpr double kGainBits = 8.0;
+// Of the bits, where keys and values share them; flat within a factor of 2 of alpha.
+constexpr double kKeyShare = 0.41, kValueShare = 0.59;
+// Of a sequence's own codes, which are saved with it: what a side without any variance would leave
+// without bound.
+constexpr double kMostBalance = 1e8;
+
+using Unit = detail::BandsUnit;
+
+std::vector<std::span<const double>> powers_of(const std::vector<Unit*>& units) {
+  std::vector<std::span<const double>> all;
+  for (const Unit* unit : units) all.emplace_back(unit->power);
+  return all;
+}
+
+// alpha: what makes a bit spent on a key as useful as one spent on a value, the ratio of the slopes
+// when keys and values are coded apart with their usual shares of the bits. Where the levels leave
+// no choice at those shares, the one that makes both equally loud.
+double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& values,
+                  const BandsOptions& options) {
+  const double key_budget = 2.0 * kKeyShare * options.bits;
+  const double value_budget = 2.0 * kValueShare * options.bits;
+  if (key_budget > options.levels.lowest() && value_budget < options.levels.highest()) {
+    return slope_for(powers_of(values), value_budget, options.levels, options.quantizer) /
+           slope_for(powers_of(keys), key_budget, options.levels, options.quantizer);
+  }
+  double key_sum = 0.0, value_sum = 0.0;
+  for (const auto& part : powers_of(keys)) {
+    for (const double p : part) key_sum += p;
+  }
+  for (const auto& part : powers_of(values)) {
+    for (const double p : part) value_sum += p;
+  }
+  return key_sum > 0.0 && value_sum > 0.0 ? value_sum / key_sum : 1.0;
+}
+
+// Bits of the units at `budget` bits an element, gains and the padding of quads counted: the slope
+// is found for what is stored, not for what is asked.
+Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptions& options) {
+  double elements = 0.0, gains = 0.0;
+  for (const Unit* unit : units) {
+    elements += static_cast<double>(unit->power.size());
+    if (options.gain) gains += kGainBits;
+  }
+  double asked = budget - gains / elements;
+  for (int round = 0; round < 6; ++round) {
+    const double slope = slope_for(powers_of(units), asked, options.levels, options.quantizer);
+    double stored = gains;
+    for (Unit* unit : units) {
+      unit->bits = choose_bits(unit->power, slope, options.levels, options.quantizer);
+      KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(unit->bits));
+      stored += static_cast<double>(layout.tile_bytes()) * 8.0 / kBandTokens;
+    }
+    const double over = stored / elements - budget;
+    if (over <= 1e-3 && over > -5e-3) break;
+    asked = std::max(asked - over, 0.01);
+  }
+  for (Unit* unit : units) {
+    // A layer that earns nothing still has to be read back: its strongest four components.
+    if (std::all_of(unit->bits.begin(), unit->bits.end(), [](int b) { return b == 0; })) {
+      std::fill_n(unit->bits.begin(), std::min<std::size_t>(4, unit->bits.size()), 1);
+    }
+  }
+  return {};
+}
+
+double distortion(const Unit& unit, BandsQuantizer quantizer) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < unit.bits.size(); ++i) {
+    sum += unit.power[i] * level_distortion(unit.bits[i], quantizer);
+  }
+  return sum;
+}
+
+// Units of all groups, and the work on them: layer by layer, so that only the layers at hand are
+// read. A layer's units stand next to each other.
+class Units {
+ public:
+  Units(const CacheShape& shape, const Calibration& calibration,
+        const std::vector<std::vector<HeadRange>>& groups, bool keys, bool values)
+      : shape_(shape), calibration_(calibration), starts_(1, 0) {
+    for (std::size_t l = 0; l < groups.size(); ++l) {
+      for (const HeadRange& heads : groups[l]) {
+        Unit unit;
+        unit.layer = l;
+        unit.heads = heads;
+        unit.keys = keys;
+        unit.values = values;
+        units_.push_back(std::move(unit));
+      }
+      starts_.push_back(units_.size());
+    }
+  }
+  const Unit& operator[](std::size_t i) const { return units_[i]; }
+  std::vector<Unit*> all() {
+    std::vector<Unit*> out;
+    for (Unit& unit : units_) out.push_back(&unit);
+    return out;
+  }
+  // work(unit, layer's numbers) -> Status, for every unit, by the threads of the pool.
+  template <class Work>
+  Status for_each(ThreadPool& pool, Work&& work) {
+    std::vector<Status> outcomes(starts_.size() - 1);
+    pool.run([&](Team& team) {
+      for (int i; (i = team.take()) < static_cast<int>(outcomes.size());) {
+        const auto layer = static_cast<std::size_t>(i);
+        outcomes[layer] = each_of(layer, work);
+      }
+    });
+    for (std::size_t l = 0; l < outcomes.size(); ++l) {
+      if (outcomes[l]) continue;
+      const Error& error = outcomes[l].error();
+      return fail(error.code, "layer {}: {}", l, error.message);
+    }
+    return {};
+  }
+
+ private:
+  template <class Work>
+  Status each_of(std::size_t layer, Work&& work) {
+    KVSPAN_TRY(const auto numbers, layer_of(shape_, calibration_, layer));
+    for (std::size_t i = starts_[layer]; i < starts_[layer + 1]; ++i) {
+      KVSPAN_CHECK_OK(work(units_[i], *numbers));
+    }
+    return {};
+  }
+
+  const CacheShape& shape_;
+  const Calibration& calibration_;
+  std::vector<Unit> units_;
+  std::vector<std::size_t> starts_;  // of each layer, and the end
+};
+
+// All units of a design and how they are worked on.
+struct Design {
+  const CacheShape& shape;
+  const Calibration& calibration;
+  const std::vector<std::vector<HeadRange>>& groups;
+  const BandsOptions& options;
+  const std::shared_ptr<Ledger>& ledger;
+  detail::BandsDesigner designer{shape, calibration, options};
+  ThreadPool& pool;
+
+  Units units(bool keys, bool values) const { return {shape, calibration, groups, keys, values}; }
+  Status analyse(Units& units, double alpha, bool directions) const {
+    return units.for_each(pool, [&](Unit& unit, const LayerCalibration& learnt) {
+      return designer.analyse(unit, learnt, alpha, directions);
+    });
+  }
+  Status finish(Units& units, double alpha) const {
+    return units.for_each(pool, [&](Unit& unit, const LayerCalibration& learnt) {
+      return designer.finish(unit, learnt, alpha, ledger);
+    });
+  }
+};
+
+using Designed = std::vector<std::vector<GroupBands>>;
+
+// Keys and values in one code.
+Result<Designed> design_joint(const Design& d) {
+  double alpha = 1.0;
+  if (d.designer.balances()) {
+    Units keys = d.units(true, false), values = d.units(false, true);
+    KVSPAN_CHECK_OK(d.analyse(keys, 1.0, false));
+    KVSPAN_CHECK_OK(d.analyse(values, 1.0, false));
+    alpha = key_weight(keys.all(), values.all(), d.options);
+    if (d.options.own) alpha = std::clamp(alpha, 1.0 / kMostBalance, kMostBalance);
+  }
+  Units both = d.units(true, true);
+  KVSPAN_CHECK_OK(d.analyse(both, alpha, true));
+  KVSPAN_CHECK_OK(allocate(both.all(), d.options.bits, d.options));
+  KVSPAN_CHECK_OK(d.finish(both, alpha));
+  Designed designed(d.groups.size());
+  std::size_t at = 0;
+  for (std::size_t l = 0; l < d.groups.size(); ++l) {
+    for (const HeadRange& heads : d.groups[l]) {
+      const Unit& unit = both[at++];
+      designed[l].push_back(
+          {{unit.code, unit.code}, heads, distortion(unit, d.options.quantizer), 0.0});
+    }
+  }
+  return designed;
+}
+
+Result<Designed> design_apart(const Design& d) {
+  Units keys = d.units(true, false), values = d.units(false, true);
+  KVSPAN_CHECK_OK(d.analyse(keys, 1.0, true));
+  KVSPAN_CHECK_OK(d.analyse(values, 1.0, true));
+  if (d.options.key_bits == 0.0) {
+    std::vector<Unit*> all = keys.all();
+    for (Unit* unit : values.all()) all.push_back(unit);
+    KVSPAN_CHECK_OK(allocate(all, d.options.bits, d.options));
+  } else {
+    KVSPAN_CHECK_OK(allocate(keys.all(), d.options.key_bits, d.options));
+    KVSPAN_CHECK_OK(allocate(values.all(), d.options.value_bits, d.options));
+  }
+  KVSPAN_CHECK_OK(d.finish(keys, 1.0));
+  KVSPAN_CHECK_OK(d.finish(values, 1.0));
+  Designed designed(d.groups.size());
+  std::size_t at = 0;
+  for (std::size_t l = 0; l < d.groups.size(); ++l) {
+    for (const HeadRange& heads : d.groups[l]) {
+      designed[l].push_back({{keys[at].code, values[at].code},
+                             heads,
+                             distortion(keys[at], d.options.quantizer),
+                             distortion(values[at], d.options.quantizer)});
+      ++at;
+    }
+  }
+  return designed;
+}
+
+}  // namespace
+
+Result<std::vector<std::vector<GroupBands>>> design_bands(
+    const CacheShape& shape, const Calibration& calibration,
+    const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
+    const std::shared_ptr<Ledger>& ledger) {
+  // A layer at work takes some 10 D^2 doubles, the directions of all layers take D^2 floats each:
+  // with so many threads the first is not much more than the second.
+  const auto most = std::max<unsigned>(1, static_cast<unsigned>(groups.size()) / 8);
+  const unsigned cores = options.own ? 1 : std::min(std::thread::hardware_concurrency(), most);
+  Result<Designed> designed = [&] {
+    ThreadPool pool(static_cast<int>(std::max(cores, 1u)));
+    const Design design{.shape = shape,
+                        .calibration = calibration,
+                        .groups = groups,
+                        .options = options,
+                        .ledger = ledger,
+                        .pool = pool};
+    return options.joint ? design_joint(design) : design_apart(design);
+  }();
+  // Many megabytes for each thread, and few of them are needed again.
+  if (!options.own) return_free_memory();
+  return designed;
+}
+
+}  // namespace kvspan

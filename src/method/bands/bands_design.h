@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The codes of bands for all layers of a model, from its calibration (spec section 3).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/bands/bands_tokens.h"
+#include "cache/bands/bands_code.h"
+#include "kvspan/calibration.h"
+#include "kvspan/result.h"
+#include "method/moments.h"
+#include "recipe/value.h"
+
+namespace kvspan {
+
+struct BandsOptions {
+  bool joint = true;                        // keys and values of a group in one code
+  double bits = 2.0;                        // an element, gain included
+  double key_bits = 0.0, value_bits = 0.0;  // the same where they are coded apart; 0: share `bits`
+  LevelSet levels;
+  std::int32_t anchor = 64;  // 0: keys after RoPE, or before it
+  bool before_rope = false;
+  bool gain = true;
+  BandsQuantizer quantizer = BandsQuantizer::kTrellis;
+  bool query_metric = true;  // else errors count alike within a side
+  // Where both are coded together, keys are weighed against values so that a bit buys as much in
+  // either; else not at all.
+  bool balanced = true;
+  // Codes learnt from one sequence: its own (MemoryKind::kBases), with a
+  // diagonal metric (BandsParts::weights; not with query_metric), designed by the calling thread
+  // alone.
+  bool own = false;
+};
+
+// The codes of some heads.
+struct GroupBands : BandsCodes {
+  HeadRange heads;
+  // What the codes leave of the moments under the metrics, by the quantizer's formula; those of
+  // both together stand under keys.
+  double key_distortion = 0.0, value_distortion = 0.0;
+};
+
+// Where the calibration has measured layer weights, sides and layers compete by them; else all
+// layers count alike, and keys against values so that a bit buys as much in either.
+// groups[l]: the heads of layer l that are coded together. Codes go to the ledger as shared. Fails
+// where the calibration does not allow a code, naming the layer. Cost: an eigenproblem of the width
+// of z for each group, shared out among the processor's threads. Memory beside the codes: some 10
+// D^2 numbers and one layer of the calibration for each thread, and D^2 for each layer until its
+// code is made.
+Result<std::vector<std::vector<GroupBands>>> design_bands(
+    const CacheShape& shape, const Calibration& calibration,
+    const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
+    const std::shared_ptr<Ledger>& ledger);
+
+}  // namespace kvspan

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
+// sequence began, or that are learnt from it (spec section 3). Escapes also stay exact in the list:
+// tokens of massive activations, whose values look like the first token's, and those whose coding
+// error stands far out; so many of them that their share of the tokens so far is at most `escape`.
+//
+// Where the ends are held at 8 bits, rows are full rank for a tile or two only; then they wait, and
+// the sink stays, as int8 segments of the list:
+//     [sink][escaped][waiting as int8][full rank]
+//
+// Where codes are learnt, rows that leave the full-rank end wait there too, until there are `learn`
+// of them: they give the code that they, and later ones, are then coded with. With `refresh`, so
+// many later rows wait in the same way and give the next code; tokens keep the code they have.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/bands/bands_tokens.h"
+#include "method/bands/bands_design.h"
+#include "method/coding_plan.h"
+#include "method/policy.h"
+
+namespace kvspan {
+
+// The stores of a group whose method is bands, all but its list: one with given codes, perhaps
+// still without tokens; of learnt ones one for each time something was learnt, positions
+// increasing. Tokens are added to the last.
+std::vector<BandsTokens*> bands_of(const Group& group);
+
+struct BandsPolicyOptions {
+  std::int32_t recent = 128;
+  double escape = 0.005;
+  std::int32_t sink = 0;     // held at 8 bits; else the group keeps it
+  bool narrow_ends = false;  // sink and recent rows are held at 8 bits
+  // How rows are held at 8 bits; null: none are. The plan's codes are shared.
+  std::shared_ptr<const CodingPlan> narrow;
+  // Rows that codes are learnt from, first and later, multiples of 16; 0: given codes, one code.
+  std::int32_t learn = 0, refresh = 0;
+  std::shared_ptr<const BandsOptions> design;  // of learnt codes
+  std::string source;                          // of given codes, for people
+};
+
+class BandsPolicy final : public Policy {
+ public:
+  explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
+  Status settle(Group& group) override;
+  void clear() override;
+  void truncate(const Group& group) override;
+  std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
+  Status save(const StateWriter& to) const override;
+  Status load(const Group& group, const StateReader& from) override;
+  std::string code_source(const Group& group) const override;
+
+ private:
+  Status settle_wide(Group& group);
+  Status settle_narrow(Group& group);
+  // The oldest n rows that wait at 8 bits are coded, with a code learnt from all that wait where
+  // it is time for one.
+  Status code_narrow(Group& group, std::int32_t n);
+  // Tokens of the list before those that wait at 8 bits.
+  std::int32_t oldest(const Group& group) const noexcept;
+  // How many rows have to wait at 8 bits for a new code; 0: the one there is will do.
+  std::int32_t wanted(const Group& group) const noexcept;
+  // The tile of rows that starts at index `at` of the list leaves it.
+  Status code_tile(Group& group, const RowBlock& rows, std::size_t first, std::int32_t at);
+
+  BandsPolicyOptions options_;
+  std::int64_t coded_ = 0, escaped_ = 0;
+  double usual_ = 0.0;  // running mean of the tokens' coding errors, escapes left out
+};
+
+}  // namespace kvspan

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// bands: codes of all layers designed together, or learnt by each group alone; tokens in tiles.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/fail.h"
+#include "method/bands/bands_design.h"
+#include "method/bands/bands_parts.h"
+#include "method/bands/bands_policy.h"
+#include "method/bands/prepare_bands.h"
+#include "method/quant_codes.h"
+
+namespace kvspan::detail {
+namespace {
+
+// Values earn more bits than keys where they are coded apart and nothing was measured.
+constexpr double kHalfGap = 0.35;
+
+BandsOptions options_of(const RecipePart& m, bool weighed) {
+  BandsOptions options;
+  options.joint = m.word("share") == "kv";
+  options.levels = m.levels("levels");
+  options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
+  options.before_rope = m.word("rope") == "pre";
+  options.gain = m.word("gain") == "token";
+  options.quantizer =
+      m.word("quantizer") == "trellis" ? BandsQuantizer::kTrellis : BandsQuantizer::kUniform;
+  options.query_metric = m.word("metric") == "query";
+  options.own = m.word("calib") == "online";
+  options.balanced = options.query_metric || options.own;
+  if (m.has("kbits")) {
+    options.key_bits = m.number("kbits");
+    options.value_bits = m.number("vbits");
+  } else {
+    options.bits = m.number("bits");
+    if (weighed) return options;
+    const double gap = kHalfGap * std::min(1.0, options.bits / 2.0);
+    options.key_bits = options.bits - gap;
+    options.value_bits = options.bits + gap;
+  }
+  return options;
+}
+
+Status refuse_what_is_not_there(const RecipePart& m) {
+  if (m.word("rope") == "post" && m.word("share") == "kv") {
+    return fail(ErrorCode::kInvalidArgument,
+                "bands: rope=post has no joint moments of keys and values; allowed with it: "
+                "share=layer, group or head");
+  }
+  if (m.word("calib") == "online" && m.on("certify")) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "bands: certify=on bounds errors against rows as they came, and with calib=online rows "
+        "are rounded to 8 bits before they are coded; allowed with it: calib=file");
+  }
+  if (m.word("ends") == "int8" && m.on("certify")) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "bands: certify=on bounds errors against rows as they came, and with ends=int8 rows "
+        "are rounded before they are coded; allowed with it: ends=f16");
+  }
+  return {};
+}
+
+// How rows are held at 8 bits, llama.cpp's way.
+class Int8Rows {
+ public:
+  explicit Int8Rows(std::shared_ptr<Ledger> shared)
+      : quant_(Recipe::parse("quant:bits=8,rotate=none").value()),
+        codes_(quant_.method(), std::move(shared)) {}
+
+  Result<std::shared_ptr<const CodingPlan>> plan(const LayerShape& layer, HeadRange heads) {
+    auto plan = std::make_shared<CodingPlan>();
+    plan->first_head = heads.first;
+    plan->heads = heads.count;
+    KVSPAN_TRY(plan->keys, codes_.side(heads.count, layer.key_dim, true));
+    KVSPAN_TRY(plan->values, codes_.side(heads.count, layer.value_dim, false));
+    return std::shared_ptr<const CodingPlan>(std::move(plan));
+  }
+
+ private:
+  Recipe quant_;
+  QuantCodes codes_;
+};
+
+std::int32_t in_tiles(std::int64_t tokens) {
+  const auto tile = static_cast<std::int64_t>(kBandTokens);
+  return static_cast<std::int32_t>((tokens + tile - 1) / tile * tile);
+}
+
+// Where calibrated codes come from, for people.
+std::string source_of(const Calibration& calibration) {
+  return fmt::format(
+      "from {}, {} tokens of {}, fingerprint {}, {}",
+      calibration.source.empty() ? std::string("a calibration in memory")
+                                 : "the calibration " + calibration.source,
+      calibration.tokens, calibration.model.empty() ? "an unnamed model" : calibration.model,
+      calibration.fingerprint.empty() ? "unknown" : calibration.fingerprint,
+      has_layer_weights(calibration) ? "layers weighed as measured" : "all layers weighed alike");
+}
+
+// Ends, how rows wait, and the policy; codes come from elsewhere.
+Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer, HeadRange heads,
+                                    const BandsOptions& options, const std::string& source,
+                                    Int8Rows& int8) {
+  PreparedGroup group;
+  group.options.first_head = heads.first;
+  group.options.heads = heads.count;
+  group.options.residuals = m.on("certify");
+  BandsPolicyOptions policy;
+  policy.recent = static_cast<std::int32_t>(m.count("recent"));
+  policy.escape = m.number("escape");
+  policy.narrow_ends = m.word("ends") == "int8";
+  policy.source = source;
+  // Tiles begin at multiples of 16.
+  (policy.narrow_ends ? policy.sink : group.options.sink) = in_tiles(m.count("sink"));
+  if (policy.narrow_ends || options.own) {
+    KVSPAN_TRY(policy.narrow, int8.plan(layer, heads));
+    group.codes = {policy.narrow->keys->start, policy.narrow->values->start};
+  }
+  if (options.own) {
+    policy.learn = in_tiles(m.count("learn"));
+    policy.refresh = in_tiles(m.count("refresh"));
+    policy.design = std::make_shared<const BandsOptions>(options);
+    const auto parts = [&](bool keys, bool values) {
+      return bands_parts(layer, heads.count, keys, values, options);
+    };
+    BandsShape shape{parts(true, options.joint), std::nullopt};
+    if (!options.joint) shape.values = parts(false, true);
+    group.options.load_store = [shape = std::move(shape)](const StateReader& from) {
+      return BandsTokens::load_learnt(shape, from);
+    };
+  }
+  group.make_policy = [policy](const auto&) { return std::make_unique<BandsPolicy>(policy); };
+  return group;
+}
+
+}  // namespace
+
+PreparedLayers prepare_bands(const PrepareInput& in) {
+  const RecipePart& m = in.method;
+  KVSPAN_CHECK_OK(refuse_what_is_not_there(m));
+  const bool online = m.word("calib") == "online";
+  const BandsOptions options = options_of(m, !online && has_layer_weights(*in.calibration));
+  std::vector<std::vector<HeadRange>> groups;
+  for (const LayerShape& layer : in.shape.layers) {
+    if (m.word("share") == "kv") {
+      groups.push_back({{0, layer.kv_heads}});
+    } else {
+      groups.push_back(head_groups(layer, m));
+    }
+  }
+  std::vector<std::vector<GroupBands>> designed;
+  if (!online) {
+    KVSPAN_TRY(designed, design_bands(in.shape, *in.calibration, groups, options, in.shared));
+  }
+  Int8Rows int8(in.shared);
+  const std::string source = online ? "" : source_of(*in.calibration);
+  std::vector<PreparedLayer> layers(groups.size());
+  for (std::size_t l = 0; l < groups.size(); ++l) {
+    for (std::size_t g = 0; g < groups[l].size(); ++g) {
+      KVSPAN_TRY(PreparedGroup group,
+                 prepare_group(m, in.shape.layers[l], groups[l][g], options, source, int8));
+      if (!online) {
+        group.make_store = [codes = designed[l][g],
+                            residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {
+          return std::make_unique<BandsTokens>(codes, ledger, residuals);
+        };
+      }
+      layers[l].groups.push_back(std::move(group));
+    }
+  }
+  return layers;
+}
+
+}  // namespace kvspan::detail

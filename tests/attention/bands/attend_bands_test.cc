@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over bands against rebuilding every row and plain softmax in double.
+#include "attention/bands/attend_bands.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "attention/bands/bands_tokens.h"
+#include "attention/certificate.h"
+#include "base/cpu_level.h"
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "cache/bands/bands_residuals.h"
+#include "cache/rope.h"
+#include "tests/attention/oracle.h"
+
+namespace kvspan {
+namespace {
+
+struct Problem {
+  LayerShape layer;
+  std::shared_ptr<const BandsCode> code, values_code;
+  BandsStore keys, values;
+  std::vector<float> query_rows;
+  std::vector<std::int32_t> positions;
+
+  const BandsStore& value_store() const { return values_code == code ? keys : values; }
+};
+
+// A code with a random well-conditioned transform; bits from 0 to 8. anchor: 0 keys after RoPE, -1
+// before it.
+std::shared_ptr<const BandsCode> random_code(const LayerShape& l, bool keys, bool values,
+                                             std::int32_t anchor, bool gain, Random& random) {
+  const auto d =
+      static_cast<std::size_t>(l.kv_heads * ((keys ? l.key_dim : 0) + (values ? l.value_dim : 0)));
+  std::vector<float> a(d * d), b(d * d), key_mean, value_mean, steps(d), sigma(d);
+  std::vector<std::uint8_t> bits(d);
+  // Givens rotations of the identity, scaled: the inverse is known.
+  for (std::size_t i = 0; i < d; ++i) {
+    a[i * d + i] = b[i * d + i] = 1.0f;
+  }
+  for (std::size_t k = 0; k < 4 * d; ++k) {
+    const std::size_t i = random.below(std::uint32_t(d)), j = random.below(std::uint32_t(d));
+    if (i == j) continue;
+    const float c = float(std::cos(double(k))), s = float(std::sin(double(k)));
+    for (std::size_t x = 0; x < d; ++x) {
+      const float p = a[i * d + x], q = a[j * d + x];
+      a[i * d + x] = c * p + s * q;
+      a[j * d + x] = c * q - s * p;
+    }
+  }
+  for (std::size_t i = 0; i < d; ++i) {
+    const float scale = float(std::pow(2.0, 2.0 * random.uniform() - 1.0));
+    for (std::size_t x = 0; x < d; ++x) {
+      b[x * d + i] = a[i * d + x] / scale;
+      a[i * d + x] *= scale;
+    }
+    const int levels[] = {0, 1, 2, 3, 4, 5, 6, 8};
+    bits[i] = std::uint8_t(levels[random.below(8)]);
+    sigma[i] = scale;
+    steps[i] = 3.0f * scale / float(1 << std::max(int(bits[i]), 1));
+  }
+  bits[0] = 4;
+  if (keys) key_mean.resize(std::size_t(l.kv_heads * l.key_dim));
+  if (values) value_mean.resize(std::size_t(l.kv_heads * l.value_dim));
+  for (float& x : key_mean) x = float(random.normal());
+  for (float& x : value_mean) x = float(random.normal());
+  BandsParts parts;
+  parts.heads = l.kv_heads;
+  parts.key_dim = keys ? l.key_dim : 0;
+  parts.value_dim = values ? l.value_dim : 0;
+  parts.anchor_block = keys ? std::max(anchor, 0) : 0;
+  parts.before_rope = anchor < 0;
+  parts.rope = l.rope;
+  parts.key_mean = key_mean;
+  parts.value_mean = value_mean;
+  parts.analysis = {a.data(), {d, d}};
+  parts.synthesis = {b.data(), {d, d}};
+  parts.bits = bits;
+  parts.steps = steps;
+  parts.sigma = sigma;
+  parts.gain = gain;
+  return BandsCode::create(parts, nullptr).value();
+}
+
+// With `exact`, norms are kept, and say that the rows that were coded are those that attention
+// reads.
+Problem random_problem(std::int32_t tiles, std::int32_t queries, bool joint, std::int32_t anchor,
+                       Random& random, bool exact = false) {
+  Problem p;
+  LayerShape& l = p.layer;
+  l.kv_heads = 1 + std::int32_t(random.below(3));
+  l.query_heads = l.kv_heads * (1 + std::int32_t(random.below(4)));
+  l.key_dim = 8 * (1 + std::int32_t(random.below(4)));
+  l.value_dim = l.key_dim;
+  l.rope.rotated_dims = tiles % 3 == 0 ? l.key_dim / 2 : l.key_dim;
+  l.rope.pairs = tiles % 2 == 0 ? Rope::Pairs::kNeighbours : Rope::Pairs::kHalves;
+  for (std::int32_t i = 0; i < l.rope.rotated_dims / 2; ++i) {
+    l.rope.angles.push_back(std::pow(0.5, i));
+  }
+  l.logit_scale = 1.0f / std::sqrt(float(l.key_dim));
+  const bool gain = random.below(3) != 0;
+  p.code = random_code(l, true, joint, anchor, gain, random);
+  p.values_code = joint ? p.code : random_code(l, false, true, anchor, gain, random);
+  p.keys = BandsStore(p.code, nullptr, exact);
+  p.values = BandsStore(p.values_code, nullptr, exact);
+  const auto width = std::size_t(l.kv_heads * l.key_dim);
+  std::vector<float> k(width), v(width);
+  const std::int32_t first = 32;
+  for (std::int32_t tile = 0; tile < tiles; ++tile) {
+    const std::uint16_t escaped = random.below(4) == 0 ? 1u << random.below(16) : 0u;
+    for (BandsStore* store : {&p.keys, &p.values}) {
+      if (store == &p.values && joint) continue;
+      const BandsCode& code = store->code();
+      std::vector<std::int8_t> codes(16 * std::size_t(code.places())), gains(16);
+      std::vector<float> z(std::size_t(code.width())), work(std::size_t(code.places()));
+      const std::vector<BFloat16> norms(16 * std::size_t(BandsStore::residual_norms(code)));
+      for (std::size_t t = 0; t < 16; ++t) {
+        for (float& x : k) x = float(random.normal());
+        for (float& x : v) x = float(random.normal() * 2.0);
+        code.gather(k.data(), v.data(), first + 16 * tile + std::int32_t(t), z.data());
+        code.encode(z.data(), codes.data() + t * std::size_t(code.places()), &gains[t],
+                    work.data());
+      }
+      store->append(first + 16 * tile, codes.data(), gains.data(), escaped,
+                    exact ? norms.data() : nullptr);
+    }
+  }
+  p.query_rows.resize(std::size_t(queries * l.query_heads * l.key_dim));
+  for (float& x : p.query_rows) x = float(random.normal());
+  for (std::int32_t i = 0; i < queries; ++i) p.positions.push_back(first + 16 * tiles + i);
+  return p;
+}
+
+struct Attended {
+  std::vector<float> out, lse;
+};
+
+Queries queries_of(const Problem& p) {
+  return {{p.query_rows.data(),
+           {p.positions.size(), std::size_t(p.layer.query_heads), std::size_t(p.layer.key_dim)}},
+          p.positions};
+}
+
+// others: log-sum-exps of other tokens, whose values are all 0; empty where there are none.
+Attended attend(const Problem& p, int threads = 1, const std::vector<float>& others = {}) {
+  const auto n = p.positions.size(), heads = std::size_t(p.layer.query_heads);
+  const auto d = std::size_t(p.layer.value_dim);
+  Attended got{std::vector<float>(n * heads * d), others};
+  got.lse.resize(n * heads);
+  AttentionScratch scratch;
+  ThreadPool pool(threads);
+  pool.run([&](Team& team) {
+    EXPECT_TRUE(attend_bands(p.layer, 0, p.keys, p.value_store(), queries_of(p),
+                             {got.out.data(), {n, heads, d}}, {got.lse.data(), {n, heads}},
+                             !others.empty(), scratch, team));
+  });
+  return got;
+}
+
+// Rebuilt rows and plain softmax, in double.
+struct Expected {
+  std::vector<float> k, v;  // [tokens, heads, dim]
+  double lse = 0.0, spread = 0.0;
+  std::vector<double> out;
+  bool sees = false;
+
+  explicit Expected(const Problem& p) {
+    const auto width = std::size_t(p.layer.kv_heads * p.layer.key_dim);
+    k.resize(std::size_t(p.keys.tokens()) * width);
+    v.resize(k.size());
+    for (std::int32_t t = 0; t < p.keys.tokens(); ++t) {
+      for (const BandsStore* store : {&p.keys, &p.value_store()}) {
+        std::vector<float> c(std::size_t(store->code().places()));
+        store->coefficients(t, c.data());
+        store->code().restore(c.data(), store->first_position() + t,
+                              k.data() + std::size_t(t) * width, v.data() + std::size_t(t) * width);
+      }
+    }
+  }
+  // Keys with B_k in 8 bits, as integer products read them.
+  void read_keys(const Problem& p) {
+    const BandsResiduals reader(*p.code);
+    const auto dim = std::size_t(p.layer.key_dim);
+    std::vector<std::int8_t> tile(p.code->layout().unpacked_bytes());
+    std::vector<std::int8_t> codes(std::size_t(p.code->places()));
+    std::vector<double> x(dim);
+    float* to = k.data();
+    for (std::int32_t t = 0; t < p.keys.tokens(); ++t) {
+      p.keys.unpack(t / 16, tile.data());
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        codes[i] = tile[i / 4 * 64 + std::size_t(t % 16) * 4 + i % 4];
+      }
+      for (std::int32_t h = 0; h < p.layer.kv_heads; ++h, to += dim) {
+        const std::int32_t position = p.keys.first_position() + t;
+        reader.read_key(h, codes.data(), p.keys.gains(t / 16)[t % 16], x.data());
+        for (std::size_t j = 0; j < dim; ++j) to[j] = float(x[j]);
+        p.code->to_key(h, position, to);
+      }
+    }
+  }
+  void attend(const Problem& p, std::size_t i, std::size_t h) {
+    const LayerShape& l = p.layer;
+    const auto d = std::size_t(l.value_dim), width = std::size_t(l.kv_heads) * d;
+    const std::size_t head = h / std::size_t(l.query_heads / l.kv_heads);
+    const float* q = queries_of(p).rows.row(i, h);
+    std::vector<double> logits(std::size_t(p.keys.tokens()), -1e300);
+    double most = -1e300, total = 0.0;
+    for (std::int32_t t = 0; t < p.keys.tokens(); ++t) {
+      if (p.keys.escaped(t / 16) >> (t % 16) & 1) continue;
+      const std::int32_t position = p.keys.first_position() + t;
+      if (!testing::sees(l, p.positions[i], position)) continue;
+      double sum = 0.0;
+      for (std::size_t j = 0; j < d; ++j) {
+        sum += double{q[j]} * k[std::size_t(t) * width + head * d + j];
+      }
+      logits[std::size_t(t)] =
+          sum * l.logit_scale + testing::alibi_of(l, std::int32_t(h), p.positions[i], position);
+      most = std::max(most, logits[std::size_t(t)]);
+    }
+    sees = most > -1e200;
+    out.assign(d, 0.0);
+    spread = 0.0;
+    for (std::size_t t = 0; t < logits.size() && sees; ++t) {
+      const double w = std::exp(logits[t] - most);
+      total += w;
+      for (std::size_t j = 0; j < d; ++j) {
+        const double x = v[t * width + head * d + j];
+        out[j] += w * x;
+        if (w > 0.0) spread = std::max(spread, std::abs(x));
+      }
+    }
+    for (double& x : out) x /= sees ? total : 1.0;
+    lse = most + std::log(total);
+  }
+};
+
+TEST(AttendBands, EqualsSoftmaxOverRebuiltRows) {
+  Random random(21);
+  for (int trial = 0; trial < 80; ++trial) {
+    const bool joint = trial % 2 == 0;
+    const std::int32_t anchor = std::array{0, 32, 64, -1}[std::size_t(trial / 2 % 4)];
+    const auto tiles = std::int32_t(1 + random.below(trial % 5 == 0 ? 90 : 12));
+    const auto n = std::int32_t(1 + random.below(trial % 9 == 0 ? 40 : 3));
+    Problem p = random_problem(tiles, n, joint, anchor, random);
+    if (trial % 7 == 3) p.layer.window = 40;
+    if (trial % 7 == 5) p.layer.chunk = 48;
+    if (trial % 5 == 2) p.layer.alibi.assign(std::size_t(p.layer.query_heads), 0.05f);
+    if (trial % 5 == 2) p.layer.alibi[0] = 0.4f;
+    const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
+    std::vector<Attended> of_levels;
+    for (const CpuLevel level : available_cpu_levels()) {
+      ASSERT_TRUE(force_cpu_level(level));
+      of_levels.push_back(attend(p));
+    }
+    Expected expected(p);
+    for (std::size_t at = 0; at < std::size_t(n) * heads; ++at) {
+      expected.attend(p, at / heads, at % heads);
+      for (const Attended& got : of_levels) {
+        if (!expected.sees) {
+          EXPECT_EQ(got.lse[at], -std::numeric_limits<float>::infinity());
+          continue;
+        }
+        // Queries, the matrix that moves them and what it gives in 8 bits each: a logit is off by
+        // about 1/254 of |q| |c| / sqrt(places) for each; weights in 7 bits: 1/254 of the largest.
+        // Both times the size of a value. Keys that are rebuilt are off by f32 alone: 1e-7 of some
+        // hundred products whose sum is below 100.
+        EXPECT_NEAR(got.lse[at], expected.lse, anchor < 0 ? 1e-3 : 0.08) << trial;
+        for (std::size_t j = 0; j < d; ++j) {
+          EXPECT_NEAR(got.out[at * d + j], expected.out[j], 0.04 * expected.spread) << trial;
+        }
+      }
+    }
+  }
+}
+
+// Where rows are read as they were coded, what is left is what attention rounds off.
+TEST(AttendBands, CertificatesCoverWhatAttentionRoundsOff) {
+  Random random(24);
+  for (const std::int32_t anchor : {0, 32, 64, -1}) {
+    std::vector<double> logits, ratios;
+    for (int trial = 0; trial < 30; ++trial) {
+      const auto tiles = std::int32_t(1 + random.below(12)), n = std::int32_t(1 + random.below(8));
+      Problem p = random_problem(tiles, n, trial % 2 == 0, anchor, random, true);
+      p.layer.logit_scale *= float(std::pow(4.0, trial % 3 - 1));
+      const LayerShape& l = p.layer;
+      const auto heads = std::size_t(l.query_heads), d = std::size_t(l.value_dim);
+      const Attended got = attend(p);
+      std::vector<Certificate> bounds(std::size_t(n) * heads);
+      BandsTokens tokens({p.code, p.values_code}, nullptr, true);
+      tokens.keys() = p.keys;
+      if (tokens.values() != nullptr) *tokens.values() = p.values;
+      const std::vector<const TokenStore*> stores = {&tokens};
+      for (std::int32_t h = 0; h < l.kv_heads; ++h) {
+        ASSERT_TRUE(certify(l, stores, queries_of(p), h, {bounds.data(), {std::size_t(n), heads}}));
+      }
+      Expected expected(p);
+      expected.read_keys(p);
+      for (std::size_t at = 0; at < bounds.size(); ++at) {
+        expected.attend(p, at / heads, at % heads);
+        double off = 0.0;
+        for (std::size_t j = 0; j < d; ++j) {
+          off += std::pow(double{got.out[at * d + j]} - expected.out[j], 2.0);
+        }
+        ASSERT_LE(std::sqrt(off), bounds[at].output) << anchor << ", trial " << trial;
+        // The log of a sum of e^l is no more off than the l are.
+        const double sum = std::abs(double{got.lse[at]} - expected.lse);
+        ASSERT_LE(sum, bounds[at].logits) << anchor << ", trial " << trial;
+        if (sum > 0.0) logits.push_back(bounds[at].logits / sum);
+        if (off > 0.0) ratios.push_back(bounds[at].output / std::sqrt(off));
+      }
+    }
+    std::sort(logits.begin(), logits.end());
+    std::sort(ratios.begin(), ratios.end());
+    std::printf("anchor %d: %zu rows; bound / error, least and median: logits %.1f %.1f, ", anchor,
+                ratios.size(), logits.front(), logits[logits.size() / 2]);
+    std::printf("output %.1f %.1f\n", ratios.front(), ratios[ratios.size() / 2]);
+  }
+}
+
+// Beside other tokens of much larger weight, tokens count as the mean of values, their weights as
+// they are; with norms for certificates, and beside tokens of little weight, all are summed.
+TEST(AttendBands, TokensThatHardlyCountCountAsTheMean) {
+  Random random(26);
+  for (int trial = 0; trial < 12; ++trial) {
+    const bool exact = trial % 3 == 0;
+    const Problem p = random_problem(70, 2, trial % 2 == 0, 64, random, exact);
+    const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
+    const Attended alone = attend(p);
+    // 2^-14.4 and 2^4.3 of the others' weights: 9 runs of tokens, below 2^-12 all together, or well
+    // above it each.
+    for (const float more : {10.0f, -3.0f}) {
+      std::vector<float> others = alone.lse;
+      for (float& x : others) x += more;
+      const Attended got = attend(p, 1, others);
+      const bool light = more > 0.0f && !exact;
+      for (std::size_t at = 0; at < alone.lse.size(); ++at) {
+        const double total = std::log1p(std::exp(double{more})) + double{alone.lse[at]};
+        EXPECT_NEAR(got.lse[at], total, 1e-4);
+        const double share = std::exp(double{alone.lse[at]} - total);
+        const float* mean = p.values_code->value_mean(
+            std::int32_t(at % heads / std::size_t(p.layer.query_heads / p.layer.kv_heads)));
+        for (std::size_t j = 0; j < d; ++j) {
+          const double from = light ? double{mean[j]} : double{alone.out[at * d + j]};
+          // Scores are rounded alike in both; sums in f32, of numbers below 100.
+          EXPECT_NEAR(got.out[at * d + j] / share, from, 1e-3) << trial << ", " << more;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttendBands, AnyTeamGivesTheSameBits) {
+  Random random(23);
+  for (const std::int32_t anchor : {64, -1}) {
+    for (const std::int32_t n : {2, 60}) {
+      const Problem p = random_problem(100, n, true, anchor, random);
+      const Attended one = attend(p), three = attend(p, 3);
+      EXPECT_EQ(one.out, three.out) << anchor;
+      EXPECT_EQ(one.lse, three.lse) << anchor;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvspan

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes of bands whose analysis follows from the synthesis and a diagonal metric, and their bytes.
+#include "cache/bands/bands_code.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/byte_stream.h"
+#include "base/random.h"
+#include "tests/cache/rounded_rows.h"
+
+namespace kvspan {
+namespace {
+
+constexpr std::size_t kWidth = 12;  // a head of 8 key and 4 value numbers
+
+// B = M^-1/2 U in f16, so that the code holds it as it is, U a product of reflections; A = B'M.
+struct Parts {
+  std::vector<float> analysis = std::vector<float>(kWidth * kWidth), synthesis = analysis;
+  std::vector<float> weights = std::vector<float>(kWidth, 1.0f), key_mean, value_mean;
+  std::vector<float> steps = std::vector<float>(kWidth), sigma = steps;
+  std::vector<std::uint8_t> bits{2, 8, 0, 4, 3, 0, 4, 1, 4, 5, 0, 2};
+  BandsParts parts;
+
+  explicit Parts(std::uint64_t seed) : key_mean(8), value_mean(4) {
+    Random random(seed);
+    std::vector<double> u(kWidth * kWidth);
+    for (std::size_t i = 0; i < kWidth; ++i) u[i * kWidth + i] = 1.0;
+    for (int r = 0; r < 3; ++r) {
+      std::vector<double> v(kWidth);
+      double square = 0.0;
+      for (double& x : v) x = random.normal(), square += x * x;
+      for (std::size_t i = 0; i < kWidth; ++i) {
+        double dot = 0.0;
+        for (std::size_t j = 0; j < kWidth; ++j) dot += u[i * kWidth + j] * v[j];
+        for (std::size_t j = 0; j < kWidth; ++j) u[i * kWidth + j] -= 2.0 * dot * v[j] / square;
+      }
+    }
+    for (std::size_t i = 0; i < 8; ++i) weights[i] = 0.25f;
+    for (std::size_t i = 0; i < kWidth; ++i) {
+      const double root = std::sqrt(double{weights[i]});
+      for (std::size_t p = 0; p < kWidth; ++p) {
+        const float b = to_float(to_half(float(u[i * kWidth + p] / root)));
+        synthesis[i * kWidth + p] = b;
+        analysis[p * kWidth + i] = b * weights[i];
+      }
+      steps[i] = 0.3f + 0.1f * float(i);
+      sigma[i] = 1.0f + 0.3f * float(i);
+    }
+    for (float& x : key_mean) x = random.normal();
+    for (float& x : value_mean) x = random.normal();
+    parts.key_dim = 8;
+    parts.value_dim = 4;
+    parts.anchor_block = 16;
+    parts.rope.rotated_dims = 8;
+    parts.rope.angles = {1.0, 0.1, 0.01, 0.001};
+    parts.key_mean = key_mean;
+    parts.value_mean = value_mean;
+    parts.analysis = {analysis.data(), {kWidth, kWidth}};
+    parts.synthesis = {synthesis.data(), {kWidth, kWidth}};
+    parts.bits = bits;
+    parts.steps = steps;
+    parts.sigma = sigma;
+  }
+  BandsParts weighed() const {
+    BandsParts out = parts;
+    out.analysis = {};
+    out.weights = weights;
+    return out;
+  }
+};
+
+struct Coded {
+  std::vector<std::int8_t> codes;
+  std::int8_t gain = 0;
+  bool operator==(const Coded&) const = default;
+};
+
+Coded encode(const BandsCode& code, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<float> keys(8), values(4), z(kWidth), work(std::size_t(code.places()));
+  for (float& x : keys) x = 2.0f * random.normal();
+  for (float& x : values) x = 2.0f * random.normal();
+  Coded out{std::vector<std::int8_t>(std::size_t(code.places())), 0};
+  code.gather(keys.data(), values.data(), std::int32_t(seed), z.data());
+  code.encode(z.data(), out.codes.data(), &out.gain, work.data());
+  return out;
+}
+
+TEST(BandsCode, AnalysisFollowsFromADiagonalMetric) {
+  const Parts parts(3);
+  const auto given = BandsCode::create(parts.parts, nullptr).value();
+  const auto follows = BandsCode::create(parts.weighed(), nullptr).value();
+  EXPECT_LT(follows->bytes(), given->bytes());
+  for (std::int32_t i = 0; i < 8; ++i) {
+    // Squares of B's rows, whose numbers are off by 2^-11 of themselves at most.
+    EXPECT_NEAR(follows->key_weights(0)[i] / given->key_weights(0)[i], 1.0, 0x1p-10);
+  }
+  // Rounding moves what lies within some 1e-6 of a cell's bound to the neighbour: none of 4,000.
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    EXPECT_EQ(encode(*follows, seed), encode(*given, seed)) << seed;
+  }
+}
+
+// Rows of any size; one of zeros; one whose largest number rounds up to a power of two.
+void spread_rows(Parts& parts) {
+  for (std::size_t i = 0; i < kWidth; ++i) {
+    for (std::size_t p = 0; p < kWidth; ++p) {
+      float& b = parts.synthesis[i * kWidth + p];
+      b = std::ldexp(b * 1.0003f, 10 * int(i) - 75);
+      if (i == 3) b = 0.0f;
+      if (i == 5 && p == 1) b = 63.9999f;
+      if (i == 5 && p != 1) b = 0.001f * float(p);
+    }
+  }
+}
+
+TEST(BandsCode, RoundsTheSynthesisOnce) {
+  Parts parts(6), same(6);
+  spread_rows(parts);
+  const auto code = BandsCode::create(parts.weighed(), nullptr).value();
+  const std::vector<double> rounded =
+      testing::rounded_rows(parts.synthesis, kWidth, code->layout());
+  std::vector<float> keys(8 * std::size_t(code->places())), values(keys.size());
+  code->widen(code->key_rows(0), 8, code->places(), keys.data());
+  code->widen(code->value_rows(0), 4, code->places(), values.data());
+  for (std::size_t p = 0; p < code->layout().stored(); ++p) {
+    const std::size_t from = code->layout().order()[p], places = std::size_t(code->places());
+    for (std::size_t j = 0; j < kWidth; ++j) {
+      const float b = j < 8 ? keys[j * places + p] : values[(j - 8) * places + p];
+      ASSERT_EQ(b, rounded[j * kWidth + from]) << j << ", " << from;
+    }
+  }
+  // What was rounded stays as it is, and all that a code is made of follows from it.
+  for (std::size_t i = 0; i < rounded.size(); ++i) same.synthesis[i] = float(rounded[i]);
+  const auto again = BandsCode::create(same.weighed(), nullptr).value();
+  EXPECT_EQ(again->checksum(), code->checksum());
+  const auto tiles = std::size_t(code->place_tiles());
+  EXPECT_TRUE(
+      std::equal(code->key_scales(0), code->key_scales(0) + 16 * tiles, again->key_scales(0)));
+  EXPECT_TRUE(
+      std::equal(code->key_tiles(0), code->key_tiles(0) + tiles * 2 * 64, again->key_tiles(0)));
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    EXPECT_EQ(encode(*again, seed), encode(*code, seed));
+  }
+}
+
+TEST(BandsCode, RefusesASynthesisBeyondWhatItCanHold) {
+  Parts parts(6);
+  parts.synthesis[4 * kWidth + 1] = std::numeric_limits<float>::max();
+  const auto code = BandsCode::create(parts.weighed(), nullptr);
+  ASSERT_FALSE(code);
+  EXPECT_NE(code.error().message.find("synthesis has 3.4028"), std::string::npos)
+      << code.error().message;
+}
+
+// A code of values alone: beside B, in f16, only what a place or a row needs.
+TEST(BandsCode, TakesTwoBytesForANumberOfTheSynthesis) {
+  constexpr std::size_t d = 64;
+  std::vector<float> identity(d * d), ones(d, 1.0f);
+  for (std::size_t i = 0; i < d; ++i) identity[i * d + i] = 1.0f;
+  const std::vector<std::uint8_t> bits(d, 2);
+  BandsParts parts;
+  parts.value_dim = d;
+  parts.value_mean = parts.weights = parts.steps = parts.sigma = ones;
+  parts.synthesis = {identity.data(), {d, d}};
+  parts.bits = bits;
+  const auto ledger = std::make_shared<Ledger>();
+  const auto code = BandsCode::create(parts, ledger).value();
+  // Weights, means and scales of rows; steps, their inverses, bounds and spreads of places.
+  EXPECT_EQ(code->bytes(), 2 * d * d + 4 * (3 + 5) * d);
+  EXPECT_EQ(ledger->bytes(MemoryKind::kShared), code->bytes());
+}
+
+// Tokens in any number, coded together, are coded as one by one, but for rounding: sums in another
+// order move what lies within some 1e-6 of a cell's bound to the neighbour, none of these.
+TEST(BandsCode, CodesTokensTogetherAsOneByOne) {
+  const Parts parts(7);
+  const auto code = BandsCode::create(parts.weighed(), nullptr).value();
+  const auto places = std::size_t(code->places());
+  Random random(8);
+  for (std::size_t count = 1; count <= 17; ++count) {
+    std::vector<float> z(count * kWidth), work(count * places), one(places);
+    for (float& x : z) x = 2.0f * random.normal();
+    std::vector<std::int8_t> codes(count * places), gains(count), alone(places);
+    code->encode(std::int32_t(count), z.data(), codes.data(), gains.data(), work.data());
+    for (std::size_t t = 0; t < count; ++t) {
+      std::int8_t gain = 0;
+      code->encode(z.data() + t * kWidth, alone.data(), &gain, one.data());
+      EXPECT_EQ(gain, gains[t]);
+      EXPECT_TRUE(
+          std::equal(alone.begin(), alone.end(), codes.begin() + std::ptrdiff_t(t * places)));
+      for (std::size_t i = 0; i < places; ++i) {
+        EXPECT_NEAR(one[i], work[t * places + i], 1e-5) << count << ", " << t;
+      }
+    }
+  }
+}
+
+TEST(BandsCode, SavesAndLoadsBitForBit) {
+  Parts parts(4);
+  spread_rows(parts);
+  const auto code = BandsCode::create(parts.weighed(), nullptr, MemoryKind::kBases).value();
+  ByteWriter out;
+  code->save(out);
+  const auto ledger = std::make_shared<Ledger>();
+  ByteReader in(out.bytes(), "code");
+  const auto loaded = BandsCode::load(parts.weighed(), in, ledger);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(in.left(), 0u);
+  EXPECT_EQ((*loaded)->checksum(), code->checksum());
+  EXPECT_EQ((*loaded)->bytes(), code->bytes());
+  EXPECT_EQ(ledger->bytes(MemoryKind::kBases), code->bytes());
+  ByteWriter again;
+  (*loaded)->save(again);
+  EXPECT_EQ(again.bytes(), out.bytes());
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const Coded coded = encode(*code, seed);
+    EXPECT_EQ(encode(**loaded, seed), coded);
+    std::vector<float> c(std::size_t(code->places())), a(kWidth), b(kWidth);
+    code->decode(coded.codes.data(), coded.gain, c.data());
+    code->restore(c.data(), 5, a.data(), a.data() + 8);
+    (*loaded)->restore(c.data(), 5, b.data(), b.data() + 8);
+    EXPECT_EQ(a, b);
+  }
+}
+
+TEST(BandsCode, LoadRefusesWhatSaveDoesNotWrite) {
+  const Parts parts(5);
+  const auto code = BandsCode::create(parts.weighed(), nullptr, MemoryKind::kBases).value();
+  ByteWriter out;
+  code->save(out);
+  const auto refused = [&](std::vector<std::byte> bytes) {
+    ByteReader in(bytes, "code");
+    const auto loaded = BandsCode::load(parts.weighed(), in, nullptr);
+    return !loaded && loaded.error().code == ErrorCode::kCorruptData &&
+           loaded.error().message.find("byte") != std::string::npos;
+  };
+  const auto with = [&](std::size_t at, auto number) {
+    std::vector<std::byte> bytes = out.bytes();
+    std::memcpy(bytes.data() + at, &number, sizeof(number));
+    return bytes;
+  };
+  for (std::size_t size = 0; size < out.bytes().size(); ++size) {
+    EXPECT_TRUE(refused({out.bytes().begin(), out.bytes().begin() + std::ptrdiff_t(size)})) << size;
+  }
+  EXPECT_TRUE(refused(with(0, std::uint8_t{0}))) << "no bits, and then some";
+  EXPECT_TRUE(refused(with(0, std::uint8_t{7})));
+  EXPECT_TRUE(refused(with(11, std::uint8_t{8}))) << "bits rise";
+  const std::size_t means = kWidth, weights = means + 4 * kWidth, steps = weights + 4 * kWidth;
+  const std::size_t spreads = steps + 4 * code->layout().stored();
+  EXPECT_TRUE(refused(with(means, std::nanf(""))));
+  EXPECT_TRUE(refused(with(weights, 0.0f)));
+  EXPECT_TRUE(refused(with(weights, -1.0f)));
+  EXPECT_TRUE(refused(with(steps, 0.0f)));
+  EXPECT_TRUE(refused(with(steps, 1e13f)));
+  EXPECT_TRUE(refused(with(spreads, -1.0f)));
+  const std::size_t scales = spreads + 4 * code->layout().stored(), numbers = scales + 4 * kWidth;
+  for (const float scale : {1e20f, 3.0f, 0.0f, -1.0f, std::nanf("")}) {
+    EXPECT_TRUE(refused(with(scales, scale))) << scale;
+  }
+  for (const float number : {2.0f, -2.0f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_TRUE(refused(with(numbers, to_half(number).bits))) << number;
+  }
+  EXPECT_TRUE(refused(with(numbers, std::uint16_t{0x7e00}))) << "not a number";
+}
+
+}  // namespace
+}  // namespace kvspan

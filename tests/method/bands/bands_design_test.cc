@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bits by importance and the codes designed from a calibration.
+#include "method/bands/bands_design.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "codec/bands/midrise.h"
+#include "method/bands/bit_allocation.h"
+#include "method/method_cache.h"
+#include "recipe/recipe.h"
+#include "tests/method/synthetic.h"
+
+namespace kvspan {
+namespace {
+
+using testing::SyntheticText;
+
+LevelSet levels_of(const char* text) {
+  return std::get<LevelSet>(*read_value(ValueKind::kLevels, text));
+}
+
+TEST(BitAllocation, DistortionsAreThoseOfTheBestUniformQuantizer) {
+  for (const int bits : {0, 1, 2, 3, 4, 5, 6}) {
+    // As many digits as the table has.
+    EXPECT_NEAR(level_distortion(bits), gaussian_midrise(bits).distortion,
+                0.006 * gaussian_midrise(bits).distortion)
+        << bits;
+  }
+}
+
+// No other bits of the same sum leave less distortion: moving a bit from one component to another
+// never gains (the curve D(b) is convex but for the step from 6 to 8).
+TEST(BitAllocation, NoExchangeOfABitGains) {
+  Random random(3);
+  const LevelSet levels = levels_of("0-6");
+  for (int trial = 0; trial < 30; ++trial) {
+    std::vector<double> power(40);
+    for (double& p : power) p = std::exp(4.0 * random.normal());
+    const double budget = 0.5 + 3.0 * random.uniform();
+    const double slope = slope_for({power}, budget, levels);
+    const std::vector<std::uint8_t> bits = choose_bits(power, slope, levels);
+    double sum = 0.0;
+    for (const int b : bits) sum += b;
+    EXPECT_LE(sum / 40.0, budget + 1e-9);
+    for (std::size_t i = 0; i < 40; ++i) {
+      for (std::size_t j = 0; j < 40; ++j) {
+        if (i == j || bits[i] == 6 || bits[j] == 0) continue;
+        const double gained =
+            power[i] * (level_distortion(bits[i]) - level_distortion(bits[i] + 1));
+        const double lost = power[j] * (level_distortion(bits[j] - 1) - level_distortion(bits[j]));
+        EXPECT_LE(gained, lost * (1.0 + 1e-9));
+      }
+    }
+  }
+}
+
+TEST(BandsDesign, StoresTheBitsAskedFor) {
+  const SyntheticText text(testing::synthetic_shape(), 400, 5);
+  const Calibration calibration = text.calibration();
+  for (const double bits : {1.0, 2.0, 3.0}) {
+    BandsOptions options;
+    options.bits = bits;
+    options.levels = levels_of("0-6/8");
+    const auto ledger = std::make_shared<Ledger>();
+    const auto designed =
+        design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options, ledger).value();
+    double stored = 0.0, elements = 0.0;
+    for (const auto& layer : designed) {
+      const BandsCode& code = *layer[0].keys;
+      stored += double(code.layout().tile_bytes()) * 8.0 / 16.0 + 8.0;
+      elements += code.width();
+      EXPECT_EQ(layer[0].keys, layer[0].values);
+    }
+    // Few components: a quad more or less is 4 of 128.
+    EXPECT_NEAR(stored / elements, bits, 0.12);
+  }
+}
+
+// The more bits, the closer to full; and 8 bits for everything is as good as exact.
+TEST(BandsDesign, ErrorFallsWithBits) {
+  const SyntheticText text(testing::synthetic_shape(), 300, 6);
+  const Calibration calibration = text.calibration();
+  const auto outputs = [&](const std::string& recipe) {
+    MethodCache cache(prepare(text.shape(), Recipe::parse(recipe).value(), &calibration).value());
+    return testing::run(cache, text, 0, 300, 10);
+  };
+  const std::vector<float> full = outputs("full");
+  const auto error = [&](const std::string& recipe) {
+    const std::vector<float> out = outputs(recipe);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < out.size(); ++i) sum += std::pow(double{out[i]} - full[i], 2.0);
+    return std::sqrt(sum / double(out.size()));
+  };
+  const std::string tail = ",sink=0,recent=0,anchor=32,escape=0";
+  const double one = error("bands:bits=1" + tail), two = error("bands:bits=2" + tail);
+  const double four = error("bands:bits=4" + tail), eight = error("bands:levels=8,bits=8" + tail);
+  EXPECT_LT(two, 0.8 * one);
+  EXPECT_LT(four, 0.6 * two);
+  EXPECT_LT(eight, 0.02);
+  // Equal bits spent on the plain coordinates of each head cost more.
+  EXPECT_LT(two, error("quant:bits=2,group=16,sink=0,recent=0"));
+}
+
+double bits_of(const BandsCode& code) {
+  return double(code.layout().tile_bytes()) * 8.0 / 16.0 / double(code.width());
+}
+
+// What was measured to matter gets the bits, layers and sides alike, and the sum stays.
+TEST(BandsDesign, WeightsMoveBits) {
+  const SyntheticText text(testing::synthetic_shape(), 400, 5);
+  Calibration calibration = text.calibration();
+  BandsOptions options;
+  options.joint = false;
+  options.bits = 2.0;
+  options.levels = levels_of("0-6/8");
+  const auto design = [&](float first_keys, float others) {
+    for (LayerCalibration& layer : calibration.layers) {
+      layer.key_weight = layer.value_weight = others;
+    }
+    calibration.layers[0].key_weight = first_keys;
+    return design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options,
+                        std::make_shared<Ledger>())
+        .value();
+  };
+  const auto even = design(1.0f, 1.0f), tilted = design(30.0f, 1.0f), scaled = design(7.0f, 7.0f);
+  EXPECT_GT(bits_of(*tilted[0][0].keys), bits_of(*even[0][0].keys) + 0.3);
+  EXPECT_LT(bits_of(*tilted[1][0].values), bits_of(*even[1][0].values));
+  double before = 0.0, after = 0.0;
+  for (std::size_t l = 0; l < 2; ++l) {
+    before += bits_of(*even[l][0].keys) + bits_of(*even[l][0].values);
+    after += bits_of(*tilted[l][0].keys) + bits_of(*tilted[l][0].values);
+    // Only ratios count.
+    EXPECT_EQ(scaled[l][0].keys->layout().tile_bytes(), even[l][0].keys->layout().tile_bytes());
+    EXPECT_NEAR(scaled[l][0].key_distortion, 7.0 * even[l][0].key_distortion,
+                1e-6 * scaled[l][0].key_distortion);
+  }
+  EXPECT_NEAR(after, before, 0.25);
+}
+
+// Ends at 8 bits take about half the room of f16 ones, and cost little.
+TEST(BandsDesign, EndsAtEightBits) {
+  const SyntheticText text(testing::synthetic_shape(2, 2, 32), 400, 8);
+  const Calibration calibration = text.calibration();
+  const auto run = [&](const std::string& recipe, std::size_t* bytes) {
+    MethodCache cache(prepare(text.shape(), Recipe::parse(recipe).value(), &calibration).value());
+    const std::vector<float> out = testing::run(cache, text, 0, 400, 25);
+    *bytes = cache.bytes().total;
+    return out;
+  };
+  std::size_t full_bytes = 0, wide_bytes = 0, narrow_bytes = 0;
+  const std::vector<float> full = run("full", &full_bytes);
+  const std::vector<float> wide = run("bands:bits=4,escape=0", &wide_bytes);
+  const std::vector<float> narrow = run("bands:bits=4,escape=0,ends=int8", &narrow_bytes);
+  // 32 sink and 128 to 143 recent tokens of 128 numbers in 2 layers, 2 bytes against 1.0625; the
+  // last 16 to 31 stay f16, in blocks of 32.
+  const double wide_ends = (32 + 128) * 128.0 * 2 * 2, saved = (32 + 128 - 32) * 128.0 * 2 * 0.9375;
+  EXPECT_LT(double(narrow_bytes), double(wide_bytes) - 0.8 * saved) << wide_ends;
+  double off_wide = 0.0, off_narrow = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    off_wide += std::pow(double{wide[i]} - full[i], 2.0);
+    off_narrow += std::pow(double{narrow[i]} - full[i], 2.0);
+    size += std::pow(double{full[i]}, 2.0);
+  }
+  // Each row off by 1/254 of the largest of its 32 numbers at most, twice where it is coded too.
+  EXPECT_LT(std::sqrt(off_narrow / size), std::sqrt(off_wide / size) + 0.02);
+}
+
+TEST(BandsDesign, WhatCannotBeIsRefused) {
+  const SyntheticText text(testing::synthetic_shape(), 100, 7);
+  const Calibration calibration = text.calibration();
+  for (const char* recipe : {"bands:rope=post", "bands:calib=online,certify=on",
+                             "bands:calib=online,rope=post", "bands:ends=int8,certify=on"}) {
+    const auto prepared = prepare(text.shape(), Recipe::parse(recipe).value(), &calibration);
+    ASSERT_FALSE(prepared) << recipe;
+    EXPECT_NE(prepared.error().message.find("allowed"), std::string::npos)
+        << prepared.error().message;
+  }
+  const auto without = prepare(text.shape(), Recipe::parse("bands").value(), nullptr);
+  ASSERT_FALSE(without);
+  EXPECT_NE(without.error().message.find("calibration"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvspan
