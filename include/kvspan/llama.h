@@ -3,7 +3,7 @@
 //     llama_context* context = llama_init_from_model(model, params);
 //     llama_decode(context, batch);
 // it says
-//     auto caches = kvspan::LlamaCaches::create(model, params, {.recipe = "bands:calib=online"});
+//     auto caches = kvspan::LlamaCaches::create(model, params, {.recipe = "full"});
 //     llama_context* context = (*caches)->context();
 //     (*caches)->decode(batch);
 // and keeps the rest: batches, logits, samplers, grammars, adapters. libllama itself is not

@@ -72,7 +72,7 @@ class ArchitectureLogits : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(ArchitectureLogits, EqualTransformersWithAnExactCache) {
-  const auto engine = load(2);
+  const auto engine = load(1);
   ASSERT_TRUE(engine);
   for (const std::size_t block : {reference_.tokens.size(), std::size_t{7}, std::size_t{1}}) {
     ExactCache cache(engine->cache_shape());
@@ -84,7 +84,7 @@ TEST_P(ArchitectureLogits, EqualTransformersWithAnExactCache) {
 }
 
 TEST_P(ArchitectureLogits, EqualTransformersWithTheFullCache) {
-  const auto engine = load(2);
+  const auto engine = load(1);
   ASSERT_TRUE(engine);
   for (const std::size_t block : {reference_.tokens.size(), std::size_t{7}, std::size_t{1}}) {
     auto cache = make_cache(engine->cache_shape(), "full:store=f32");

@@ -22,7 +22,7 @@ const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories26
 class StoriesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto engine = Engine::load(kModel, {2, 512});
+    auto engine = Engine::load(kModel, {1, 512});
     ASSERT_TRUE(engine) << engine.error().message;
     engine_ = std::move(*engine);
     auto tokenizer = Tokenizer::open(kModel);
@@ -160,7 +160,7 @@ TEST_F(StoriesTest, ForkAndTruncateContinueAsIfNeverLeft) {
 TEST_F(StoriesTest, BlocksOfAnySizeReadTheSame) {
   const auto story = story_tokens(200);
   const auto whole = last_logits(story);
-  auto small = Engine::load(kModel, {2, 33});
+  auto small = Engine::load(kModel, {1, 33});
   ASSERT_TRUE(small);
   auto cache = make_cache((*small)->cache_shape(), "full");
   std::vector<std::size_t> seen;
