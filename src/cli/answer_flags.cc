@@ -13,11 +13,11 @@ namespace kvspan::cli {
 namespace {
 
 constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kLimitBytes = std::size_t{16} << 20;  // of a grammar, schema or template
+constexpr std::size_t kTextBytes = std::size_t{16} << 20;  // of a grammar, schema or template
 
 // The text of the file that a flag names.
 Result<std::string> text_of_file(const char* flag, const std::string& path) {
-  const auto bytes = read_file(path, kLimitBytes);
+  const auto bytes = read_file(path, kTextBytes);
   if (!bytes) return fail(ErrorCode::kInvalidArgument, "{}: {}", flag, bytes.error().message);
   std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   if (text.empty()) return fail(ErrorCode::kInvalidArgument, "{}: '{}' is empty", flag, path);

@@ -3,7 +3,7 @@
 
 import subprocess
 
-from program_support import PROGRAM, STORIES, ProgramTest, environment
+from program_support import PROGRAM, STORIES, TREE, ProgramTest, environment
 
 GOOD = ["run", "-m", STORIES, "-p", "Once"]
 
@@ -85,11 +85,37 @@ class BadFlags(ProgramTest):
     def test_values_name_flag_and_range(self):
         for flag, value, allowed in [
                 ("--temp", "warm", "0 to 100"), ("--temp", "-1", "0 to 100"), ("--temp", "nan", "0 to 100"),
-                ("--top-k", "-1", "0 to"), ("--top-k", "2.5", "0 to"), ("--top-p", "1.5", "0.001 to 1"),
+                ("--top-k", "-1", "0 up"), ("--top-k", "2.5", "0 up"), ("--top-p", "1.5", "0.001 to 1"),
                 ("--min-p", "2", "0 to 1"), ("--repeat-penalty", "0", "0.01 to 100"), ("-t", "0", "1 to 512"),
                 ("-t", "many", "1 to 512"), ("-n", "-2", "-1 to"), ("-c", "-1", "0 to"), ("-s", "x", "-1 to"),
-                ("--cpu-level", "mmx", "ref")]:
+                ("--cpu-level", "mmx", "ref"), ("--mirostat", "3", "0 to 2"), ("--typical", "0", "0.001 to 1"),
+                ("--xtc-probability", "2", "0 to 1"), ("--dry-base", "0", "1 to 100"),
+                ("--presence-penalty", "1e9", "-100 to 100"), ("--draft", "0", "1 to 128")]:
             self.refused(*GOOD, flag, value, says=[value, allowed])
+
+    def test_grammars_biases_adapters_and_templates_say_what_is_allowed(self):
+        broken = self.write("broken.gbnf", "root ::= (")
+        for flag, value, says in [
+                ("--grammar", "root ::= (", ["--grammar", "expecting ')'", "GBNF"]),
+                ("--grammar", "x ::= y", ["--grammar", "allowed"]),
+                ("--grammar-file", broken, ["--grammar", "expecting ')'", "GBNF"]),
+                ("--grammar-file", "missing.gbnf", ["--grammar-file", "missing.gbnf"]),
+                ("--json-schema", "{", ["--json-schema", "JSON schema"]),
+                ("--json-schema", '{"type": "thing"}', ["--json-schema", "thing"]),
+                ("--json-schema-file", "missing.json", ["--json-schema-file", "missing.json"]),
+                ("--logit-bias", "x+1", ["--logit-bias", "x+1", "15043+1"]),
+                ("--logit-bias", "512+1", ["--logit-bias", "512", "0 to 511"]),
+                ("--lora", "missing.gguf", ["missing.gguf", "LoRA"]),
+                ("--lora", STORIES, ["stories260K.gguf", "LoRA"]),
+                ("--lora-scaled", "a.gguf", ["--lora-scaled", "a.gguf", "FILE:SCALE"]),
+                ("--chat-template", "chatmll", ["--chat-template", "did you mean 'chatml'?"]),
+                ("--chat-template", "{{ x", ["--chat-template", "{{ x", "Jinja"]),
+                ("--chat-template-file", "missing.jinja", ["--chat-template-file", "missing.jinja"]),
+                ("--draft-model", "missing.gguf", ["missing.gguf"]),
+                ("--draft-model", TREE / "data/fixtures/llama.gguf", ["llama.gguf", "vocabularies"])]:
+            for command in (GOOD, ["chat", "-m", STORIES]):
+                self.refused(*command, flag, value, says=says)
+        self.refused(*GOOD, "--grammar", 'root ::= "a"', "-j", "{}", says=["--grammar", "--json-schema"])
 
     def test_a_value_that_is_missing(self):
         self.refused(*GOOD, "--temp", says="--temp")

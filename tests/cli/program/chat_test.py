@@ -39,6 +39,18 @@ class Piped(ProgramTest):
         self.assertIsNotNone(read, done.stderr)
         self.assertLess(int(read[2]), int(read[1]) // 2)
 
+    def test_every_answer_follows_the_grammar(self):
+        done = self.chat([START, "Then", "/regen"], "--grammar", 'root ::= "yes" | "no"')
+        self.assertRegex(done.stdout.decode(), r"\A((yes|no)\n){3}\Z")
+
+    def test_a_draft_goes_on_from_turn_to_turn(self):
+        talk = [START, " Then", "/regen", "/clear", START]
+        plain = self.chat(talk, "-n", "20")
+        drafted = self.chat(talk, "-n", "20", "--draft-model", "stories260k")
+        self.assertEqual(drafted.returncode, 0, drafted.stderr)
+        self.assertEqual(drafted.stdout, plain.stdout)
+        self.assertRegex(drafted.stderr.decode(), r"20 tokens \(\d+ of \d+ guesses right\) \|")
+
     def test_save_and_load_go_on_where_it_was(self):
         first = self.chat([START, "/save talk.json", " Then"], "-n", "20")
         self.assertEqual(first.returncode, 0, first.stderr)

@@ -93,6 +93,29 @@ class Run(ProgramTest):
         self.assertGreater(counts["chat"], counts["raw"] + 10)
         self.assertGreater(counts["system"], counts["chat"] + 10)
 
+    def test_a_grammar_and_a_schema_hold_the_answer(self):
+        self.assertRegex(self.greedy("-p", START, "--grammar", 'root ::= "yes" | "no"'), r"\A(yes|no)\n\Z")
+        path = self.write("number.gbnf", "root ::= [0-9]{3}\n")
+        self.assertRegex(self.greedy("-p", START, "--grammar-file", path), r"\A[0-9]{3}\n\Z")
+        schema = {"type": "object", "properties": {"name": {"enum": ["Tim", "Lily"]}}, "required": ["name"]}
+        for flag, value in (("-j", json.dumps(schema)), ("--json-schema-file", self.write("s.json", json.dumps(schema)))):
+            self.assertIn(json.loads(self.greedy("-p", START, flag, value))["name"], ("Tim", "Lily"))
+
+    def test_a_draft_changes_the_numbers_only(self):
+        for flags in (["--temp", "0"], ["--temp", "1", "-s", "3"]):
+            both = [json.loads(self.output_of("run", "-m", STORIES, "-p", START, "-n", "56", "--json", "-", *flags, *draft))
+                    for draft in ([], ["--draft-model", "stories260k", "--draft", "5"])]
+            self.assertEqual(both[0]["token_ids"], both[1]["token_ids"])
+            self.assertEqual(both[0]["cache_tokens"], both[1]["cache_tokens"])
+            self.assertNotIn("draft_tokens", both[0])
+            self.assertGreaterEqual(both[1]["draft_tokens"], both[1]["draft_accepted"])
+            self.assertGreater(both[1]["draft_accepted"], 0)
+
+    def test_another_chat_template(self):
+        path = self.write("plain.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}")
+        self.assertEqual(self.greedy("-p", START, "-n", "56", "--chat-template-file", path), REST + "\n")
+        self.assertNotEqual(self.greedy("-p", START, "-n", "56", "--chat-template", "chatml"), REST + "\n")
+
     def test_an_interrupted_answer_is_reported_and_exits_130(self):
         # Starts over at every end of a story, so that it runs until interrupted.
         process = subprocess.Popen([PROGRAM, "run", "-m", STORIES, "-p", START, "-n", "400", "--temp", "1.5",
@@ -150,7 +173,7 @@ class Others(ProgramTest):
 
     def test_version_names_what_it_was_built_with(self):
         self.assertRegex(self.output_of("--version"),
-                         r"\Akvspan \d+\.\d+\.\d+.*\nggml and libllama from llama-cpp-python \d.*\nCPU level \w+ ")
+                         r"\Akvspan \d+\.\d+\.\d+.*\nggml and libllama from llama-cpp-python \d.*\nCPU level [\w-]+ ")
 
     def test_every_command_has_help_with_examples(self):
         commands = re.findall(r"^  (\w+) ", self.output_of("--help").split("Subcommands:")[1].split("Examples:")[0],
