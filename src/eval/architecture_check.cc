@@ -83,7 +83,8 @@ Status compare(const std::string& path, const ArchitectureCheckOptions& options,
   engine_options.context = options.tokens;
   KVSPAN_TRY(const auto engine, Engine::load(path, engine_options));
   row.architecture = engine->info().architecture;
-  const auto tokens = random_tokens(options.tokens, engine->info().vocabulary);
+  const auto tokens = random_tokens(std::min(options.tokens, engine->info().context),
+                                    engine->info().vocabulary);
   KVSPAN_TRY(auto cache, make_cache(engine->cache_shape(), options.recipe));
   const auto decode = [&](std::span<const Token> some) {
     const BatchPart part{cache.get(), some, BatchPart::Logits::kAll};

@@ -82,8 +82,7 @@ Status CalibrationReader::parse() {
   gguf_.reset(gguf_init_from_file_ptr(file.get(), {/*no_alloc=*/true, &tensors}));
   tensors_.reset(tensors);
   if (!gguf_) {
-    return damaged(bytes_, "{}",
-                   log.reason().empty() ? "its header does not parse" : log.reason());
+    return damaged(bytes_, "{}", log.reason().empty() ? "its header does not parse" : log.reason());
   }
   const std::int64_t kind = gguf_find_key(gguf_.get(), "general.architecture");
   if (kind < 0 || gguf_get_kv_type(gguf_.get(), kind) != GGUF_TYPE_STRING ||

@@ -129,6 +129,10 @@ void Engine::Impl::describe(const std::string& path) {
   info.layers = llama_model_n_layer(model.get());
   info.vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model.get()));
   info.context = options.context > 0 ? options.context : llama_model_n_ctx_train(model.get());
+  // Learned positions end; rotations do not.
+  if (const ggml_tensor* positions = file->find_tensor("position_embd.weight")) {
+    info.context = std::min(info.context, static_cast<std::int32_t>(positions->ne[1]));
+  }
   info.file_bytes = file->file_bytes();
   info.weight_bytes = file->tensor_bytes();
 }

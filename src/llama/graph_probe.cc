@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "llama/graph_nodes.h"
+#include "llama/long_rope.h"
 
 namespace kvspan {
 namespace {
@@ -58,6 +59,10 @@ void GraphProbe::see(ggml_tensor* node) {
     return;
   }
   nodes_.push_back(node);
+  if (node->op == GGML_OP_ROPE && node->src[2] != nullptr &&
+      node->src[2]->name == LongRope::kShortFactors) {
+    short_factors_until_ = original_context_of(node);
+  }
   if (node->op == GGML_OP_SET_ROWS) {
     written_[memory_of(node)] = node;
     return;
@@ -90,11 +95,7 @@ void GraphProbe::see_attention(const ggml_tensor* node) {
   layer.soft_cap = float_param(node, 2);
   const ggml_tensor *key_rows = keys->second->src[0], *value_rows = values->second->src[0];
   AttentionLayer found;
-  if (const ggml_tensor* rope = rope_behind(key_rows)) {
-    layer.rope = rope_of(rope);
-    original_context_ = original_context_of(rope);
-    if (rope->src[2] != nullptr) found.rope_factors = rope->src[2]->name;
-  }
+  if (const ggml_tensor* rope = rope_behind(key_rows)) layer.rope = rope_of(rope);
   if (const float max_bias = float_param(node, 1); max_bias != 0.0f) {
     layer.alibi = alibi_slopes(layer.query_heads, max_bias);
   }

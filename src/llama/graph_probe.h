@@ -26,8 +26,7 @@ namespace kvspan {
 struct AttentionLayer {
   const ggml_tensor* key_memory = nullptr;    // libllama's, which names the layer in every graph
   const ggml_tensor* value_memory = nullptr;  // the same where values are a part of the keys (MLA)
-  int reads = 0;             // attention nodes of a graph; layers may share a cache
-  std::string rope_factors;  // the tensor that keys' RoPE divides its angles by, or ""
+  int reads = 0;  // attention nodes of a graph; layers may share a cache
   LayerTrace trace;
 };
 
@@ -44,8 +43,8 @@ class GraphProbe {
   // hands every node to see().
   Result<ProbedModel> run(llama_context* context);
 
-  // The context length that the model's RoPE was made for, as its ROPE nodes have it; 0 where none.
-  std::int32_t original_context() const noexcept { return original_context_; }
+  // Where ROPE nodes have short factors, the context length up to which they are meant; else 0.
+  std::int32_t short_factors_until() const noexcept { return short_factors_until_; }
 
   // Just before the node is computed.
   void see(ggml_tensor* node);
@@ -60,7 +59,7 @@ class GraphProbe {
 
   Stage stage_ = Stage::kIdle;
   std::int32_t window_ = 0;  // that the model slides, or cuts into chunks
-  std::int32_t original_context_ = 0;
+  std::int32_t short_factors_until_ = 0;
   ProbedModel model_;
   std::map<const ggml_tensor*, ggml_tensor*> written_;  // memory -> the SET_ROWS node
   std::map<const ggml_tensor*, std::size_t> layer_of_;  // key memory -> layer

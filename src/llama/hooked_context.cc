@@ -43,8 +43,8 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
   }
   context_length_ =
       params.n_ctx != 0 ? params.n_ctx : static_cast<std::uint32_t>(llama_model_n_ctx_train(model));
-  // The probe needs two tokens and sequences; libllama has no more sequences than tokens of a batch.
-  // Where states are kept, each leaves one cell in use.
+  // The probe needs two tokens and sequences; libllama has no more sequences than tokens of a
+  // batch. Where states are kept, each leaves one cell in use.
   params.n_batch = std::max(params.n_batch, 2u);
   params.n_ubatch = std::clamp(params.n_ubatch, 2u, params.n_batch);
   params.n_seq_max = std::clamp(params.n_seq_max, 2u, params.n_batch);
@@ -66,11 +66,8 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
     return fail(ErrorCode::kUnsupported, "libllama cannot make a context: {}", log.reason());
   }
   KVSPAN_TRY(auto probed, probe.run(context_.get()));
-  const auto long_factors = [](const AttentionLayer& layer) {
-    return layer.rope_factors == LongRope::kShortFactors;
-  };
-  if (std::any_of(probed.layers.begin(), probed.layers.end(), long_factors) &&
-      static_cast<std::int32_t>(context_length_) > probe.original_context()) {
+  const std::int32_t until = probe.short_factors_until();
+  if (until > 0 && static_cast<std::int32_t>(context_length_) > until) {
     KVSPAN_CHECK_OK(hook_.long_rope.read(options.model_path));
     KVSPAN_TRY(probed, probe.run(context_.get()));
   }

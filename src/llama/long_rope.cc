@@ -17,12 +17,13 @@ Status LongRope::read(const std::string& model_path) {
   if (found == nullptr || found->type != GGML_TYPE_F32) {
     return fail(ErrorCode::kUnsupported, "'{}' has no f32 tensor '{}'", model_path, kLong);
   }
-  const auto* numbers = static_cast<const float*>(found->data);
-  factors_.assign(numbers, numbers + ggml_nelements(found));
   tensors_.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
   ggml_tensor* factors = ggml_new_tensor_1d(tensors_.get(), GGML_TYPE_F32, found->ne[0]);
   ggml_set_name(factors, kLong);
-  factors->data = factors_.data();
+  memory_.reset(
+      ggml_backend_alloc_ctx_tensors_from_buft(tensors_.get(), ggml_backend_cpu_buffer_type()));
+  if (!memory_) return fail(ErrorCode::kOutOfBudget, "no memory for '{}'", kLong);
+  ggml_backend_tensor_set(factors, found->data, 0, ggml_nbytes(factors));
   long_factors_ = factors;
   return {};
 }

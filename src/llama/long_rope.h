@@ -4,12 +4,12 @@
 // original one, ROPE nodes get the long factors.
 #pragma once
 
+#include <ggml-backend.h>
 #include <ggml.h>
 
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kvspan/result.h"
 
@@ -27,9 +27,10 @@ class LongRope {
  private:
   struct Free {
     void operator()(ggml_context* tensors) const { ggml_free(tensors); }
+    void operator()(ggml_backend_buffer* memory) const { ggml_backend_buffer_free(memory); }
   };
-  std::vector<float> factors_;
   std::unique_ptr<ggml_context, Free> tensors_;
+  std::unique_ptr<ggml_backend_buffer, Free> memory_;
   ggml_tensor* long_factors_ = nullptr;  // null: nothing is replaced
 };
 
