@@ -92,7 +92,7 @@ void attend_in_turn(benchmark::State& state, const LayerShape& layer,
   std::size_t at = 0;
   for (auto _ : state) {
     const BandsStore& store = stores[at++ % stores.size()];
-    benchmark::DoNotOptimize(attend_bands(layer, 0, store, store, call.queries(),
+    benchmark::DoNotOptimize(attend_bands(layer, 0, store, store, {}, call.queries(),
                                           {call.out.data(), {call.n, kQueryHeads, kDim}},
                                           {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
                                           team)

@@ -35,7 +35,9 @@ constexpr std::array kRecipes{
     "h2o:keep=0.5",
     "scissorhands:keep=1024",
     "snapkv:keep=0.5",
-    "quest:keep=1024",
+    "quest:keep=1024,skip=0",
+    "quest:keep=1024,skip=0+bands",
+    "shadowkv:keep=1024,chunk=16+bands",
     "shadowkv:keep=1024",
 };
 constexpr std::array<std::int32_t, 4> kDepths{1024, 2048, 4096, 8192};

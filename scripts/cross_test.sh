@@ -36,7 +36,8 @@ flags_of() {
 # Files that must be compiled apart from the others of their room: as cmake/KvspanRoom.cmake's APART says,
 # and those with flags of their own.
 apart() {
-  sed -n '/APART/,$ s/.*APART \([^)]*\)).*/\1/p' "$root/$(dirname "$1")/CMakeLists.txt" | grep -qw "$(basename "$1")" ||
+  local room; room=$(cut -d/ -f1,2 <<< "$1")
+  sed -n '/APART/,$ s/.*APART \([^)]*\)).*/\1/p' "$root/$room/CMakeLists.txt" | grep -qw "$(basename "$1")" ||
     [[ $1 =~ _(amx|avx2|avx512|neon)\.cc$ ]]
 }
 # compile FOLDER FILES...: rules for their objects, which $objects gets: one for each file apart, one for all others.
@@ -46,6 +47,7 @@ compile() {
   : > "$build/$folder/united.new"
   for source in "$@"; do
     if apart "$source"; then
+      mkdir -p "$build/$(dirname "$source")"
       echo "build $source.o: cc root/$source"
       echo "  flags = $(flags_of "$source" | tr '\n' ' ')"
       objects+=" $source.o"
@@ -73,8 +75,8 @@ launcher=$(command -v ccache || true)
   objects=
   for room in tests/attention tests/codec src/cache src/attention src/codec src/linalg src/base tests/cache; do
     case $room in
-      tests/attention) names="attend attend_bands bands_kernels bands_synthesis kernels spec4_02_coefficient_space" ;;
-      tests/codec) names="bands_pack codec hadamard kernels trellis" ;;
+      tests/attention) names="attend bands/attend_bands bands/bands_kernels bands/bands_synthesis kernels spec4_02_coefficient_space" ;;
+      tests/codec) names="bands/bands_pack codec hadamard kernels bands/trellis" ;;
       tests/cache) names="half_rows narrow" ;;
       *) names= ;;
     esac
@@ -82,7 +84,7 @@ launcher=$(command -v ccache || true)
       files=()
       for name in $names; do files+=("$room/${name}_test.cc"); done
     else
-      mapfile -t files < <(cd "$root" && ls "$room"/*.cc | grep -v "_\($other\)\.cc")
+      mapfile -t files < <(cd "$root" && find "$room" -name '*.cc' | sort | grep -v "_\($other\)\.cc")
     fi
     compile "$room" "${files[@]}"
   done

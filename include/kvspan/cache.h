@@ -107,7 +107,8 @@ class KvCache {
   virtual std::int32_t tokens() const noexcept = 0;
 
   // The three calls of a step. All members of the team call with equal arguments; append and settle
-  // end with a barrier, attend begins and ends with one.
+  // end with a barrier, attend begins and ends with one. A layer with a window or chunk forgets,
+  // when it settles, what no query from the next position on sees.
   // Numbers have to be finite and, where the ends are f16, below 65520.
   virtual Status append(int layer, const KvRows& rows, Team& team) = 0;
   // out: [n, query_heads, value_dim]. Fails before the first append.

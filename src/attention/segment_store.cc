@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/segment_store.h"
 
+#include <algorithm>
+
 #include "attention/attend.h"
 #include "attention/certificate_segments.h"
 #include "base/expect.h"
@@ -61,6 +63,32 @@ Status SegmentStore::attend(const AttendCall& call, std::span<const StorePart> p
 Result<std::unique_ptr<StoreFacts>> SegmentStore::facts(const LayerShape& layer,
                                                         std::int32_t head) const {
   return segment_facts(layer, list_, head);
+}
+
+std::int32_t SegmentStore::forget_before(std::int32_t position) {
+  std::size_t gone = 0;
+  std::int32_t end = 0;
+  for (const Segment& segment : list_.segments()) {
+    const std::int32_t last = segment.positions.at(segment.tokens() - 1);
+    if (last >= position) break;
+    gone += static_cast<std::size_t>(segment.tokens());
+    end = last + 1;
+  }
+  if (gone > 0) list_.select(0, std::vector<std::uint8_t>(gone, 0));
+  return end;
+}
+
+std::unique_ptr<TokenStore> SegmentStore::chosen(std::span<const std::uint8_t> keep) const {
+  std::vector<std::uint8_t> mask;
+  for (const Segment& segment : list_.segments()) {
+    for (std::int32_t t = 0; t < segment.tokens(); ++t) {
+      mask.push_back(keep[static_cast<std::size_t>(segment.positions.at(t))]);
+    }
+  }
+  if (std::find(mask.begin(), mask.end(), std::uint8_t{0}) == mask.end()) return nullptr;
+  auto some = std::make_unique<SegmentStore>(list_);
+  some->list_.select(0, mask);
+  return some;
 }
 
 void SegmentStore::save(const StateWriter& to) const {

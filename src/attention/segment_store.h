@@ -33,6 +33,9 @@ class SegmentStore final : public TokenStore {
                 Team& team) const override;
   Result<std::unique_ptr<StoreFacts>> facts(const LayerShape& layer,
                                             std::int32_t head) const override;
+  // Whole segments go.
+  std::int32_t forget_before(std::int32_t position) override;
+  std::unique_ptr<TokenStore> chosen(std::span<const std::uint8_t> keep) const override;
   // Any row may be the last.
   std::int32_t cut_at(std::int32_t position) const noexcept override { return position; }
   void truncate(std::int32_t position) noexcept override { list_.truncate(position); }

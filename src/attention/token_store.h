@@ -58,6 +58,14 @@ class TokenStore {
   virtual Result<std::unique_ptr<StoreFacts>> facts(const LayerShape& layer,
                                                     std::int32_t head) const = 0;
 
+  // Forgets tokens before `position`, as far as they go without moving others. One beyond the last
+  // position forgotten; 0 where none was. Throws std::bad_alloc, and then holds what it held.
+  virtual std::int32_t forget_before(std::int32_t position) = 0;
+  // The tokens with keep[position] != 0, of as many positions as there are, for a call to read;
+  // tokens that lie together may all come where one is kept. Null: all of them. Throws
+  // std::bad_alloc.
+  virtual std::unique_ptr<TokenStore> chosen(std::span<const std::uint8_t> keep) const = 0;
+
   // The last position up to `position` from which on tokens can be forgotten.
   virtual std::int32_t cut_at(std::int32_t position) const noexcept = 0;
   // Forgets tokens from such a position on.

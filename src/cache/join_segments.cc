@@ -23,9 +23,9 @@ bool sides_join(const CodedSide* a, std::int32_t tokens, const CodedSide* b) noe
   return a->joins(tokens, *b);
 }
 
-bool segments_join(const Segment& a, const Segment& b) noexcept {
-  return a.coded() && b.coded() && a.tokens() <= b.tokens() &&
-         a.tokens() + b.tokens() <= kJoinedTokens && positions_join(a.positions, b.positions) &&
+bool segments_join(const Segment& a, const Segment& b, std::int32_t most) noexcept {
+  return a.coded() && b.coded() && a.tokens() <= b.tokens() && a.tokens() + b.tokens() <= most &&
+         positions_join(a.positions, b.positions) &&
          sides_join(a.coded_keys.get(), a.tokens(), b.coded_keys.get()) &&
          sides_join(a.coded_values.get(), a.tokens(), b.coded_values.get());
 }
@@ -120,9 +120,9 @@ std::shared_ptr<const CodedSide> CodedSide::joined(std::int32_t tokens, const Co
   return side;
 }
 
-void join_before(std::vector<Segment>& segments, std::size_t last, const GroupShape& shape,
-                 const std::shared_ptr<Ledger>& ledger) {
-  for (; last > 0 && segments_join(segments[last - 1], segments[last]); --last) {
+void join_before(std::vector<Segment>& segments, std::size_t last, std::int32_t most,
+                 const GroupShape& shape, const std::shared_ptr<Ledger>& ledger) {
+  for (; last > 0 && segments_join(segments[last - 1], segments[last], most); --last) {
     segments[last - 1] = join(segments[last - 1], segments[last], shape, ledger);
     segments.erase(segments.begin() + static_cast<std::ptrdiff_t>(last));
   }

@@ -15,14 +15,12 @@
 
 namespace kvspan {
 
-// The longest segment that joining makes.
-inline constexpr std::int32_t kJoinedTokens = 1024;
-
-// Joins segments[last] with what lies before it while that is not longer than it has become: so a
-// token is copied at most log2(kJoinedTokens / its segment's tokens) times, and where segments end
+// Joins segments[last] with what lies before it, up to `most` tokens in all, while that is not
+// longer than it has become: so a
+// token is copied at most log2(most / its segment's tokens) times, and where segments end
 // depends on the segments that came and on nothing else. May throw std::bad_alloc; then `segments`
 // holds the same tokens, joined or not.
-void join_before(std::vector<Segment>& segments, std::size_t last, const GroupShape& shape,
-                 const std::shared_ptr<Ledger>& ledger);
+void join_before(std::vector<Segment>& segments, std::size_t last, std::int32_t most,
+                 const GroupShape& shape, const std::shared_ptr<Ledger>& ledger);
 
 }  // namespace kvspan

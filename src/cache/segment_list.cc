@@ -171,7 +171,7 @@ void SegmentList::replace(std::int32_t first, Segment segment) {
     start = past;
   }
   KVSPAN_EXPECT(placed && end <= start, "the list holds the rows that are replaced");
-  join_before(rebuilt, place, shape_, ledger_);
+  join_before(rebuilt, place, growth_.joined, shape_, ledger_);
   segments_ = std::move(rebuilt);
 }
 

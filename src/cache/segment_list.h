@@ -42,6 +42,7 @@ struct SegmentGrowth {
   std::int32_t sink = 0;    // > 0: of the first segment, whose tokens stay
   std::int32_t least = 32;  // the others double from here
   std::int32_t most = 256;
+  std::int32_t joined = 1024;  // tokens of coded segments that are joined, at most
 };
 
 class SegmentList {

@@ -12,7 +12,7 @@
 namespace kvspan {
 
 Status WindowPolicy::settle(Group& group) {
-  const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
+  const std::int32_t sink = std::min(group.sink(), group.list().tokens());
   const std::int32_t excess = group.list().tokens() - sink - size_;
   if (excess > 0) {
     group.select(sink, std::vector<std::uint8_t>(static_cast<std::size_t>(excess), 0));
@@ -47,7 +47,7 @@ void PrunePolicy::clear() {
 }
 
 void PrunePolicy::truncate(const Group& group) {
-  const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
+  const std::int32_t sink = std::min(group.sink(), group.list().tokens());
   norms_.truncate(group.settled() - sink);
 }
 
@@ -57,7 +57,7 @@ Status PrunePolicy::settle(Group& group) {
 }
 
 Status PrunePolicy::settle_unit(Group& group) {
-  const std::int32_t sink = std::min(group.options().sink, group.list().tokens());
+  const std::int32_t sink = std::min(group.sink(), group.list().tokens());
   const RowBlock rows = group.read(0, kUnit);
   std::vector<float> norms(norms_.values().size(), 0.0f);
   for (std::size_t t = 0; t < rows.size(); ++t) {

@@ -33,6 +33,8 @@ class PrunePolicy final : public Policy {
   Status settle(Group& group) override;
   void clear() override;
   void truncate(const Group& group) override;
+  // Its norms are of the tokens behind the sink, and it keeps what it chose.
+  std::int32_t forgettable(const Group&) const override { return 0; }
   std::unique_ptr<Policy> clone() const override { return std::make_unique<PrunePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override { return norms_.bytes(); }
   Status save(const StateWriter& to) const override;

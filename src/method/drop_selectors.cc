@@ -29,7 +29,7 @@ std::vector<float> pooled(std::span<const float> scores, std::int32_t width, boo
 
 // The first tokens that the method keeps for good stay whatever they received.
 void keep_sink(const Group& group, std::vector<std::uint8_t>& keep) {
-  const auto sink = std::min(keep.size(), static_cast<std::size_t>(group.options().sink));
+  const auto sink = std::min(keep.size(), static_cast<std::size_t>(group.sink()));
   std::fill_n(keep.begin(), sink, std::uint8_t{1});
 }
 
@@ -62,6 +62,11 @@ void SnapkvSelector::clear() {
 void SnapkvSelector::truncate(const Group& group) {
   scores_.truncate(group.list().tokens());
   prompt_ = std::min(prompt_, group.list().tokens());
+}
+
+void SnapkvSelector::forgot(std::int32_t tokens) {
+  scores_.select(0, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens), 0));
+  prompt_ = std::max(0, prompt_ - tokens);
 }
 
 void SnapkvSelector::save(const StateWriter& to) const {
@@ -102,6 +107,10 @@ void HeavySelector::clear() {
 
 void HeavySelector::truncate(const Group& group) {
   scores_.truncate(group.list().tokens());
+}
+
+void HeavySelector::forgot(std::int32_t tokens) {
+  scores_.select(0, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens), 0));
 }
 
 void HeavySelector::save(const StateWriter& to) const {

@@ -36,6 +36,7 @@ class SnapkvSelector final : public Selector {
   Status settle(Group& group, std::int32_t queries) override;
   void clear() override;
   void truncate(const Group& group) override;
+  void forgot(std::int32_t tokens) override;
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<SnapkvSelector>(*this);
   }
@@ -68,6 +69,7 @@ class HeavySelector final : public Selector {
   Status settle(Group& group, std::int32_t queries) override;
   void clear() override;
   void truncate(const Group& group) override;
+  void forgot(std::int32_t tokens) override;
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<HeavySelector>(*this);
   }

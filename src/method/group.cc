@@ -6,6 +6,7 @@
 
 #include "base/expect.h"
 #include "base/fail.h"
+#include "cache/visible.h"
 
 namespace kvspan {
 namespace {
@@ -15,9 +16,20 @@ constexpr std::int32_t kTailCapacity = 32;
 
 constexpr float kLargestHalf = 65504.0f;
 
-SegmentGrowth growth_of(const GroupOptions& options) {
-  if (!options.moves) return {};
-  return {.sink = options.sink, .least = kTailCapacity, .most = kTailCapacity};
+// Where queries see the last tokens only, segments go whole, so that they are short.
+constexpr std::int32_t kWindowCapacity = 64;
+
+SegmentGrowth growth_of(const LayerShape& layer, const GroupOptions& options) {
+  SegmentGrowth growth;
+  if (options.moves) {
+    growth.sink = options.sink;
+    growth.least = growth.most = kTailCapacity;
+  }
+  if (layer.window > 0 || layer.chunk > 0) {
+    growth.most = std::min(growth.most, kWindowCapacity);
+    growth.joined = kWindowCapacity;
+  }
+  return growth;
 }
 
 }  // namespace
@@ -26,7 +38,7 @@ Group::Group(const LayerShape& layer, const GroupOptions& options, std::shared_p
     : layer_(&layer), options_(options) {
   add_store(std::make_unique<SegmentStore>(
       SegmentList(GroupShape{options.heads, layer.key_dim, layer.value_dim, options.ends},
-                  std::move(ledger), growth_of(options))));
+                  std::move(ledger), growth_of(layer, options))));
 }
 
 Group::Group(const Group& other)
@@ -34,12 +46,13 @@ Group::Group(const Group& other)
       options_(other.options_),
       scores_(other.scores_),
       settled_(other.settled_),
-      dropped_at_(other.dropped_at_) {
+      dropped_at_(other.dropped_at_),
+      sink_gone_(other.sink_gone_) {
   for (const auto& store : other.stores_) add_store(store->clone());
 }
 
 std::int32_t Group::settled() const noexcept {
-  return std::max(settled_, std::min(options_.sink, list().tokens()));
+  return std::max(settled_, std::min(sink(), list().tokens()));
 }
 
 std::int32_t Group::next_position() const noexcept {
@@ -67,6 +80,13 @@ RowBlock Group::read_tokens(std::int32_t first, std::int32_t n) const {
                 block.positions);
   }
   return block;
+}
+
+RowBlock Group::read_positions(std::int32_t first, std::int32_t end) const {
+  RowBlock rows = blank(0);
+  for (const auto& store : stores_) store->read(first, end, rows);
+  rows.sort();
+  return rows;
 }
 
 RowBlock Group::blank(std::int32_t n) const {
@@ -132,6 +152,29 @@ void Group::settle_as_they_are(std::int32_t n) noexcept {
   settled_ = settled() + n;
 }
 
+std::int32_t Group::forget_before(std::int32_t position, std::int32_t limit) {
+  if (limit < list().tokens()) position = std::min(position, list().position(limit));
+  const std::int32_t held = list().tokens(), before = settled(), first = sink();
+  std::int32_t end = 0;
+  for (const auto& store : stores_) end = std::max(end, store->forget_before(position));
+  // Of stores that follow each other, the first ones go whole; where the last has tokens, nothing
+  // is added to the others.
+  while (stores_.size() > 2 && !stores_[2]->empty() && stores_[1]->next_position() <= position) {
+    end = std::max(end, stores_[1]->next_position());
+    stores_.erase(stores_.begin() + 1);
+  }
+  const std::int32_t gone = held - list().tokens();
+  if (gone > 0) {
+    settled_ = std::max(0, before - gone);
+    sink_gone_ += std::min(gone, first);
+    if (options_.scores) {
+      scores_.select(0, std::vector<std::uint8_t>(static_cast<std::size_t>(gone), 0));
+    }
+  }
+  dropped_at_ = std::max(dropped_at_, first_query_past(*layer_, end));
+  return gone;
+}
+
 std::int32_t Group::cut_at(std::int32_t position) const noexcept {
   for (const auto& store : stores_) position = store->cut_at(position);
   return position;
@@ -147,9 +190,7 @@ void Group::truncate(std::int32_t position) noexcept {
 
 Group Group::truncated(std::int32_t position) const {
   const std::int32_t cut = cut_at(position);
-  RowBlock rows = blank(0);
-  for (const auto& store : stores_) store->read(cut, position, rows);
-  rows.sort();
+  RowBlock rows = read_positions(cut, position);
   if (options_.ends == Element::kF16) {
     for (std::vector<float>* side : {&rows.keys, &rows.values}) {
       for (float& x : *side) x = std::clamp(x, -kLargestHalf, kLargestHalf);
@@ -170,7 +211,7 @@ void Group::clear() noexcept {
   if (options_.load_store) stores_.resize(1);
   for (const auto& store : stores_) store->clear();
   scores_ = {};
-  settled_ = 0;
+  settled_ = sink_gone_ = 0;
   dropped_at_ = 0;
 }
 

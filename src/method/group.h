@@ -66,6 +66,8 @@ class Group {
   // Index of the oldest waiting row.
   std::int32_t settled() const noexcept;
   std::int32_t waiting() const noexcept { return list().tokens() - settled(); }
+  // First tokens of the list that stay as they are.
+  std::int32_t sink() const noexcept { return options_.sink - sink_gone_; }
   // Tokens have been dropped because of those before this position: truncation would miss them. 0:
   // none have.
   std::int32_t dropped_at() const noexcept { return dropped_at_; }
@@ -74,6 +76,8 @@ class Group {
   RowBlock read(std::int32_t first, std::int32_t n) const;
   // Tokens first .. first + n - 1 of the list; those that are coded already, reconstructed.
   RowBlock read_tokens(std::int32_t first, std::int32_t n) const;
+  // Tokens at positions [first, end), wherever they are; those that are coded, reconstructed.
+  RowBlock read_positions(std::int32_t first, std::int32_t end) const;
   // The oldest rows, as read, move into a coded segment. Throws std::bad_alloc, and then, as on
   // failure, holds what it held.
   Status code(const RowBlock& rows, std::size_t first, std::size_t n,
@@ -92,6 +96,9 @@ class Group {
   // n waiting rows count as settled and stay full rank.
   void settle_as_they_are(std::int32_t n) noexcept;
 
+  // Forgets tokens before `position`, which no query sees any more, of the list only among its
+  // first `limit`; how many of the list. Throws std::bad_alloc.
+  std::int32_t forget_before(std::int32_t position, std::int32_t limit);
   // The last position up to `position` from which on all stores can forget tokens.
   std::int32_t cut_at(std::int32_t position) const noexcept;
   // Forgets tokens from such a position on.
@@ -117,6 +124,7 @@ class Group {
   TokenScores scores_;
   std::int32_t settled_ = 0;
   std::int32_t dropped_at_ = 0;
+  std::int32_t sink_gone_ = 0;  // of the sink, forgotten
 };
 
 }  // namespace kvspan

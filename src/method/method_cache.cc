@@ -11,6 +11,7 @@
 #include "attention/received.h"
 #include "attention/scratch.h"
 #include "base/fail.h"
+#include "cache/visible.h"
 #include "method/check_call.h"
 #include "method/reconstruct.h"
 
@@ -78,10 +79,10 @@ std::vector<float> MethodCache::Member::received_by_token() const {
   return all;
 }
 
-Status MethodCache::Member::settle(std::int32_t queries) {
+Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_needed) {
   // An exception must not leave one thread while the others wait for it.
   try {
-    chosen.reset();
+    chosen.clear();
     if (!received.empty()) {
       received = received_by_token();
       if (group.options().scores) group.receive(received);
@@ -91,10 +92,42 @@ Status MethodCache::Member::settle(std::int32_t queries) {
     mask = {};
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));
+    if (first_needed > 0) {
+      const std::int32_t limit = policy ? policy->forgettable(group) : group.list().tokens();
+      if (const std::int32_t gone = group.forget_before(first_needed, limit); gone > 0) {
+        if (policy) policy->forgot(gone);
+        if (selector) selector->forgot(gone);
+      }
+    }
     return {};
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to code {} waiting tokens", group.waiting());
   }
+}
+
+// The tokens at the positions that are marked, of every store.
+void MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
+  for (const auto& store : group.stores()) chosen.push_back(store->chosen(keep));
+  if (!chosen.front()) return;
+  for (std::int32_t t = 0; t < group.list().tokens(); ++t) {
+    mask.push_back(keep[static_cast<std::size_t>(group.list().position(t))]);
+  }
+}
+
+// The list's tokens as full-rank rows.
+void MethodCache::Member::rebuild() {
+  chosen.resize(group.stores().size());
+  const auto* list = static_cast<const SegmentStore*>(reads().front());
+  chosen.front() = std::make_unique<SegmentStore>(reconstructed(list->list()));
+}
+
+std::vector<const TokenStore*> MethodCache::Member::reads() const {
+  std::vector<const TokenStore*> all;
+  for (const auto& store : group.stores()) all.push_back(store.get());
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i]) all[i] = chosen[i].get();
+  }
+  return all;
 }
 
 MethodCache::Layer::Layer(const LayerShape& shape, const PreparedLayer& from,
@@ -158,24 +191,20 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
       const GroupOptions& options = member.group.options();
-      const auto stores = member.group.stores();
-      member.chosen.reset();
+      member.chosen.clear();
       member.mask.clear();
       Queries part = call;
       part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
-      if (member.selector && stores.size() == 1 &&
-          member.selector->choose(member.group, part, member.mask)) {
-        member.chosen = std::make_unique<SegmentStore>(member.group.list());
-        member.chosen->list().select(0, member.mask);
+      std::vector<std::uint8_t> keep;
+      if (member.selector && member.selector->choose(member.group, part, keep)) {
+        member.choose(keep);
       }
-      if (reconstruct) {
-        member.chosen = std::make_unique<SegmentStore>(
-            reconstructed(member.chosen ? member.chosen->list() : member.group.list()));
-      }
-      if (member.chosen) reading[0][i].store = member.chosen.get();
-      reading.resize(std::max(reading.size(), stores.size()));
-      for (std::size_t s = 1; s < stores.size(); ++s) {
-        if (!stores[s]->empty()) reading[s].push_back({options.first_head, stores[s].get()});
+      if (reconstruct) member.rebuild();
+      const std::vector<const TokenStore*> reads = member.reads();
+      reading.resize(std::max(reading.size(), reads.size()));
+      reading[0][i].store = reads[0];
+      for (std::size_t s = 1; s < reads.size(); ++s) {
+        if (!reads[s]->empty()) reading[s].push_back({options.first_head, reads[s]});
       }
     }
     received.clear();
@@ -183,7 +212,7 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
       const auto tokens = static_cast<std::size_t>(
-          (member.chosen ? member.chosen->list() : member.group.list()).tokens());
+          static_cast<const SegmentStore*>(reading[0][i].store)->list().tokens());
       member.received.assign(tokens, 0.0f);
       received.push_back({member.received.data(), {1, tokens}});
     }
@@ -331,9 +360,10 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
 Status MethodCache::settle(int layer, Team& team) {
   KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
   Layer& at = layers_[static_cast<std::size_t>(layer)];
+  const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
-    member.outcome = member.settle(at.queries);
+    member.outcome = member.settle(at.queries, first_seen(shape, at.next));
   }
   team.barrier();
   for (const Member& member : at.members) KVSPAN_CHECK_OK(member.outcome);
@@ -430,11 +460,7 @@ const Group& MethodCache::group(int layer, std::size_t index) const {
 }
 
 std::vector<const TokenStore*> MethodCache::last_read(int layer, std::size_t index) const {
-  const Member& member = layers_[static_cast<std::size_t>(layer)].members[index];
-  std::vector<const TokenStore*> all;
-  for (const auto& store : member.group.stores()) all.push_back(store.get());
-  if (member.chosen) all.front() = member.chosen.get();
-  return all;
+  return layers_[static_cast<std::size_t>(layer)].members[index].reads();
 }
 
 std::string MethodCache::code_source() const {

@@ -59,16 +59,21 @@ class MethodCache final : public KvCache {
     std::unique_ptr<Policy> policy;      // null: rows stay
     std::unique_ptr<Selector> selector;  // null: all tokens
     std::int32_t observed_queries = 0;
-    Status outcome;                        // of the last call, for all threads to read
-    std::vector<float> received;           // by the last call's queries
-    std::unique_ptr<SegmentStore> chosen;  // what the current call reads, where not the list
-    std::vector<std::uint8_t> mask;        // the tokens that it reads, where not all
+    Status outcome;               // of the last call, for all threads to read
+    std::vector<float> received;  // by the last call's queries
+    // What the current call reads instead of the stores, where that differs; empty: nothing does.
+    std::vector<std::unique_ptr<TokenStore>> chosen;
+    std::vector<std::uint8_t> mask;  // the list's tokens that it reads, where not all
 
     Member(const LayerShape& layer, const PreparedGroup& prepared,
            const std::shared_ptr<Ledger>& ledger);
     Member(const Member& other);
     std::int32_t wants(std::int32_t queries) const noexcept;
-    Status settle(std::int32_t queries);
+    void choose(const std::vector<std::uint8_t>& keep);
+    void rebuild();
+    std::vector<const TokenStore*> reads() const;
+    // first_needed: tokens before this position are seen no more.
+    Status settle(std::int32_t queries, std::int32_t first_needed);
     // `received` at the places of all tokens; empty when there is none.
     std::vector<float> received_by_token() const;
     Status save(const StateWriter& to) const;

@@ -97,6 +97,9 @@ Status Group::load(const StateReader& from) {
   KVSPAN_TRY(dropped_at_, get_between<std::int32_t>("dropped up to", 0, kMostTokens + 1, in));
   KVSPAN_CHECK_OK(
       scores_.load("attention received", options_.scores ? list().tokens() : 0, in, from.ledger));
+  if ((layer_->window > 0 || layer_->chunk > 0) && list().tokens() > 0) {
+    sink_gone_ = std::min(options_.sink, list().position(0));
+  }
   if (!options_.load_store) {
     for (const auto& store : std::span(stores_).subspan(1)) KVSPAN_CHECK_OK(store->load(from));
     return {};

@@ -33,6 +33,10 @@ class Policy {
   // Tokens have gone from the end of the group, perhaps some that were settled: nothing refers to
   // them any more. What was learnt from them may stay.
   virtual void truncate(const Group& group) { (void)group; }
+  // How many of the list's first tokens may be forgotten once no query sees them, and that so many
+  // have been.
+  virtual std::int32_t forgettable(const Group& group) const { return group.settled(); }
+  virtual void forgot(std::int32_t tokens) { (void)tokens; }
   // The same knowledge, for a fork.
   virtual std::unique_ptr<Policy> clone() const = 0;
   // Bytes of trackers (MemoryKind::kSketches), as on the ledger.

@@ -39,7 +39,10 @@ namespace {
 Status add_selector(const CacheShape& shape, const RecipePart& selector,
                     std::vector<PreparedLayer>& layers) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (selector.method().tokens == TokenUse::kReadsSome && !shape.layers[i].alibi.empty()) {
+    const bool reads_some = selector.method().tokens == TokenUse::kReadsSome;
+    // All that a window or chunk shows is read.
+    if (reads_some && (shape.layers[i].window > 0 || shape.layers[i].chunk > 0)) continue;
+    if (reads_some && !shape.layers[i].alibi.empty()) {
       return fail(ErrorCode::kInvalidArgument,
                   "{} chooses tokens by their keys alone, and in layer {} distance counts too "
                   "(alibi); allowed: layers without alibi",
@@ -97,8 +100,9 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
   }
   KVSPAN_TRY(const Recipe stored, storing_recipe(shape, recipe));
   const RecipePart& method = stored.method();
+  // Plans refer to the shape, so it is the one that stays.
   KVSPAN_TRY(prepared->layers,
-             method.method().make({shape, method, calibration, prepared->shared}));
+             method.method().make({prepared->shape, method, calibration, prepared->shared}));
   if (const RecipePart* selector = recipe.selector()) {
     KVSPAN_CHECK_OK(add_selector(shape, *selector, prepared->layers));
   }

@@ -44,7 +44,7 @@ void ReadSelector::clear() {
 }
 
 void ReadSelector::truncate(const Group& group) {
-  pages_ = std::min(pages_, group.list().tokens() / options_.page);
+  pages_ = std::min(pages_, group.next_position() / options_.page);
 }
 
 std::size_t ReadSelector::bytes() const noexcept {
@@ -56,11 +56,14 @@ std::size_t ReadSelector::page_floats(const Group& group) const noexcept {
          static_cast<std::size_t>(group.layer().key_dim) * (options_.landmarks ? 1 : 2);
 }
 
-void ReadSelector::summarise(const RowBlock& rows, std::size_t first, float* summary,
-                             float* mismatch) const {
+// Of rows first .. first + page - 1 of the block.
+void ReadSelector::summarise(const RowBlock& rows, std::size_t first, std::size_t page,
+                             float* summary, float* mismatch) const {
   const auto d = static_cast<std::size_t>(rows.key_dim);
-  const auto page = static_cast<std::size_t>(options_.page);
   double least_cosine = 1.0;
+  std::fill_n(summary, page_floats_, 0.0f);
+  *mismatch = -1.0f;
+  if (page == 0) return;  // positions that no token has
   for (std::int32_t h = 0; h < rows.heads; ++h) {
     const MatrixView keys = rows.keys_of(h);
     if (!options_.landmarks) {
@@ -116,7 +119,7 @@ void ReadSelector::save(const StateWriter& to) const {
 Status ReadSelector::load(const Group& group, const StateReader& from) {
   ByteReader& in = from.in;
   KVSPAN_TRY(const auto pages,
-             get_between<std::int32_t>("pages", 0, group.list().tokens() / options_.page, in));
+             get_between<std::int32_t>("pages", 0, group.next_position() / options_.page, in));
   if (pages == 0) return {};
   const auto count = static_cast<std::size_t>(pages);
   const std::size_t floats = page_floats(group);
@@ -132,18 +135,21 @@ Status ReadSelector::load(const Group& group, const StateReader& from) {
 }
 
 Status ReadSelector::settle(Group& group, std::int32_t) {
-  // Pages count tokens from the first; those not summarised yet are among the waiting, because a
-  // method codes rows only after this has seen them, and in whole pages or behind them.
-  const std::int32_t pages = group.list().tokens() / options_.page;
+  // Pages are of positions. Those not summarised yet are mostly full-rank rows, because a method
+  // codes rows only after this has seen them.
+  const std::int32_t pages = group.next_position() / options_.page;
   if (pages <= pages_) return {};
   const std::size_t floats = page_floats(group);
   reserve(pages, floats);
-  const std::int32_t first = pages_ * options_.page, end = pages * options_.page;
-  const RowBlock rows = group.read_tokens(first, end - first);
+  const RowBlock rows = group.read_positions(pages_ * options_.page, pages * options_.page);
+  std::size_t first = 0;
   for (std::int32_t p = pages_; p < pages; ++p) {
-    summarise(rows, static_cast<std::size_t>((p - pages_) * options_.page),
+    std::size_t end = first;
+    while (end < rows.size() && rows.positions[end] < (p + 1) * options_.page) ++end;
+    summarise(rows, first, end - first,
               summaries_.as<float>() + static_cast<std::size_t>(p) * floats,
               mismatches_.as<float>() + p);
+    first = end;
   }
   pages_ = pages;
   return {};
@@ -172,7 +178,7 @@ float ReadSelector::score(const Group& group, const Queries& queries, const floa
 
 bool ReadSelector::choose(const Group& group, const Queries& queries,
                           std::vector<std::uint8_t>& keep) const {
-  const std::int32_t tokens = group.list().tokens();
+  const std::int32_t tokens = group.next_position();
   const auto wanted = static_cast<std::int32_t>(options_.keep.resolve(tokens));
   if (queries.positions.size() != 1 || pages_ == 0 || wanted >= tokens) return false;
   const std::size_t floats = page_floats(group);

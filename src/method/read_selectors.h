@@ -5,9 +5,9 @@
 //     shadowkv  chunks with their mean key as landmark; those whose landmark scores highest are
 //     read,
 //               and always the chunks that their landmark matches worst
-// The last tokens, not yet part of a page, are always read. Scores are of the group: the largest
-// over its query heads. Sources: Tang et al. 2024; Sun et al. 2024 (values stay in memory here:
-// there is nowhere to offload them to).
+// Pages are of positions, wherever their tokens are stored. The last tokens, not yet part of a
+// page, are always read. Scores are of the group: the largest over its query heads. Sources: Tang
+// et al. 2024; Sun et al. 2024 (values stay in memory here: there is nowhere to offload them to).
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,8 @@ class ReadSelector final : public Selector {
               std::vector<std::uint8_t>& keep) const override;
   void clear() override;
   void truncate(const Group& group) override;
+  // Pages are of positions, and stay.
+  void forgot(std::int32_t) override {}
   std::unique_ptr<Selector> clone() const override { return std::make_unique<ReadSelector>(*this); }
   std::size_t bytes() const noexcept override;
   void save(const StateWriter& to) const override;
@@ -47,7 +49,8 @@ class ReadSelector final : public Selector {
   // Makes room for so many pages of `floats` numbers, keeping those there are.
   void reserve(std::int32_t pages, std::size_t floats);
   std::size_t page_floats(const Group& group) const noexcept;
-  void summarise(const RowBlock& rows, std::size_t first, float* summary, float* mismatch) const;
+  void summarise(const RowBlock& rows, std::size_t first, std::size_t page, float* summary,
+                 float* mismatch) const;
   float score(const Group& group, const Queries& queries, const float* summary) const;
 
   ReadOptions options_;

@@ -31,7 +31,8 @@ class Selector {
   virtual void observe(std::span<const float> received) { (void)received; }
   // After the attention of `queries` queries: drops what is to go.
   virtual Status settle(Group& group, std::int32_t queries) = 0;
-  // Which tokens the queries of a step read: fills keep [tokens] and returns true, or all.
+  // Which tokens the queries of a step read: fills keep, a mark for each position so far, and
+  // returns true; or all.
   // queries: [n, query heads of the group, key_dim].
   virtual bool choose(const Group& group, const Queries& queries,
                       std::vector<std::uint8_t>& keep) const {
@@ -41,6 +42,8 @@ class Selector {
   virtual void clear() = 0;
   // As that of a policy.
   virtual void truncate(const Group& group) = 0;
+  // So many of the list's first tokens, which no query sees any more, have been forgotten.
+  virtual void forgot(std::int32_t tokens) = 0;
   virtual std::unique_ptr<Selector> clone() const = 0;
   virtual std::size_t bytes() const noexcept { return 0; }  // MemoryKind::kPositions
   // As those of a policy.

@@ -92,6 +92,7 @@ TEST(CApi, GivesWhatTheCppInterfaceGives) {
     EXPECT_TRUE(
         cache->attend(0, {q, text.positions}, {expected.data(), {rows, 4, 8}}, *scratch, team)
             .has_value());
+    EXPECT_TRUE(cache->settle(0, team).has_value());
   });
   EXPECT_EQ(0, std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)));
   kvspan_bytes bytes;

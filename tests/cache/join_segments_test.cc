@@ -97,7 +97,7 @@ TEST(JoinSegments, HoldTheSameBitsInNoMoreBytes) {
       if (std::string(codec) == "int8:tensor") {  // a scale for all tokens of a segment
         EXPECT_EQ(joined.segments().size(), 20u);
       } else {
-        EXPECT_EQ(sizes_of(joined), (std::vector<std::int32_t>{kJoinedTokens, 256}));
+        EXPECT_EQ(sizes_of(joined), (std::vector<std::int32_t>{SegmentGrowth{}.joined, 256}));
       }
     }
   }

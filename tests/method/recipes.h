@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "recipe/recipe.h"
 
 namespace kvspan::testing {
 
@@ -24,6 +28,46 @@ inline std::string recipe_name(const ::testing::TestParamInfo<SuiteRecipe>& info
     name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   }
   return name;
+}
+
+// A recipe of every method that fits a short text. A method of the table that is missing here fails
+// every test of the suite.
+inline std::string short_recipe(std::string_view method) {
+  static const std::map<std::string_view, std::string> kTexts = {
+      {"bands", "bands:bits=3,anchor=32,sink=16,recent=32"},
+      {"full", "full"},
+      {"quant", "quant:group=16,sink=4,recent=32"},
+      {"static", "static:rk=8,rv=8,sink=4,recent=32"},
+      {"fd", "fd:rk=6,rv=6,tau=0.3,sink=4,recent=32"},
+      {"rotate", "rotate:rk=6,rv=8,every=32,sink=4,recent=32"},
+      {"oja", "oja:rk=6,rv=8,sink=4,recent=16"},
+      {"spectral", "spectral:rk=6,rv=8,block=48,store=f16,sink=4,recent=32"},
+      {"prune", "prune:keep=0.5,sink=4,recent=16"},
+      {"window", "window:size=60"},
+      {"streaming", "streaming:sink=4,size=60"},
+      {"h2o", "h2o:keep=0.5"},
+      {"scissorhands", "scissorhands:keep=90,drop=10,history=20"},
+      {"snapkv", "snapkv:keep=0.5,window=8"},
+      {"quest", "quest:keep=64,page=16,skip=1"},
+      {"shadowkv", "shadowkv:keep=64,chunk=16,outliers=2"},
+  };
+  return kTexts.at(method);
+}
+
+// Every selector with every method that it composes with.
+inline std::vector<SuiteRecipe> suite_pairs() {
+  std::vector<SuiteRecipe> pairs;
+  for (const MethodDeclaration& selector : all_methods()) {
+    if (selector.kind != MethodKind::kSelector) continue;
+    for (const MethodDeclaration& method : all_methods()) {
+      if (method.make == nullptr) continue;
+      const std::string text = short_recipe(selector.name) + "+" + short_recipe(method.name);
+      if (!Recipe::parse(text)) continue;
+      pairs.push_back({text, false, selector.tokens == TokenUse::kDropsSome,
+                       selector.tokens == TokenUse::kReadsSome});
+    }
+  }
+  return pairs;
 }
 
 inline std::vector<SuiteRecipe> suite_recipes() {
@@ -95,16 +139,7 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("prune:keep=0.5,sink=4,recent=16", true, true);
   add("window:size=60", true, true);
   add("streaming:sink=4,size=60", true, true);
-  for (const char* method :
-       {"", "+static:rk=8,rv=8,sink=4,recent=32", "+quant:group=16,sink=4,recent=32",
-        "+fd:rk=6,rv=6,tau=0.3,sink=4,recent=32"}) {
-    const std::string tail = method;
-    add("snapkv:keep=0.5,window=8" + tail, false, true);
-    add("h2o:keep=0.5" + tail, false, true);
-    add("scissorhands:keep=90,drop=10,history=20" + tail, false, true);
-    add("quest:keep=64,page=8,skip=1" + tail, false, false, true);
-    add("shadowkv:keep=64,chunk=8,outliers=2" + tail, false, false, true);
-  }
+  for (const SuiteRecipe& pair : suite_pairs()) all.push_back(pair);
   return all;
 }
 

@@ -19,7 +19,7 @@ struct BadRecipe {
 const std::vector<BadRecipe>& bad_recipes() {
   static const std::vector<BadRecipe> list{
       // The form.
-      {"", {"nothing is written", "bands:bits=2"}},
+      {"", {"nothing is written", "quant:bits=4"}},
       {" full", {"character 1", "blank"}},
       {"static: rk=16", {"character 8", "blank"}},
       {"static\n", {"character 7"}},

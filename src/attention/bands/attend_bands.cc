@@ -123,11 +123,12 @@ void BandsScratch::prepare(int threads, std::size_t work_floats, std::size_t par
 }
 
 Status attend_bands(const LayerShape& layer, std::int32_t first_head, const BandsStore& keys,
-                    const BandsStore& values, const Queries& queries,
-                    const TensorView<float, 3>& out, const TensorView<float, 2>& lse, bool adds,
-                    AttentionScratch& all_scratch, Team& team) {
+                    const BandsStore& values, std::span<const std::int32_t> some,
+                    const Queries& queries, const TensorView<float, 3>& out,
+                    const TensorView<float, 2>& lse, bool adds, AttentionScratch& all_scratch,
+                    Team& team) {
   const Output output{out, lse, adds};
-  const BandsCut cut(layer, first_head, queries, keys);
+  const BandsCut cut(layer, first_head, queries, keys, some);
   const std::size_t floats = state_floats(cut, values.code());
   if (team.leader()) {
     all_scratch.prepare_part<BandsScratch>([&](BandsScratch& part) {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "attention/scratch.h"
@@ -28,14 +29,16 @@
 namespace kvspan {
 
 // The KV heads of one group, those of the stores, from `first_head` on: `keys` and `values` hold
-// the same tokens (and may be the same store). queries, out and lse (natural) are of all heads of
+// the same tokens (and may be the same store). some: the tiles that are read,
+// increasing; empty: all. queries, out and lse (natural) are of all heads of
 // the layer, [n, query_heads, ...]; only the group's are read and written. With `adds`, out and lse
 // hold the attention to other tokens, and become that to all of them. All members of the team call
 // with equal arguments; begins and ends with a barrier. Same bits for any team. Fails only for lack
 // of memory.
 Status attend_bands(const LayerShape& layer, std::int32_t first_head, const BandsStore& keys,
-                    const BandsStore& values, const Queries& queries,
-                    const TensorView<float, 3>& out, const TensorView<float, 2>& lse, bool adds,
-                    AttentionScratch& scratch, Team& team);
+                    const BandsStore& values, std::span<const std::int32_t> some,
+                    const Queries& queries, const TensorView<float, 3>& out,
+                    const TensorView<float, 2>& lse, bool adds, AttentionScratch& scratch,
+                    Team& team);
 
 }  // namespace kvspan

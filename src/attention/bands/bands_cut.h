@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "attention/bands/bands_scratch.h"
 #include "base/memory.h"
@@ -24,29 +25,37 @@ struct BandsCut {
       chunk_tiles, chunks,
       before;  // before: tiles that the first chunk lacks, so that chunks end with anchors
 
+  std::span<const std::int32_t> some;  // tiles that are read, of which the others count; empty: all
+
   // keys: of the heads from first_head on.
   BandsCut(const LayerShape& layer, std::int32_t first_head, const Queries& queries,
-           const BandsStore& keys)
+           const BandsStore& keys, std::span<const std::int32_t> chosen = {})
       : first_query_head(first_head * (layer.query_heads / layer.kv_heads)),
         query_heads(keys.code().heads() * (layer.query_heads / layer.kv_heads)),
         per_head(layer.query_heads / layer.kv_heads),
         positions(static_cast<std::int32_t>(queries.positions.size())),
-        tiles(keys.tiles()),
+        tiles(chosen.empty() ? keys.tiles() : static_cast<std::int32_t>(chosen.size())),
         row_positions(
             std::clamp((keys.code().before_rope() ? kRebuiltRows : kRowBlock) / query_heads, 1,
                        std::max(positions, 1))),
         row_blocks((positions + row_positions - 1) / row_positions),
         chunk_tiles(kChunkTiles),
-        before(0) {
+        before(0),
+        some(chosen) {
     // Many rows keep every thread busy; few share the tokens out, in chunks whose number is bounded
     // as their partial results are kept.
     if (row_blocks >= 16) chunk_tiles = std::max(tiles, 1);
     while (tiles > (kMostChunks - 1) * chunk_tiles) chunk_tiles *= 2;
-    if (tiles > chunk_tiles) before = keys.first_position() / BandsStore::kTileTokens % chunk_tiles;
+    if (tiles > chunk_tiles && some.empty())
+      before = keys.first_position() / BandsStore::kTileTokens % chunk_tiles;
     chunks = std::max(1, (before + tiles + chunk_tiles - 1) / chunk_tiles);
   }
   std::int32_t first_tile(std::int32_t chunk) const {
     return std::clamp(chunk * chunk_tiles - before, 0, tiles);
+  }
+  // The tile of the store that is the i-th of those read.
+  std::int32_t tile(std::int32_t i) const {
+    return some.empty() ? i : some[static_cast<std::size_t>(i)];
   }
   // Rows of a block are ordered by the head of keys that they meet, then by position, then by query
   // head, so that those that meet one head lie together.

@@ -152,14 +152,28 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   std::fill(sum_, state + layout.floats, 0.0f);
   start_from_others();
   load_queries();
+  // What the block's first query no longer sees, none does.
+  const std::int32_t seen_from =
+      std::max(0, first_seen(layer_, position_of(0)) - keys_.first_position()) / kTile;
+  std::int32_t i = cut_.first_tile(chunk);
   const std::int32_t end = cut_.first_tile(chunk + 1);
-  last_anchor_ = key_code_.anchor_of(keys_.first_position() + end * kTile - 1);
+  while (i < end && cut_.tile(i) < seen_from) ++i;
+  if (i < end) last_anchor_ = key_code_.anchor_of(position_of_tile(cut_.tile(end - 1)));
   anchor_ = asked_anchor_ = -1;
   batch_anchor_ = batch_anchors_ = 0;
   const BandsProducts products(bands_, rows_);
-  for (std::int32_t tile = cut_.first_tile(chunk); tile < end; tile += bands_.run_tiles) {
-    run_tiles(tile, std::min(bands_.run_tiles, end - tile));
+  for (std::int32_t n = 0; i < end; i += n) {
+    n = std::min(bands_.run_tiles, end - i);
+    if (!cut_.some.empty()) n = together(i, n);
+    run_tiles(cut_.tile(i), n);
   }
+}
+
+// How many of the tiles from the i-th read on, n at most, lie together in the store.
+std::int32_t BandsRunner::together(std::int32_t i, std::int32_t n) const {
+  std::int32_t count = 1;
+  while (count < n && cut_.tile(i + count) == cut_.tile(i) + count) ++count;
+  return count;
 }
 
 // The others' log-sum-exp is the first maximum: their weights then sum to 1.
@@ -188,6 +202,10 @@ void BandsRunner::load_queries() {
 // as often as a chunk has anchors, each off by one rounding.
 void BandsRunner::turn_queries(std::int32_t anchor) {
   const Rope& rope = key_code_.rope();
+  if (anchor_ >= 0 && anchor - anchor_ != key_code_.anchor_block()) {
+    load_queries();  // tiles were left out
+    anchor_ = -1;
+  }
   const AnchorTurns::Turn turn =
       anchor_ < 0 ? turns_.of(-anchor, rope.magnitude) : turns_.of(-key_code_.anchor_block(), 1.0f);
   for (std::int32_t r = 0; r < rows_; ++r) {
@@ -255,7 +273,9 @@ void BandsRunner::use_anchor(std::int32_t anchor) {
   const auto index = [&] { return block > 0 ? (anchor - batch_anchor_) / block : 0; };
   if (index() >= batch_anchors_) {
     batch_anchor_ = anchor;
-    batch_anchors_ = block > 0 ? std::min(batch_, (last_anchor_ - anchor) / block + 1) : 1;
+    // Where tiles are left out, the next anchor is not known to be needed.
+    batch_anchors_ =
+        block > 0 && cut_.some.empty() ? std::min(batch_, (last_anchor_ - anchor) / block + 1) : 1;
     move_to_anchors(anchor, batch_anchors_);
   }
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(index()) * rows_;

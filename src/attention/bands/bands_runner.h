@@ -61,6 +61,7 @@ class BandsRunner {
   std::int8_t* key_codes(std::int32_t index) const {
     return key_codes_ + static_cast<std::ptrdiff_t>(index) * key_code_.places() * kTile;
   }
+  std::int32_t together(std::int32_t i, std::int32_t n) const;
   void start_from_others();
   void load_queries();
   void turn_queries(std::int32_t anchor);

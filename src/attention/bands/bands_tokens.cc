@@ -34,7 +34,7 @@ void BandsTokens::read(std::int32_t first, std::int32_t end, RowBlock& to) const
   for (std::int32_t at = std::max(first, first_position()); at < std::min(end, next_position());
        ++at) {
     const std::int32_t token = at - keys_.first_position();
-    if (escaped(token)) continue;
+    if (escaped(token) || !reads(token / BandsStore::kTileTokens)) continue;
     to.grow(1);
     to.positions.back() = at;
     restore(token, to.keys.data() + to.keys.size() - to.key_width(),
@@ -47,6 +47,8 @@ Status BandsTokens::attend(const AttendCall& call, std::span<const StorePart> pa
   for (const StorePart& part : parts) {
     const auto& tokens = static_cast<const BandsTokens&>(*part.store);
     KVSPAN_CHECK_OK(attend_bands(call.layer, part.first_head, tokens.keys_, tokens.value_store(),
+                                 tokens.some_ ? std::span<const std::int32_t>(*tokens.some_)
+                                              : std::span<const std::int32_t>(),
                                  call.queries, call.out, call.lse, call.adds, scratch, team));
   }
   return {};
@@ -57,8 +59,33 @@ Result<std::unique_ptr<StoreFacts>> BandsTokens::facts(const LayerShape&, std::i
     return fail(ErrorCode::kUnsupported,
                 "tokens of bands keep no residual norms, so nothing bounds them");
   }
-  return std::unique_ptr<StoreFacts>(
-      std::make_unique<detail::BandsFacts>(keys_, value_store(), head));
+  return std::unique_ptr<StoreFacts>(std::make_unique<detail::BandsFacts>(
+      keys_, value_store(), head, [this](std::int32_t tile) { return reads(tile); }));
+}
+
+bool BandsTokens::reads(std::int32_t tile) const noexcept {
+  return !some_ || std::binary_search(some_->begin(), some_->end(), tile);
+}
+
+std::int32_t BandsTokens::forget_before(std::int32_t position) {
+  const std::int32_t end = keys_.forget_before(position);
+  if (values_) values_->forget_before(position);
+  return end;
+}
+
+std::unique_ptr<TokenStore> BandsTokens::chosen(std::span<const std::uint8_t> keep) const {
+  std::vector<std::int32_t> tiles;
+  for (std::int32_t i = 0; i < keys_.tiles(); ++i) {
+    const auto at = static_cast<std::size_t>(keys_.first_position() + i * BandsStore::kTileTokens);
+    const auto tile = keep.subspan(at, BandsStore::kTileTokens);
+    if (std::any_of(tile.begin(), tile.end(), [](std::uint8_t k) { return k != 0; })) {
+      tiles.push_back(i);
+    }
+  }
+  if (static_cast<std::int32_t>(tiles.size()) == keys_.tiles()) return nullptr;
+  auto some = std::make_unique<BandsTokens>(*this);
+  some->some_ = std::move(tiles);
+  return some;
 }
 
 std::int32_t BandsTokens::cut_at(std::int32_t position) const noexcept {

@@ -48,7 +48,7 @@ class BandsTokens final : public TokenStore {
   std::unique_ptr<TokenStore> clone() const override {
     return std::make_unique<BandsTokens>(*this);
   }
-  bool empty() const noexcept override { return keys_.empty(); }
+  bool empty() const noexcept override { return some_ ? some_->empty() : keys_.empty(); }
   std::int32_t first_position() const noexcept override {
     return empty() ? 0 : keys_.first_position();
   }
@@ -60,6 +60,9 @@ class BandsTokens final : public TokenStore {
                 Team& team) const override;
   Result<std::unique_ptr<StoreFacts>> facts(const LayerShape& layer,
                                             std::int32_t head) const override;
+  std::int32_t forget_before(std::int32_t position) override;
+  // Whole tiles.
+  std::unique_ptr<TokenStore> chosen(std::span<const std::uint8_t> keep) const override;
   // Tiles go whole.
   std::int32_t cut_at(std::int32_t position) const noexcept override;
   void truncate(std::int32_t position) noexcept override;
@@ -79,9 +82,11 @@ class BandsTokens final : public TokenStore {
   // Rows of a token, keys [heads, key_dim] after RoPE and values [heads, value_dim].
   void restore(std::int32_t token, float* keys, float* values) const;
   Status check_same_tokens(const ByteReader& in) const;
+  bool reads(std::int32_t tile) const noexcept;
 
   BandsStore keys_;
   std::optional<BandsStore> values_;
+  std::optional<std::vector<std::int32_t>> some_;  // tiles that are read, increasing; none: all
 };
 
 }  // namespace kvspan

@@ -32,7 +32,8 @@ double gain_of(const BandsStore& store, std::int32_t tile, std::int32_t t) {
 
 }  // namespace
 
-BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::int32_t head)
+BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::int32_t head,
+                       const std::function<bool(std::int32_t)>& reads)
     : code_(keys.code()),
       head_(head),
       value_dim_(values.code().value_dim()),
@@ -60,6 +61,7 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
   std::vector<double> x(dk);
   std::vector<float> row(dk), stepped(value_places);
   for (std::int32_t tile = 0; tile < keys.tiles(); ++tile) {
+    if (!reads(tile)) continue;
     keys.unpack(tile, key_tile.data());
     values.unpack(tile, value_tile.data());
     for (std::int32_t t = 0; t < kTile; ++t) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "attention/store_facts.h"
@@ -28,7 +29,9 @@ inline constexpr double kBandsRounding = 0.5001 / 127.0;
 class BandsFacts final : public StoreFacts {
  public:
   // The stores keep residual norms and outlive this.
-  BandsFacts(const BandsStore& keys, const BandsStore& values, std::int32_t head);
+  // Of the tiles that reads(tile) tells.
+  BandsFacts(const BandsStore& keys, const BandsStore& values, std::int32_t head,
+             const std::function<bool(std::int32_t)>& reads);
   void look(const LayerShape& layer, const float* q, std::int32_t position,
             std::vector<Seen>& seen) const override;
 

@@ -115,6 +115,16 @@ Status BandsStore::load(ByteReader& in) {
   return {};
 }
 
+std::int32_t BandsStore::forget_before(std::int32_t position) {
+  const std::int32_t whole = std::max(0, position - first_position_) / kBlockTokens;
+  const std::int32_t blocks = std::min(whole, std::max(0, tiles_ - 1) / kBlockTiles);
+  if (blocks == 0) return 0;
+  blocks_.erase(blocks_.begin(), blocks_.begin() + blocks);
+  tiles_ -= blocks * kBlockTiles;
+  first_position_ += blocks * kBlockTokens;
+  return first_position_;
+}
+
 void BandsStore::truncate(std::int32_t tiles) noexcept {
   tiles_ = std::min(tiles_, tiles);
   blocks_.resize(static_cast<std::size_t>((tiles_ + kBlockTiles - 1) / kBlockTiles));

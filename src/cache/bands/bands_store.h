@@ -62,6 +62,9 @@ class BandsStore {
   // std::bad_alloc, and then holds what it held.
   void append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
               std::uint16_t escaped, const BFloat16* residuals = nullptr);
+  // Forgets tokens before `position`, in whole blocks but the last, which tells where the next tile
+  // goes. One beyond the last token forgotten; 0: none.
+  std::int32_t forget_before(std::int32_t position);
   // Forgets all but the first `tiles` tiles.
   void truncate(std::int32_t tiles) noexcept;
   void clear() noexcept { truncate(0); }

@@ -119,6 +119,11 @@ void BandsPolicy::truncate(const Group& group) {
   }
 }
 
+// Until something is coded, the sink tells where coding begins.
+std::int32_t BandsPolicy::forgettable(const Group& group) const {
+  return bands_end(group) > 0 ? oldest(group) : 0;
+}
+
 Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first,
                               std::int32_t at) {
   BandsTokens& bands = *bands_of(group).back();
@@ -166,8 +171,12 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
 }
 
 std::int32_t BandsPolicy::oldest(const Group& group) const noexcept {
-  return (options_.narrow_ends ? options_.sink : group.options().sink) +
-         static_cast<std::int32_t>(escaped_);
+  // Sink and escaped tokens, none of which is beyond what is coded.
+  const std::int32_t end = bands_end(group);
+  if (end == 0) return options_.narrow_ends ? options_.sink : group.sink();
+  std::int32_t count = 0;
+  while (count < group.list().tokens() && group.list().position(count) < end) ++count;
+  return count;
 }
 
 std::int32_t BandsPolicy::wanted(const Group& group) const noexcept {
@@ -197,7 +206,7 @@ Status BandsPolicy::settle_narrow(Group& group) {
   const auto narrow = [&](std::int32_t n) {
     return group.code(group.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
   };
-  if (options_.narrow_ends && group.settled() < options_.sink) {
+  if (options_.narrow_ends && bands_end(group) == 0 && group.settled() < options_.sink) {
     const std::int32_t missing = options_.sink - group.settled();
     if (group.waiting() < missing) return {};
     KVSPAN_CHECK_OK(narrow(missing));

@@ -49,6 +49,7 @@ class BandsPolicy final : public Policy {
   Status settle(Group& group) override;
   void clear() override;
   void truncate(const Group& group) override;
+  std::int32_t forgettable(const Group& group) const override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;

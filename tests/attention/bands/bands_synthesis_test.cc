@@ -69,7 +69,7 @@ Attended attend(const Problem& p, const BandsStore& store, const Queries& querie
   AttentionScratch scratch;
   ThreadPool pool(threads);
   pool.run([&](Team& team) {
-    EXPECT_TRUE(attend_bands(p.layer, 0, store, store, queries,
+    EXPECT_TRUE(attend_bands(p.layer, 0, store, store, {}, queries,
                              {got.out.data(), {n, kQueryHeads, kDim}},
                              {got.lse.data(), {n, kQueryHeads}}, false, scratch, team));
   });
