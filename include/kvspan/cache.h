@@ -127,9 +127,9 @@ class KvCache {
 
   virtual CacheBytes bytes() const = 0;
 
-  // Everything this cache holds and has learnt, for CacheFactory::load (docs/formats/cache.md).
-  // Codes that a factory's caches share are named by their checksum only. Fails where a kind of
-  // cache cannot be saved, and for lack of memory.
+  // Everything this cache holds and has learnt, for CacheFactory::load
+  // (docs/reference/formats/cache.md). Codes that a factory's caches share are named by their
+  // checksum only. Fails where a kind of cache cannot be saved, and for lack of memory.
   virtual Result<std::vector<std::byte>> save() const {
     return Error{ErrorCode::kUnsupported, "a cache of " + recipe() + " cannot be saved"};
   }
