@@ -138,7 +138,7 @@ class KvCache {
 struct Calibration;  // kvspan/calibration.h
 
 // A recipe made ready for a model: codes are derived once and shared by the caches made from it.
-// Immutable; copies are cheap; outlives nothing it needs.
+// Immutable; copies are cheap; owns all it uses.
 class CacheFactory {
  public:
   // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
