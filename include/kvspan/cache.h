@@ -128,9 +128,9 @@ class KvCache {
 
   virtual CacheBytes bytes() const = 0;
 
-  // Everything this cache holds and has learnt, for CacheFactory::load (docs/formats/cache.md).
-  // Codes that a factory's caches share are named by their checksum only. Fails where a kind of
-  // cache cannot be saved, and for lack of memory.
+  // Everything this cache holds and has learnt, for CacheFactory::load
+  // (docs/reference/formats/cache.md). Codes that a factory's caches share are named by their
+  // checksum only. Fails where a kind of cache cannot be saved, and for lack of memory.
   virtual Result<std::vector<std::byte>> save() const {
     return Error{ErrorCode::kUnsupported, "a cache of " + recipe() + " cannot be saved"};
   }
@@ -139,7 +139,7 @@ class KvCache {
 struct Calibration;  // kvspan/calibration.h
 
 // A recipe made ready for a model: codes are derived once and shared by the caches made from it.
-// Immutable; copies are cheap; outlives nothing it needs.
+// Immutable; copies are cheap; owns all it uses.
 class CacheFactory {
  public:
   // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What methods learn about a model from calibration text: means, second moments, error metrics and
 // sample rows of every layer, as plain numbers in memory, or in a file from which layers are read
-// one at a time. `kvspan calibrate` gathers them; docs/formats/calibration.md is that file.
+// one at a time. `kvspan calibrate` gathers them; docs/reference/formats/calibration.md is that
+// file.
 //
 // All averages are over the counted tokens: the text is cut into windows, each read as a sequence
 // of its own, and the first `skip` tokens of a window, whose norms are huge, are in none of them.

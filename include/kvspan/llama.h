@@ -75,7 +75,7 @@ class LlamaCaches {
 
   // Of all sequences.
   CacheBytes bytes() const;
-  // A sequence as bytes, and back (docs/formats/cache.md).
+  // A sequence as bytes, and back (docs/reference/formats/cache.md).
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
   Status load(std::int32_t sequence, std::span<const std::byte> bytes);
 

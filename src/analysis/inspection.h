@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything `kvspan inspect` says about a model's keys and values, from calibrations of one or
-// several texts. docs/inspect.md defines each figure.
+// several texts. docs/reference/inspect.md defines each figure.
 // Cost: per head and side one eigenproblem for each text and chunk, and a pass over the samples.
 #pragma once
 

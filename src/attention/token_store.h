@@ -75,8 +75,8 @@ class TokenStore {
   // Adds what it holds, as allocated. Codes that several stores may share are added to `codes`
   // instead, once for each use.
   virtual void add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) const = 0;
-  // docs/formats/cache.md. load() is for an empty store made as the saved one was; a failure leaves
-  // it in some state.
+  // docs/reference/formats/cache.md. load() is for an empty store made as the saved one was; a
+  // failure leaves it in some state.
   virtual void save(const StateWriter& to) const = 0;
   virtual Status load(const StateReader& from) = 0;
 };

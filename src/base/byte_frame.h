@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frame around saved bytes: what they are, how long, and a checksum, so that a reader of the
-// payload sees only what a writer wrote (docs/formats/).
+// payload sees only what a writer wrote (docs/reference/formats/).
 //     byte 0  magic, 8 bytes; 8  version, u32; 12  kind, u32; 16  payload size, u64; 24  payload;
 //     then CRC-64/XZ of all before it, u64
 #pragma once

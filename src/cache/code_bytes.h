@@ -2,7 +2,7 @@
 // Codes as bytes: each is written where it is first used and named by its number afterwards, so a
 // code costs its bytes once however many segments and lists of one cache use it. Codes that reader
 // and writer both hold (those that a factory derived from a calibration) are not written at all,
-// only their checksums. Format: docs/formats/cache.md.
+// only their checksums. Format: docs/reference/formats/cache.md.
 #pragma once
 
 #include <cstdint>

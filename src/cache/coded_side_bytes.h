@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A coded side as bytes: payload, scales and residual norms bit for bit. Format:
-// docs/formats/cache.md.
+// docs/reference/formats/cache.md.
 #pragma once
 
 #include <memory>

@@ -2,7 +2,7 @@
 // A list of segments as bytes, so that a cache can be kept, sent and read again. What is loaded
 // gives the same bits to every reader: rows, coefficients, scales, residual norms and positions are
 // stored as they are held. Only unused capacity is not stored; its size is. Format:
-// docs/formats/cache.md.
+// docs/reference/formats/cache.md.
 //
 // A cache of many lists writes one CodeWriter's table and then its lists into one frame:
 //     ByteWriter out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A conversation as JSON (docs/formats/chat_json.md).
+// A conversation as JSON (docs/reference/formats/chat_json.md).
 #pragma once
 
 #include <span>

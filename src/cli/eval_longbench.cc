@@ -117,8 +117,10 @@ Action setup_eval_longbench(CLI::App& app) {
       "  kvspan eval longbench all.jsonl -m smollm2 --cache quant --json lb.json --resume\n"
       "Datasets:";
   for (const LongBenchTask& task : all_longbench_tasks()) footer += fmt::format(" {}", task.name);
-  set_footer(app,
-             footer + "\nPrompts, scores and truncation are LongBench's; docs/eval.md has them.");
+  set_footer(
+      app,
+      footer +
+          "\nPrompts, scores and truncation are LongBench's; docs/reference/eval.md has them.");
   return [flags] { return eval_longbench(*flags); };
 }
 

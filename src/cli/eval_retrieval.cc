@@ -186,8 +186,9 @@ Action setup_eval_ruler(CLI::App& app) {
   for (const RulerTaskInfo& task : all_ruler_tasks()) {
     footer += fmt::format("  {:<16} {}\n", task.name, task.summary);
   }
-  set_footer(app,
-             footer + "Prompts, needles and scores are those of RULER; docs/eval.md has them.");
+  set_footer(
+      app,
+      footer + "Prompts, needles and scores are those of RULER; docs/reference/eval.md has them.");
   return action;
 }
 

@@ -95,7 +95,8 @@ Action setup_eval_text(CLI::App& app) {
           "Examples:\n"
           "  kvspan eval {0} -m smollm2 --limit 200 --cache quant:bits=4 --cache window:size=64\n"
           "  kvspan eval {0} -m gemma3 --cache streaming --json {0}.json\n"
-          "Scored as lm-evaluation-harness does; docs/eval.md has prompts, metrics and data.",
+          "Scored as lm-evaluation-harness does; docs/reference/eval.md has prompts, metrics and "
+          "data.",
           command_name(app)));
   return action;
 }

@@ -255,12 +255,13 @@ Action setup_inspect(CLI::App& app) {
   add_json_flag(app, flags->json);
   add_text(app, "--plots", flags->plots, "Folder for charts as SVG files; made where it is not",
            "DIR");
-  set_footer(app,
-             "Examples:\n"
-             "  kvspan inspect -m smollm2 --anchor 64 --json inspect.json\n"
-             "  kvspan inspect -m smollm2 --file prose.txt --file code.py --plots plots\n"
-             "  kvspan inspect -m stories260k --layers 0,4 --rank 2,4 --json -\n"
-             "docs/inspect.md defines every figure; kvspan report makes a page of the JSON.");
+  set_footer(
+      app,
+      "Examples:\n"
+      "  kvspan inspect -m smollm2 --anchor 64 --json inspect.json\n"
+      "  kvspan inspect -m smollm2 --file prose.txt --file code.py --plots plots\n"
+      "  kvspan inspect -m stories260k --layers 0,4 --rank 2,4 --json -\n"
+      "docs/reference/inspect.md defines every figure; kvspan report makes a page of the JSON.");
   return [flags] { return inspect(*flags); };
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An inspection as JSON and as tables (docs/inspect.md).
+// An inspection as JSON and as tables (docs/reference/inspect.md).
 #pragma once
 
 #include <string>

@@ -114,13 +114,13 @@ Action setup_report(CLI::App& app) {
            "and text as a picture",
            "FILE");
   exclude_each_other(app, "--svg", "--output");
-  set_footer(
-      app,
-      "Examples:\n"
-      "  kvspan report results\n"
-      "  kvspan report results -o page.html\n"
-      "  kvspan report results --svg quality.svg\n"
-      "One HTML page without scripts or network: tables, charts, exact commands; docs/report.md.");
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan report results\n"
+             "  kvspan report results -o page.html\n"
+             "  kvspan report results --svg quality.svg\n"
+             "One HTML page without scripts or network: tables, charts, exact commands; "
+             "docs/reference/report.md.");
   return [flags] { return report(*flags); };
 }
 

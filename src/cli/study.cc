@@ -292,9 +292,9 @@ Action setup_study(CLI::App& app) {
              "  kvspan study -m smollm2 -o study --quick\n"
              "  kvspan study -m smollm2 -o study -f wiki.test.raw --weights f16 -t 16\n"
              "  kvspan study -m smollm2 --dry-run\n"
-             "Every unit is written when it is done: after Ctrl-C the same command goes on. "
-             "docs/study.md\n"
-             "says how verdicts are reached, docs/formats/study.md what the folder holds.");
+             "Every unit is written when it is done: after Ctrl-C the same command goes on.\n"
+             "docs/reference/study.md says how verdicts are reached,\n"
+             "docs/reference/formats/study.md what the folder holds.");
   return [flags] { return run_study(*flags); };
 }
 

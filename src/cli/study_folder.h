@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of a study (docs/formats/study.md): units that are done stay done.
+// The folder of a study (docs/reference/formats/study.md): units that are done stay done.
 #pragma once
 
 #include <optional>

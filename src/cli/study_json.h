@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A study as JSON: docs/formats/study.md.
+// A study as JSON: docs/reference/formats/study.md.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The four falsifiers of the low-rank hypothesis, judged from rows: pure functions, the same rows
-// and seed give the same verdict. docs/study.md has the rules in words.
+// and seed give the same verdict. docs/reference/study.md has the rules in words.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calibrations as files: docs/formats/calibration.md. A damaged file is an Error that names it and
-// what is wrong with it, never a fault; a file appears complete or not at all.
+// Calibrations as files: docs/reference/formats/calibration.md. A damaged file is an Error that
+// names it and what is wrong with it, never a fault; a file appears complete or not at all.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads calibration files (docs/formats/calibration.md), whole or one layer at a time: the header
-// is parsed once, arrays are read when they are asked for.
+// Reads calibration files (docs/reference/formats/calibration.md), whole or one layer at a time:
+// the header is parsed once, arrays are read when they are asked for.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole cache as bytes: docs/formats/cache.md.
+// A whole cache as bytes: docs/reference/formats/cache.md.
 #include <algorithm>
 #include <limits>
 #include <new>

@@ -2,7 +2,7 @@
 // What policies and selectors have learnt as bytes, so that a loaded cache goes on as the saved one
 // would have. Each writes its numbers with save() and reads them with load() into a fresh object of
 // the same recipe, after its group's tokens. Whatever load() accepts is safe to go on with, were
-// the bytes forged or not. Format: docs/formats/cache.md.
+// the bytes forged or not. Format: docs/reference/formats/cache.md.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ Result<T> get_between(std::string_view field, T low, T high, ByteReader& in) {
   return value;
 }
 
-// A tracker in a frame of its own (docs/formats/tracker.md), preceded by its size; null: 0. What is
-// read is as `like`, the tracker of a fresh policy: of its kind, dimension and options.
+// A tracker in a frame of its own (docs/reference/formats/tracker.md), preceded by its size; null:
+// 0. What is read is as `like`, the tracker of a fresh policy: of its kind, dimension and options.
 void put_tracker(const Tracker* tracker, ByteWriter& out);
 Result<std::unique_ptr<FrequentDirections>> get_sketch(const FrequentDirections* like,
                                                        const StateReader& from);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inspect: ranks, spectra, residuals, overlaps and gains (docs/inspect.md).
+// inspect: ranks, spectra, residuals, overlaps and gains (docs/reference/inspect.md).
 #include <fmt/format.h>
 
 #include <algorithm>

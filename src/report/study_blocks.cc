@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// study: verdicts with the numbers that decide them, and the rows behind (docs/formats/study.md).
+// study: verdicts with the numbers that decide them, and the rows behind
+// (docs/reference/formats/study.md).
 #include <fmt/format.h>
 
 #include "report/blocks.h"

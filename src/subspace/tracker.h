@@ -77,7 +77,8 @@ class Tracker {
   virtual std::size_t bytes() const noexcept = 0;
   // An equal tracker on a ledger of its own; costs bytes().
   virtual std::unique_ptr<Tracker> clone(std::shared_ptr<Ledger> ledger) const = 0;
-  // docs/formats/tracker.md. load_tracker gives an equal tracker back: same bits, same future.
+  // docs/reference/formats/tracker.md. load_tracker gives an equal tracker back: same bits, same
+  // future.
   std::vector<std::byte> save() const;
 
  protected:

@@ -34,7 +34,7 @@ class AnchoredMeans {
   std::int32_t pairs() const noexcept { return pairs_; }
   // Those that are met alone, and polynomials; a multiple of 4, at most pairs().
   std::int32_t terms() const noexcept { return terms_; }
-  // Those without what pads them.
+  // Terms, excluding padding.
   std::int32_t used_terms() const noexcept {
     return alone_ < rotated_ ? alone_ + static_cast<std::int32_t>(kOrders) : rotated_;
   }

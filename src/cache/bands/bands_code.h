@@ -166,9 +166,9 @@ class BandsCode {
   // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
   void restore(const float* c, std::int32_t position, float* keys, float* values) const noexcept;
 
-  // docs/formats/cache.md: what was learnt, of a code that has weights. `like` tells all the rest:
-  // heads, dimensions, anchors, RoPE and whether tokens have gains. What loads reads, codes and
-  // saves as the saved one did, bit for bit, and is safe to go on with, forged or not.
+  // docs/reference/formats/cache.md: what was learnt, of a code that has weights. `like` tells all
+  // the rest: heads, dimensions, anchors, RoPE and whether tokens have gains. What loads reads,
+  // codes and saves as the saved one did, bit for bit, and is safe to go on with, forged or not.
   void save(ByteWriter& out) const;
   static Result<std::shared_ptr<const BandsCode>> load(const BandsParts& like, ByteReader& in,
                                                        const std::shared_ptr<Ledger>& ledger);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A learnt code of bands as bytes: docs/formats/cache.md. Components are written in stored order,
-// in which a layout puts them again.
+// A learnt code of bands as bytes: docs/reference/formats/cache.md. Components are written in
+// stored order, in which a layout puts them again.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -85,8 +85,8 @@ class BandsStore {
   // c^ [places] of one token.
   void coefficients(std::int32_t token, float* c) const;
 
-  // docs/formats/cache.md. Loading needs the same code, which is known by its checksum, and
-  // replaces what is held only when all of it could be read.
+  // docs/reference/formats/cache.md. Loading needs the same code, which is known by its checksum,
+  // and replaces what is held only when all of it could be read.
   void save(ByteWriter& out) const;
   Status load(ByteReader& in);
 

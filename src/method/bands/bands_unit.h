@@ -37,7 +37,7 @@ class BandsDesigner {
                 const BandsOptions& options)
       : shape_(shape), calibration_(calibration), options_(options) {}
 
-  // Whether what keys count against values (alpha below) changes anything.
+  // True if alpha (below) affects the design.
   bool balances() const;
 
   // Mean, directions and power from the layer's moments, keys weighed by alpha against values

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/results/tables.md from the JSON files in docs/results: make_result_tables.py [FOLDER]
+
+Prints the page; `scripts/make_result_tables.py > docs/results/tables.md` renews it. A file is what
+a kvspan command wrote with --json; its kind is told by its keys. Files of other kinds (single units
+of studies) have no table. A test compares the page with this script's output.
+"""
+
+import json
+import pathlib
+import sys
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+MIB = 1024 * 1024
+HEAD = """# Tables
+
+<!-- Written by scripts/make_result_tables.py from the JSON files beside this page. Do not edit. -->
+
+[README.md](README.md) says what each file is and which command made it. *Bits* are all bytes of the cache, times 8,
+over the numbers that a full cache holds; f16 is 16. *KL* is the mean divergence from the full cache in nats.
+"""
+
+
+def model_names():
+    """File name -> short name, as in data/models.json."""
+    models = json.loads((TREE / "data/models.json").read_text(encoding="utf-8"))["models"]
+    return {model["file"]: model["name"] for model in models}
+
+
+def table(titles, rows):
+    """A Markdown table; the columns after the first are aligned to the right."""
+    yield "| " + " | ".join(titles) + " |"
+    yield "| --- |" + " ---: |" * (len(titles) - 1)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def option(document, *names):
+    """What followed one of these flags on the command line, or None."""
+    words = document.get("arguments") or []
+    return next((words[i + 1] for i, word in enumerate(words[:-1]) if word in names), None)
+
+
+def machine(document):
+    """The processor and how many threads worked."""
+    cpu = (document.get("machine") or {}).get("cpu") or f"a processor with {document['cpu_level']}"
+    threads = document["threads"]
+    return f"{cpu.replace('(R)', '')}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def is_perplexity(document):
+    return document.get("task") == "ppl"
+
+
+def is_bench(document):
+    return "rows" in document and any("decode_tok_s" in row for row in document["rows"])
+
+
+def is_verify(document):
+    return "rows" in document and any("kl_decoded" in row for row in document["rows"])
+
+
+def is_tasks(document):
+    return "rows" in document and any("score" in row for row in document["rows"])
+
+
+def is_study(document):
+    return document.get("format") == "kvspan-study" and "verdicts" in document
+
+
+class Results:
+    """All documents of a folder by their path in it."""
+
+    def __init__(self, folder):
+        self.names = model_names()
+        self.documents = {}
+        for path in sorted(folder.rglob("*.json")):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(document, dict):
+                self.documents[path.relative_to(folder).as_posix()] = document
+        # Texts are known by their checksum where a command line does not name them.
+        self.texts = {self.text_sum(d): option(d, "-f", "--file") for d in self.documents.values()
+                      if option(d, "-f", "--file") and self.text_sum(d)}
+
+    @staticmethod
+    def text_sum(document):
+        return (document.get("identity") or {}).get("text_sha256")
+
+    def of_kind(self, kind):
+        return [(file, document) for file, document in self.documents.items() if kind(document)]
+
+    def model(self, document):
+        name = pathlib.PurePosixPath(document["model"]).name
+        return self.names.get(name, name)
+
+    def text(self, document):
+        return option(document, "-f", "--file") or self.texts.get(self.text_sum(document)) or "a text that is not named"
+
+
+def perplexity(results):
+    groups = {}
+    for file, document in results.of_kind(is_perplexity):
+        key = (results.model(document), document["ctx"], results.text(document), document["weights"], document["block"])
+        groups.setdefault(key, []).append((file, document))
+    for (model, ctx, text, weights, block), files in sorted(groups.items()):
+        yield f"### {model}, {text}, windows of {ctx:,} tokens"
+        yield ""
+        yield (f"Weights {'as in the file' if weights == 'file' else 'as ' + weights}, blocks of {block} tokens "
+               "(`kvspan eval ppl`).")
+        yield ""
+        rows = []
+        for file, document in files:
+            full = next(row for row in document["rows"] if row["recipe"] == "full")
+            for row in document["rows"]:
+                if row is full or row.get("kl") is None:
+                    continue
+                rows.append((row["bits"], [
+                    f"`{row['recipe']}`", f"{row['bits']:.2f}", f"{row['kv_ratio']:.1f}x",
+                    f"{row['ppl']:.3f} ({row['dppl_pct']:+.2f} %)", f"{full['ppl']:.3f}", f"{row['kl']:.4f}",
+                    f"{row['top1']:.2%}".replace("%", " %"), str(document["windows"]), f"[{file}]({file})"]))
+        rows.sort(key=lambda row: row[0])
+        yield from table(["recipe", "bits", "f16 / KV", "perplexity", "of `full`", "KL", "same argmax", "windows", "file"],
+                         [row for _, row in rows])
+
+
+def against(row, key):
+    return f"{row[key]:.2f}x" if row.get(key) is not None else ""
+
+
+def bench(results):
+    for file, document in results.of_kind(is_bench):
+        if document.get("batch", 1) != 1:
+            continue
+        yield f"### {results.model(document)}, {machine(document)}"
+        yield ""
+        yield f"[{file}]({file}); *against f16* is against llama.cpp with an f16 cache in the same run."
+        yield ""
+        rows = [[f"`{row['recipe']}`" if row["engine"] == "kvspan" else f"{row['engine']} {row['recipe']}",
+                 f"{row['depth']:,}", f"{row['decode_tok_s']:.1f}", f"{row['decode_spread']:.0%}".replace("%", " %"),
+                 against(row, "decode_vs_llama_f16"), f"{row['prefill_tok_s']:.0f}", against(row, "prefill_vs_llama_f16"),
+                 f"{row['attn_ms']:.1f}" if row.get("attn_ms") is not None else "",
+                 f"{row['kv_bytes'] / MIB:.1f}", f"{row['peak_rss_bytes'] / MIB:.0f}"] for row in document["rows"]]
+        yield from table(["cache", "depth", "decode tok/s", "spread", "against f16", "prefill tok/s", "against f16",
+                          "attention, ms", "KV, MiB", "peak, MiB"], rows)
+
+
+def batches(results):
+    rows = []
+    for file, document in results.of_kind(is_bench):
+        if document.get("batch", 1) == 1:
+            continue
+        full = next((row for row in document["rows"] if row["recipe"] == "full"), None)
+        for row in document["rows"]:
+            ratio = f"{row['decode_tok_s'] / full['decode_tok_s']:.2f}x" if full and row is not full else ""
+            rows.append([f"`{row['recipe']}`", str(document["batch"]), f"{row['depth']:,}", f"{row['decode_tok_s']:.1f}",
+                         f"{row['decode_spread']:.0%}".replace("%", " %"), ratio, f"{row['kv_bytes'] / MIB:.0f}",
+                         machine(document), f"[{file}]({file})"])
+    if rows:
+        yield from table(["cache", "sequences", "depth", "decode tok/s", "spread", "against `full`", "KV, MiB", "machine",
+                          "file"], rows)
+
+
+def tasks(results):
+    rows = []
+    for file, document in results.of_kind(is_tasks):
+        for row in document["rows"]:
+            if row.get("score") is None:
+                continue
+            rows.append([row["task"], f"`{row['recipe']}`", f"{document['length']:,}", str(row["rows"]),
+                         f"{100 * row['score']:.1f} %", f"{100 * row['score_low']:.1f} .. {100 * row['score_high']:.1f}",
+                         f"{row['kv_ratio']:.1f}x", f"[{file}]({file})"])
+    if rows:
+        yield from table(["task", "cache", "length", "prompts", "score", "95 % interval", "f16 / KV", "file"], rows)
+
+
+def verify(results):
+    rows = []
+    for file, document in results.of_kind(is_verify):
+        for row in document["rows"]:
+            rows.append([row["name"], f"{row['compared']:,}", f"{document['tokens']:,}", document["weights"],
+                         f"{row['kl_mean']:.1e}", f"{row['top1']:.2%}".replace("%", " %"), f"[{file}]({file})"])
+    if rows:
+        yield from table(["engine and cache", "positions", "depth up to", "weights", "mean KL", "same argmax", "file"], rows)
+
+
+def studies(results):
+    for file, document in results.of_kind(is_study):
+        folder = pathlib.PurePosixPath(file).parent.name
+        yield f"### {folder}"
+        yield ""
+        yield f"`kvspan {' '.join(document['arguments'])}`: [{file}]({file})"
+        yield ""
+        yield "| | claim | verdict | because |"
+        yield "| --- | --- | --- | --- |"
+        for verdict in document["verdicts"]:
+            yield f"| {verdict['id']} | {verdict['claim']} | {verdict['verdict']} | {verdict['because']} |"
+        yield ""
+
+
+SECTIONS = [("Perplexity and divergence", perplexity), ("Speed and memory", bench),
+            ("Several sequences together", batches), ("Retrieval", tasks),
+            ("Logits against llama.cpp", verify), ("Studies", studies)]
+
+
+def page(folder):
+    """The whole page for the JSON files in `folder` and below."""
+    results = Results(folder)
+    lines = [HEAD]
+    for title, section in SECTIONS:
+        body = list(section(results))
+        if body:
+            lines += [f"## {title}", "", *body]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def main():
+    if len(sys.argv) > 2 or sys.argv[1:2] in (["-h"], ["--help"]):
+        sys.exit(__doc__)
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) == 2 else TREE / "docs/results"
+    sys.stdout.write(page(folder))
+
+
+if __name__ == "__main__":
+    main()

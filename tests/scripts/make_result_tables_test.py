@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""docs/results/tables.md is what scripts/make_result_tables.py writes, and what that is."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(TREE / "scripts"))
+import make_result_tables  # noqa: E402
+
+PERPLEXITY = {
+    "task": "ppl", "model": "/models/SmolLM2-135M-Instruct.Q4_1.gguf", "weights": "f16", "ctx": 4096, "windows": 2,
+    "block": 64, "arguments": ["eval", "ppl", "-f", "wiki.txt"],
+    "rows": [{"recipe": "full", "ppl": 20.0},
+             {"recipe": "quant", "ppl": 21.0, "dppl_pct": 5.0, "kl": 0.0123, "top1": 0.951, "bits": 5.04, "kv_ratio": 3.175},
+             {"recipe": "bands", "ppl": 20.1, "dppl_pct": 0.5, "kl": 0.0034, "top1": 0.97, "bits": 2.6, "kv_ratio": 6.15},
+             {"recipe": "fd", "kl": None, "error": "failed"}]}
+BENCH = {
+    "model": "gemma3", "threads": 1, "cpu_level": "neon", "machine": {"cpu": "Some(R) Core"},
+    "rows": [{"engine": "kvspan", "recipe": "full", "depth": 2048, "decode_tok_s": 50.0, "decode_spread": 0.04,
+              "prefill_tok_s": 400.0, "attn_ms": 2.0, "kv_bytes": 1048576, "peak_rss_bytes": 2097152}]}
+
+
+class MakeResultTables(unittest.TestCase):
+    def test_the_page_is_up_to_date(self):
+        page = (TREE / "docs/results/tables.md").read_text(encoding="utf-8")
+        self.assertEqual(page.splitlines(), make_result_tables.page(TREE / "docs/results").splitlines(),
+                         "run: scripts/make_result_tables.py > docs/results/tables.md")
+
+    def page_of(self, **documents):
+        with tempfile.TemporaryDirectory(prefix="kvspan-test-") as folder:
+            for name, document in documents.items():
+                (pathlib.Path(folder) / f"{name}.json").write_text(json.dumps(document))
+            return make_result_tables.page(pathlib.Path(folder))
+
+    def test_perplexities_are_rows_by_bits_under_model_and_text(self):
+        lines = self.page_of(ppl=PERPLEXITY).splitlines()
+        self.assertIn("### smollm2, wiki.txt, windows of 4,096 tokens", lines)
+        rows = [line for line in lines if line.startswith("| `")]
+        self.assertEqual(rows, [
+            "| `bands` | 2.60 | 6.2x | 20.100 (+0.50 %) | 20.000 | 0.0034 | 97.00 % | 2 | [ppl.json](ppl.json) |",
+            "| `quant` | 5.04 | 3.2x | 21.000 (+5.00 %) | 20.000 | 0.0123 | 95.10 % | 2 | [ppl.json](ppl.json) |"])
+
+    def test_speeds_have_their_machine(self):
+        page = self.page_of(bench=BENCH)
+        self.assertIn("### gemma3, Some Core, 1 thread\n", page)
+        self.assertIn("| `full` | 2,048 | 50.0 | 4 % |  | 400 |  | 2.0 | 1.0 | 2 |\n", page)
+        self.assertNotIn("## Perplexity", page)
+
+    def test_other_files_have_no_table(self):
+        self.assertEqual(self.page_of(units={"recipes": []}, names=["a", "b"]), make_result_tables.HEAD)
+
+
+if __name__ == "__main__":
+    unittest.main()
