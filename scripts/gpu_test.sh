@@ -36,7 +36,7 @@ if has counters; then
 fi
 if has bench; then
   status=0
-  python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
+  python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
     | tee "$logs/bench.log" || status=$?
   outcomes[bench]=$(outcome $status); tail -3 "$logs/bench.err"
 fi

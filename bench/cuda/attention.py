@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Decode attention of device caches beside torch's SDPA in f16: attention.py MODULE [--json FILE] [--only WORD] [--profile]
+"""Decode attention of device caches beside torch's SDPA in f16: attention.py MODULE [--json FILE] [--only WORD] [--profile] [--kernels]
 
 One layer, one query position of each sequence, all steps of it: queries moved, codes read, parts merged,
 ends attended to. Medians of replays of a graph over as many sets of sequences as do not fit the
 second-level cache; the best of SDPA's backends in the same run is the baseline. --profile makes a few
-calls of each case without a graph, for a profiler.
+calls of each case without a graph, for a profiler; --kernels adds the mean time of each kernel.
 """
-import argparse, ctypes, json, sys
+import argparse, ctypes, json, re, sys
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,7 @@ def cases():
     for where in (LONG, BATCH):
         for anchor in (256, 1024):
             yield f"two bits, groups of 2, anchor {anchor}", LLAMA, 2, 4, where, bands(two.format(2) + f",anchor={anchor}")
-        yield "two bits, all 512 directions, groups of 2", LLAMA, 2, 4, where, bands("share=kvgroup,levels=2,grain=64,bits=2.1")
+        yield "two bits, all 512 directions, groups of 2", LLAMA, 2, 4, where, bands("share=kvgroup,levels=2,grain=64,bits=2")
         yield "mixed, groups of 2", LLAMA, 2, 5, where, bands(mixed.format(2, 1.9))
         yield "bits=2, all levels, groups of 2", LLAMA, 2, 5, where, bands("share=kvgroup,grain=64,bits=2")
         yield "two bits, groups of 4", LLAMA, 4, 4, where, bands(two.format(4))
@@ -121,7 +121,22 @@ def sdpa(shape, count, tokens):
     return best
 
 
-def run_case(lib, case, baselines, profile):
+def kernel_us(calls):
+    """Mean microseconds of each kernel, by name, over the calls."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(8):
+            for call in calls: call()
+        torch.cuda.synchronize()
+    found = {}
+    for event in trace.key_averages():
+        name = re.search(r"(\w+_kernel)", event.key)
+        name = name.group(1) if name else event.key[:40]
+        found[name] = found.get(name, 0.0) + event.device_time_total / (8 * len(calls))
+    return {name: round(us, 2) for name, us in sorted(found.items())}
+
+
+def run_case(lib, case, baselines, profile, kernels):
     name, shape, group, octaves, (count, tokens), recipe = case
     heads, repeats, dim = shape
     full_bytes = count * tokens * heads * dim * 4
@@ -149,6 +164,7 @@ def run_case(lib, case, baselines, profile):
         return row
     calls = [lambda s=s: cache.attend(s, queries, out) for s in numbers]
     row["ms"], row["ms_least"], row["ms_most"] = graph_ms(calls)
+    if kernels: row["kernel_us"] = kernel_us(calls)
     if count > 1:  # a sequence alone is cut otherwise: the same but for rounding
         alone = torch.empty_like(out[:1])
         cache.attend(numbers[-1], queries, out)
@@ -172,19 +188,20 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
     args = parser.parse_args()
     lib, rows, baselines = ctypes.CDLL(args.module), [], {}
     for case in cases():
         if args.only not in f"{case[0]} {case[4][0]}x{case[4][1]}": continue
         try:
-            row = run_case(lib, case, baselines, args.profile)
+            row = run_case(lib, case, baselines, args.profile, args.kernels)
         except RuntimeError as error:
             row = {"case": case[0], "sequences": case[4][0], "tokens": case[4][1], "recipe": case[5], "error": str(error).splitlines()[0]}
         rows.append(row)
         if "speedup" in row:
             print(f"{row['case']:42s} {row['sequences']:3d} x {row['tokens']:7d}: {1e3 * row['ms']:7.1f} us ({1e3 * row['ms_least']:.1f}..{1e3 * row['ms_most']:.1f}), "
                   f"SDPA {1e3 * row['sdpa_ms']:7.1f} us ({row['sdpa']}), {row['speedup']:5.2f}x; {row['code_bytes_per_token']:.0f} B/token, widths {row['chunk_widths']}; "
-                  f"{row.get('encode_tokens_per_s', 0) * 1e-6:.1f} Mtok/s coded, alone {row.get('alone_difference', 0):.1e}", flush=True)
+                  f"{row.get('encode_tokens_per_s', 0) * 1e-6:.1f} Mtok/s coded, alone {row.get('alone_difference', 0):.1e} {row.get('kernel_us', '')}", flush=True)
         else:
             print(row, flush=True)
     if args.json:

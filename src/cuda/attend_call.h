@@ -45,6 +45,7 @@ struct AttendItem {
   std::int32_t anchors_before = 0, means_before = 0;  // of the items before this one
   std::int32_t parts_before = 0, parts = 0;           // splits of the coded tokens
   std::int32_t row_parts_before = 0, row_parts = 0;   // splits of the full-rank ones
+  std::int32_t move_tiles_before = 0;                 // tiles of kMoveAnchors anchors
 };
 
 // Of one layer. Strides and offsets in bytes unless said otherwise.
@@ -52,6 +53,7 @@ struct AttendCall {
   AttendItem items[kMaxItems];
   std::int32_t item_count = 0;
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
+  std::int32_t total_move_tiles = 0;
 
   // The layer.
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -67,16 +69,12 @@ struct AttendCall {
   std::int32_t groups = 0, group_heads = 0;
   std::int32_t chunks = 0, padded_queries = 0;  // of a group
   std::int32_t anchor = 0;
-  struct Group {
-    const std::int8_t* key_basis;  // as move_queries reads it, [heads]
-    const float* key_scales;       // [heads][chunks * 64], by query_byte
-    const float* key_means;        // [heads][key_dim], turned by half a position back
-    const __half* value_basis;     // [heads * value_dim][chunks * 64]
-    const float* value_scales;     // [heads * value_dim]
-    const float* value_means;      // [heads * value_dim]
-    const float* steps;            // [chunks * 64], 0 at empty places
-  };
-  const Group* group_table = nullptr;       // [groups], on the device
+  const std::int8_t* key_basis = nullptr;  // [KV heads][chunks] as move_queries reads it
+  const float* key_scales = nullptr;       // [KV heads][chunks * 64], by query_byte
+  const float* key_means = nullptr;        // [KV heads][key_dim], turned by half a position back
+  const __half* value_basis = nullptr;     // [KV heads * value_dim][chunks * 64]
+  const float2* value_scales = nullptr;    // [KV heads * value_dim]: scale of a row, and mean
+  const float* steps = nullptr;            // [groups][chunks * 64], 0 at empty places
   const std::uint8_t* chunk_widths = nullptr;   // [groups][kMaxChunks]
   const std::int32_t* chunk_offsets = nullptr;  // [groups][kMaxChunks], words
   const std::int32_t* tile_bytes = nullptr;     // [groups]
@@ -104,7 +102,7 @@ struct AttendCall {
   float2* moved_scales = nullptr;    // [groups][anchors][padded queries]: scale, sum of levels (int)
   uint2* folded = nullptr;           // [groups][means][n tiles][mean_terms / 16][32]
   float* folded_constants = nullptr; // [groups][means][padded queries]
-  float* part_sums = nullptr;        // [groups][parts][padded queries][chunks * 64]
+  __half* part_means = nullptr;      // [groups][parts][padded queries][chunks * 64], of levels
   float2* part_states = nullptr;     // [groups][parts][padded queries]: maximum, sum of weights
   float* row_sums = nullptr;         // [row parts][query heads][value_dim]
   float2* row_states = nullptr;      // [row parts][query heads]

@@ -12,5 +12,6 @@ inline constexpr int kRowPageTokens = 64;  // of full-rank rows
 // Anchors and the middles of mean blocks are multiples of this.
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group
+inline constexpr int kMoveAnchors = 8;  // to which queries are moved at once
 
 }  // namespace kvspan::cuda

@@ -9,7 +9,7 @@ namespace {
 // Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
 constexpr std::int32_t kMostTeamTokens = 32768;
 // Full-rank rows that a block reads at least, unless there are fewer.
-constexpr std::int32_t kLeastRows = 64;
+constexpr std::int32_t kLeastRows = 32;
 constexpr int kRowBlocksAtOnce = 4;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -46,6 +46,7 @@ void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window
 int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call) {
   call.item_count = 0;
   call.total_anchors = call.total_means = call.total_parts = call.total_row_parts = 0;
+  call.total_move_tiles = 0;
   const int groups = std::max(1, call.groups);
   std::int64_t steps = 0, rows = 0, anchors = 0, means = 0;
   int count = 0;
@@ -88,10 +89,12 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     item.means_before = call.total_means;
     item.parts_before = call.total_parts;
     item.row_parts_before = call.total_row_parts;
+    item.move_tiles_before = call.total_move_tiles;
     call.total_anchors += item.anchors;
     call.total_means += item.means;
     call.total_parts += item.parts;
     call.total_row_parts += item.row_parts;
+    call.total_move_tiles += ceil_div(item.anchors, kMoveAnchors);
     call.items[call.item_count++] = item;
   }
   return call.item_count;
@@ -105,7 +108,7 @@ PlanLimits limits_for(std::int64_t tokens, int anchor, int processors, int block
   limits.means = anchor > 0 ? tokens / kMeanBlock + 2 * kMaxItems : 0;
   limits.parts = std::int64_t{processors} * blocks_at_once + kMaxItems +
                  tokens / (std::int64_t{teams} * kMostTeamTokens);
-  limits.row_parts = std::int64_t{processors} * kRowBlocksAtOnce + 2 * kMaxItems;
+  limits.row_parts = std::int64_t{processors} * kRowBlocksAtOnce + 16 * kMaxItems;
   return limits;
 }
 

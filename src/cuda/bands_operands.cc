@@ -56,7 +56,7 @@ void put_value_basis(const BandsCode& code, std::size_t places, BandsOperands& t
       to.value_basis.resize(to.value_basis.size() + places -
                             static_cast<std::size_t>(code.places()));
       to.value_scales.push_back(rows.scales[i]);
-      to.value_means.push_back(code.value_mean(h)[i]);
+      to.value_scales.push_back(code.value_mean(h)[i]);
     }
   }
 }
@@ -106,8 +106,10 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
   constexpr int kOrders = 4;
   to.alone = means.alone();
   to.slow = means.rotated() - to.alone;
-  const int evens = to.alone + (to.slow > 0 ? kOrders - 1 : 0);
-  const int used = evens + to.alone + (to.slow > 0 ? kOrders : 0);
+  // Cosines, sines from an even number on, then polynomials: even ones but the lowest, odd ones.
+  const int sines = to.alone + to.alone % 2, evens = 2 * sines;
+  const int odds = evens + (to.slow > 0 ? kOrders - 1 : 0);
+  const int used = odds + (to.slow > 0 ? kOrders : 0);
   to.terms = std::max(16, (used + 15) / 16 * 16);
   if (to.slow > 0) {
     to.slow_table.assign(means.slow(), means.slow() + static_cast<std::ptrdiff_t>(to.slow) * 8);
@@ -120,9 +122,12 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
     const auto turn = [&](int term, int odd) {
       return means.turns()[static_cast<std::ptrdiff_t>(2 * term + odd) * half + at];
     };
+    const float sign = after ? 1.0f : -1.0f;
     if (k < to.alone) return turn(k, 0);
-    if (k < evens) return turn(k + 1, 0);  // the lowest order is one number for the whole block
-    if (k < used) return (after ? 1.0f : -1.0f) * turn(k - evens, 1);
+    if (k >= sines && k < sines + to.alone) return sign * turn(k - sines, 1);
+    // The lowest order is one number for the whole block.
+    if (k >= evens && k < odds) return turn(to.alone + 1 + k - evens, 0);
+    if (k >= odds && k < used) return sign * turn(to.alone + k - odds, 1);
     return 0.0f;
   };
   for (int tile = 0; tile < kMeanBlock / kTileTokens; ++tile) {

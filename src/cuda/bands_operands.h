@@ -19,7 +19,7 @@ struct BandsOperands {
   std::vector<float> key_scales;       // [heads][places], by query_byte within chunks
   std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
   std::vector<Half> value_basis;       // [heads * value_dim][places]
-  std::vector<float> value_scales, value_means;  // [heads * value_dim]
+  std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
   std::vector<float> steps;                      // [places], 0 at empty ones
   std::vector<float> analysis;                   // A' [D][places]
   std::vector<float> means;                      // [D]

@@ -93,7 +93,7 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     folded.need(groups * std::size_t(l.means) * (rows / 8) * std::size_t(a.mean_terms / 16) * 32,
                 sizeof(uint2));
     constants.need(groups * std::size_t(l.means) * rows, sizeof(float));
-    sums.need(groups * std::size_t(l.parts) * rows * places, sizeof(float));
+    sums.need(groups * std::size_t(l.parts) * rows * places, sizeof(__half));
     states.need(groups * std::size_t(l.parts) * rows, sizeof(float2));
     const std::size_t row_queries = std::size_t(l.row_parts) * std::size_t(a.query_heads);
     row_sums.need(row_queries * std::size_t(a.value_dim), sizeof(float));
@@ -116,7 +116,7 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     a.moved_scales = reinterpret_cast<float2*>(at[1]);
     a.folded = reinterpret_cast<uint2*>(at[2]);
     a.folded_constants = reinterpret_cast<float*>(at[3]);
-    a.part_sums = reinterpret_cast<float*>(at[4]);
+    a.part_means = reinterpret_cast<__half*>(at[4]);
     a.part_states = reinterpret_cast<float2*>(at[5]);
     a.row_sums = reinterpret_cast<float*>(at[6]);
     a.row_states = reinterpret_cast<float2*>(at[7]);

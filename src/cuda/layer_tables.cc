@@ -74,37 +74,41 @@ Status LayerTables::add_codes(const LayerShape& layer,
     operands.push_back(bands_operands(*code, chunks, key_steps(layer)));
     uniform2 = uniform2 && operands.back().tiles.all_of_width(2);
   }
-  variant = find_variant(queries, chunks, uniform2);
-  if (variant == nullptr) {
-    return fail(ErrorCode::kUnsupported,
-                "a code of {} components for {} query heads is not on the device; allowed: {} "
-                "components for up to 8, 1024 for up to 16, 1536 for up to 32",
-                chunks * kChunkPlaces, queries, 8 * kChunkPlaces);
-  }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
   const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
                             layer.key_dim, MemoryKind::kShared, nullptr);
   const MeanOperands mean = mean_operands(means);
 
-  std::vector<AttendCall::Group> groups;
+  int most = 0;
+  for (const BandsOperands& o : operands) {
+    most = std::max(most, static_cast<int>(o.tiles.tile_bytes()));
+  }
+  variant = find_variant({queries, chunks, uniform2, most, mean.terms});
+  if (variant == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "a code of {} components and {} bytes for 32 tokens is not on the device for {} query "
+                "heads; allowed: 512 components for up to 8, 1024 for up to 16, 1536 for up to 32, of "
+                "few bits",
+                chunks * kChunkPlaces, most, queries);
+  }
+
+  BandsOperands all;  // of all groups, one after the other
+  const auto add = []<class T>(std::vector<T>& to, const std::vector<T>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
   std::vector<EncodeCall::Group> encoders;
   std::vector<std::uint8_t> widths(codes.size() * kMaxChunks);
   std::vector<std::int32_t> offsets(codes.size() * kMaxChunks);
   std::size_t at = 0;
-  int most = 0;
   for (std::size_t g = 0; g < operands.size(); ++g) {
-    BandsOperands& o = operands[g];
-    // The mean turned by half a position does not depend on the block.
-    AttendCall::Group group{};
+    const BandsOperands& o = operands[g];
+    add(all.key_basis, o.key_basis);
+    add(all.key_scales, o.key_scales);
+    add(all.key_means, o.key_means);
+    add(all.value_basis, o.value_basis);
+    add(all.value_scales, o.value_scales);
+    add(all.steps, o.steps);
     EncodeCall::Group encoder{};
-    KVSPAN_TRY(group.key_basis, upload<std::int8_t>(o.key_basis));
-    KVSPAN_TRY(group.key_scales, upload<float>(o.key_scales));
-    KVSPAN_TRY(group.key_means, upload<float>(o.key_means));
-    KVSPAN_TRY(const Half* basis, upload<Half>(o.value_basis));
-    group.value_basis = reinterpret_cast<const __half*>(basis);
-    KVSPAN_TRY(group.value_scales, upload<float>(o.value_scales));
-    KVSPAN_TRY(group.value_means, upload<float>(o.value_means));
-    KVSPAN_TRY(group.steps, upload<float>(o.steps));
     KVSPAN_TRY(encoder.analysis, upload<float>(o.analysis));
     KVSPAN_TRY(encoder.means, upload<float>(o.means));
     KVSPAN_TRY(encoder.inverse_steps, upload<float>(o.inverse_steps));
@@ -113,7 +117,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
     KVSPAN_TRY(encoder.highest, upload<float>(o.highest));
     encoder.stored = static_cast<float>(codes[g]->layout().stored());
     encoder.gain = codes[g]->gain();
-    groups.push_back(group);
     encoders.push_back(encoder);
     for (int k = 0; k < chunks; ++k) {
       widths[g * kMaxChunks + static_cast<std::size_t>(k)] =
@@ -123,10 +126,17 @@ Status LayerTables::add_codes(const LayerShape& layer,
     const auto bytes = static_cast<std::int32_t>(o.tiles.tile_bytes());
     tile_bytes_.push_back(bytes);
     group_offsets_.push_back(static_cast<std::int32_t>(at));
-    most = std::max(most, bytes);
     at += o.tiles.tile_bytes() * (kPageTokens / kTileTokens);
   }
   code_page_bytes_ = at;
+  KVSPAN_TRY(attend.key_basis, upload<std::int8_t>(all.key_basis));
+  KVSPAN_TRY(attend.key_scales, upload<float>(all.key_scales));
+  KVSPAN_TRY(attend.key_means, upload<float>(all.key_means));
+  KVSPAN_TRY(const Half* basis, upload<Half>(all.value_basis));
+  attend.value_basis = reinterpret_cast<const __half*>(basis);
+  KVSPAN_TRY(const float* value_scales, upload<float>(all.value_scales));
+  attend.value_scales = reinterpret_cast<const float2*>(value_scales);
+  KVSPAN_TRY(attend.steps, upload<float>(all.steps));
 
   AttendCall& a = attend;
   a.rope_pairs = static_cast<std::int32_t>(first.rope().angles.size());
@@ -147,7 +157,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
   KVSPAN_TRY(a.mean_slow_table, upload<float>(mean.slow_table));
   KVSPAN_TRY(const Half* table, upload<Half>(mean.table));
   a.mean_table = reinterpret_cast<const uint4*>(table);
-  KVSPAN_TRY(a.group_table, upload<AttendCall::Group>(groups));
   KVSPAN_TRY(a.chunk_widths, upload<std::uint8_t>(widths));
   KVSPAN_TRY(a.chunk_offsets, upload<std::int32_t>(offsets));
   KVSPAN_TRY(a.tile_bytes, upload<std::int32_t>(tile_bytes_));

@@ -112,8 +112,8 @@ TEST(DeviceAttention, FullRankIsExact) {
 TEST(DeviceAttention, CodesOfTwoBits) {
   KVSPAN_NEEDS_DEVICE();
   check({"two bits, 6 chunks", bands("share=kvgroup,bits=1.55,levels=0/2,grain=64"), 4, 4, 128});
-  check({"two bits, 8 chunks", bands("bits=2.1,levels=2,grain=64"), 2, 4, 128});
-  check({"two bits, 4 chunks", bands("bits=2.1,levels=2,grain=64"), 2, 4, 64});
+  check({"two bits, 8 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 128});
+  check({"two bits, 4 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 64});
 }
 
 TEST(DeviceAttention, CodesOfMixedWidths) {

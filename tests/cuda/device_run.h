@@ -248,8 +248,10 @@ class Reference {
       for (std::size_t i = 0; i < dv; ++i) answer.out[i] += weights.back() * values[t][i];
     }
     for (double& x : answer.out) x /= total;
-    // Weights times gains are whole 255ths of a power of two, at most twice the largest.
-    const double step = 2.0 * largest / 255.0 / std::sqrt(12.0) / total;
+    // Weights times gains are whole 254ths of a power of two, at most twice the largest, rounded up or
+    // down with a chance that makes them right on average: off by at most half a unit in the root mean
+    // square.
+    const double step = 2.0 * largest / 254.0 / 2.0 / total;
     for (std::size_t i = 0; i < dv; ++i) {
       double by_scores = 0.0, by_weights = 0.0;
       for (std::size_t t = 0; t < scores.size(); ++t) {

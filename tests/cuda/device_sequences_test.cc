@@ -97,7 +97,7 @@ TEST(DeviceSequences, PagesComeBackWithTheirSequences) {
 
 TEST(DeviceSequences, ASpentBudgetIsAnErrorAndLeavesTheRest) {
   KVSPAN_NEEDS_DEVICE();
-  Device run(std::size_t{1} << 20);
+  Device run(std::size_t{512} << 10);
   const std::int32_t a = run.cache->add().value();
   run.feed(a, run.text, 0, 100);
   const std::int32_t b = run.cache->add().value();

@@ -27,20 +27,28 @@ AttendVariant variant() {
 
 }  // namespace
 
-const AttendVariant* find_variant(int queries, int chunks, bool uniform2) {
-  // Least first.
+const AttendVariant* find_variant(const AttendNeed& need) {
+  // Narrow ones first, and of equally wide ones those that fill a multiprocessor: one block of 8 to 16
+  // warps. Those with fewer teams are for codes whose tiles are large.
   static const AttendVariant kVariants[] = {
-      variant<1, 6, 1, 4, true, 3>(),   variant<1, 8, 1, 4, true, 2>(),
-      variant<1, 6, 1, 4, false, 3>(),  variant<1, 8, 1, 4, false, 2>(),
-      variant<2, 4, 2, 2, true, 2>(),   variant<2, 4, 4, 1, true, 2>(),
-      variant<2, 4, 2, 2, false, 2>(),  variant<2, 4, 4, 1, false, 2>(),
-      variant<4, 2, 8, 1, true, 1>(),   variant<4, 3, 8, 1, true, 1>(),
-      variant<4, 2, 8, 1, false, 1>(),  variant<4, 3, 8, 1, false, 1>(),
+      variant<1, 6, 1, 12, true, 1>(), variant<1, 4, 2, 8, true, 1>(),
+      variant<1, 4, 1, 16, false, 1>(), variant<1, 3, 2, 8, false, 1>(),
+      variant<1, 4, 2, 8, false, 1>(), variant<1, 4, 2, 2, false, 1>(),
+      variant<2, 4, 2, 4, true, 1>(), variant<2, 4, 4, 2, true, 1>(),
+      variant<2, 4, 2, 4, false, 1>(), variant<2, 4, 2, 2, false, 1>(),
+      variant<2, 4, 4, 2, false, 1>(), variant<2, 4, 4, 1, false, 1>(),
+      variant<4, 2, 8, 1, true, 1>(), variant<4, 3, 8, 1, true, 1>(),
+      variant<4, 2, 8, 1, false, 1>(), variant<4, 3, 8, 1, false, 1>(),
   };
+  constexpr int kMostShared = 227 * 1024;
   for (const AttendVariant& v : kVariants) {
-    if (queries > v.rows || chunks > v.most_chunks || (v.uniform2 && !uniform2)) continue;
-    // Codes of one width have all chunks of a warp's share unrolled.
-    if (v.uniform2 && v.tokens == kTileTokens && chunks != v.most_chunks) continue;
+    if (need.queries > v.rows || need.chunks > v.most_chunks) continue;
+    if (v.uniform2 && !need.uniform2) continue;
+    // Codes of one width have all chunks of a lone warp's share unrolled.
+    if (v.uniform2 && v.tokens == kTileTokens && need.chunks != v.most_chunks) continue;
+    if (v.shared_bytes(need.mean_terms, need.tile_bytes, need.chunks * kChunkPlaces) > kMostShared) {
+      continue;
+    }
     return &v;
   }
   return nullptr;

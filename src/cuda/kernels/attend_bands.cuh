@@ -7,7 +7,7 @@
 // barrier of the whole block in the loop, and a team of one warp has none at all.
 //
 // Weights times gains are rounded to 8 bits of a power of two that follows the largest so far: when it
-// grows, sums are shifted. A weight is off by at most 1/510 of that power, sums by that times codes.
+// grows, sums are shifted. A weight is off by less than 1/254 of that power, up as often as down.
 // What bounds it: unpacking (the integer pipe), then memory; docs/cuda.md has the counters.
 #pragma once
 
@@ -24,6 +24,8 @@ namespace kvspan::cuda {
 // Scores of tokens that a query does not see, and the largest score before any was seen: far above
 // the former, so that the weight of an unseen token is 0 even then.
 inline constexpr float kUnseen = -1e30f, kNothing = -1e29f;
+// Parts of a power of two that weights are rounded to: half a unit more is still a byte.
+inline constexpr float kWeightUnits = 254.0f;
 
 // kRows8: padded queries of a group / 8. kChunks: chunks whose sums a warp holds. kUniform2: all codes
 // have 2 bits.
@@ -32,7 +34,7 @@ struct AttendShape {
   static constexpr int kRows8 = kRows8_, kRows = 8 * kRows8_, kChunks = kChunks_, kTeam = kTeam_;
   static constexpr int kTeams = kTeams_, kThreads = 32 * kTeam_ * kTeams_;
   static constexpr bool kUniform2 = kUniform2_;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kTeam == 1 ? 4 : 2;  // of what is asked for ahead
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
   static constexpr int kUnit = kUniform2 ? 64 : 16;
 };

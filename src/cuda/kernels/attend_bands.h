@@ -19,8 +19,14 @@ struct AttendVariant {
   int (*shared_bytes)(int mean_terms, int tile_bytes, int places);
 };
 
-// The least one that fits; null: none does.
-const AttendVariant* find_variant(int queries, int chunks, bool uniform2);
+// What a group's codes ask of a kernel.
+struct AttendNeed {
+  int queries, chunks;
+  bool uniform2;  // all codes have 2 bits
+  int tile_bytes, mean_terms;
+};
+// The first that fits, also in shared memory; null: none does.
+const AttendVariant* find_variant(const AttendNeed& need);
 // Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on failure,
 // which cudaGetLastError tells.
 int blocks_at_once(const AttendVariant& variant, int shared_bytes);

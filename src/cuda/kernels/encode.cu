@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Full-rank rows become codes of bands: 16 tokens of one group at a time, as BandsCode::encode does it
+// Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode does it
 // on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in f32, the gain
 // is its root mean square, codes are rounded down and packed into the tile's half.
 #include <algorithm>
@@ -11,20 +11,22 @@
 namespace kvspan::cuda {
 namespace {
 
-constexpr int kThreads = 256, kTokens = 16;
+constexpr int kThreads = 256;
 
+// Of a block that codes so many tokens.
 struct Memory {
   int z, c, tile, gains, bytes;
-  __host__ __device__ Memory(int width, int places, int tile_bytes) {
+  __host__ __device__ Memory(int width, int places, int tile_bytes, int tokens) {
     z = 0;
-    c = z + width * kTokens * 4;
-    tile = c + places * kTokens * 4;
+    c = z + width * tokens * 4;
+    tile = c + places * tokens * 4;
     gains = tile + tile_bytes;
-    bytes = gains + kTokens * 8;
+    bytes = gains + tokens * 8;
   }
 };
 
-// z [D][16]: x_k = Rot(-t_a) k / m - Rot(t - t_a) mu, x_v = v - m.
+// z [D][kTokens]: x_k = Rot(-t_a) k / m - Rot(t - t_a) mu, x_v = v - m.
+template <int kTokens>
 __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group, int position,
                        float* z) {
   const int heads = call.group_heads, keys = heads * call.key_dim;
@@ -67,7 +69,8 @@ __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group
   }
 }
 
-// c [places][16].
+// c [places][kTokens].
+template <int kTokens>
 __device__ void analyse(const float* analysis, int width, int places, const float* z, float* c) {
   for (int p = threadIdx.x; p < places; p += kThreads) {
     float sum[kTokens] = {};
@@ -90,6 +93,7 @@ __device__ void analyse(const float* analysis, int width, int places, const floa
 }
 
 // The code of a token's gain and the factor of its components, by a warp for each token.
+template <int kTokens>
 __device__ void find_gains(const EncodeCall::Group& code, int places, const float* c,
                            std::int8_t* gains, float* factors) {
   const int lane = threadIdx.x & 31;
@@ -117,18 +121,20 @@ __device__ __forceinline__ int quad_of(int width, int word) {
   return word < planes ? word % 128 / 16 : (word - planes) / 8;
 }
 
+template <int kTokens>
 __global__ void __launch_bounds__(kThreads)
     encode_kernel(const __grid_constant__ EncodeCall call, const Memory memory) {
   extern __shared__ __align__(16) char shared[];
   const int group = blockIdx.y;
   int index = 0;
   while (index + 1 < call.item_count &&
-         call.items[index + 1].halves_before <= static_cast<int>(blockIdx.x)) {
+         call.items[index + 1].halves_before * (16 / kTokens) <= static_cast<int>(blockIdx.x)) {
     ++index;
   }
   const EncodeItem& item = call.items[index];
   const int position =
-      item.first_position + (static_cast<int>(blockIdx.x) - item.halves_before) * kTokens;
+      item.first_position +
+      (static_cast<int>(blockIdx.x) - item.halves_before * (16 / kTokens)) * kTokens;
   float* const z = reinterpret_cast<float*>(shared + memory.z);
   float* const c = reinterpret_cast<float*>(shared + memory.c);
   auto* const words = reinterpret_cast<std::uint32_t*>(shared + memory.tile);
@@ -138,12 +144,12 @@ __global__ void __launch_bounds__(kThreads)
   const int width = call.group_heads * (call.key_dim + call.value_dim);
   const int places = call.chunks * kChunkPlaces;
   const int tile_bytes = call.tile_bytes[group], tile_words = (tile_bytes - kTileTail) / 4;
-  gather(call, item, group, position, z);
+  gather<kTokens>(call, item, group, position, z);
   for (int i = threadIdx.x; i < tile_words; i += kThreads) words[i] = 0;
   __syncthreads();
-  analyse(code.analysis, width, places, z, c);
+  analyse<kTokens>(code.analysis, width, places, z, c);
   __syncthreads();
-  find_gains(code, places, c, gains, factors);
+  find_gains<kTokens>(code, places, c, gains, factors);
   __syncthreads();
   const int first = position % kTileTokens;
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
@@ -169,32 +175,42 @@ __global__ void __launch_bounds__(kThreads)
   auto* const to = reinterpret_cast<std::uint32_t*>(tile);
   for (int k = 0; k < call.chunks; ++k) {
     for (int i = threadIdx.x; i < chunk_words(widths[k]); i += kThreads) {
-      if (quad_of(widths[k], i) / 4 == first / kTokens) to[offsets[k] + i] = words[offsets[k] + i];
+      if (quad_of(widths[k], i) / (kTokens / 4) == first / kTokens) to[offsets[k] + i] = words[offsets[k] + i];
     }
   }
   if (threadIdx.x < kTokens) {
     reinterpret_cast<std::int8_t*>(tile)[4 * tile_words + first + threadIdx.x] = gains[threadIdx.x];
   }
   // Nothing escapes here; a page may have held other tokens before.
-  if (threadIdx.x == 0) {
-    reinterpret_cast<std::uint16_t*>(to + tile_words + kTileTokens / 4)[first / kTokens] = 0;
+  if (threadIdx.x == 0 && first % 16 == 0) {
+    reinterpret_cast<std::uint16_t*>(to + tile_words + kTileTokens / 4)[first / 16] = 0;
   }
+}
+
+template <int kTokens>
+cudaError_t launch(const EncodeCall& call, const Memory& memory, cudaStream_t stream) {
+  if (memory.bytes > 48 * 1024) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        encode_kernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
+    if (error != cudaSuccess) return error;
+  }
+  const dim3 grid(static_cast<unsigned>(call.total_halves * (16 / kTokens)),
+                  static_cast<unsigned>(call.groups));
+  encode_kernel<kTokens>
+      <<<grid, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory);
+  return cudaGetLastError();
 }
 
 }  // namespace
 
 cudaError_t launch_encode(const EncodeCall& call, cudaStream_t stream) {
   if (call.total_halves == 0) return cudaSuccess;
-  const Memory memory(call.group_heads * (call.key_dim + call.value_dim),
-                      call.chunks * kChunkPlaces, call.most_tile_bytes);
-  if (memory.bytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        encode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
-    if (error != cudaSuccess) return error;
-  }
-  const dim3 grid(static_cast<unsigned>(call.total_halves), static_cast<unsigned>(call.groups));
-  encode_kernel<<<grid, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory);
-  return cudaGetLastError();
+  const int width = call.group_heads * (call.key_dim + call.value_dim);
+  const int places = call.chunks * kChunkPlaces;
+  // Wide groups: half as many tokens, so that two blocks' memory is not needed for one.
+  const Memory memory(width, places, call.most_tile_bytes, 16);
+  if (memory.bytes <= 160 * 1024) return launch<16>(call, memory, stream);
+  return launch<8>(call, Memory(width, places, call.most_tile_bytes, 8), stream);
 }
 
 }  // namespace kvspan::cuda

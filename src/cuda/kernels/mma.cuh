@@ -17,7 +17,7 @@ namespace kvspan::cuda {
 __device__ __forceinline__ void mma_u8_s8(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                           std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                                           std::uint32_t b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
       "{%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
@@ -27,7 +27,7 @@ __device__ __forceinline__ void mma_u8_s8(int (&d)[4], std::uint32_t a0, std::ui
 __device__ __forceinline__ void mma_u8_u8(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                           std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                                           std::uint32_t b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
       "{%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
@@ -37,7 +37,7 @@ __device__ __forceinline__ void mma_u8_u8(int (&d)[4], std::uint32_t a0, std::ui
 __device__ __forceinline__ void mma_s8_s8(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                           std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                                           std::uint32_t b1) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
       "{%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
@@ -46,7 +46,7 @@ __device__ __forceinline__ void mma_s8_s8(int (&d)[4], std::uint32_t a0, std::ui
 
 // d += A B, A f16 [16, 16], B f16 [16, 8], sums in f32.
 __device__ __forceinline__ void mma_f16(float (&d)[4], const uint4& a, const uint2& b) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
