@@ -17,26 +17,28 @@ cmake -G Ninja -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=Release -DKVSPAN_ENGI
   -DKVSPAN_CUDA=ON ${KVSPAN_GPU_CMAKE:-} > "$logs/configure.log"
 ninja -C "$build" cuda_tests kvspan_cuda_bench > "$logs/build.log" 2>&1 || { tail -40 "$logs/build.log"; exit 1; }
 tests=$build/tests/cuda/cuda_tests module=$(realpath "$build/bench/cuda/kvspan_cuda_bench.so")
-short='*TwoBits*:*MixedWidths*:DeviceCodes*:DeviceSequences.AFork*'
-declare -A outcomes
-if has test; then
-  status=0; "$tests" > "$logs/tests.log" 2>&1 || status=$?
-  outcomes[tests]=$(outcome $status); grep -E "worst|FAILED|PASSED|Failure" "$logs/tests.log" | tail -60 || true
-fi
+short='DeviceSequences.AFork*:DeviceSequences.Truncated*:DeviceSequences.Rows*:DeviceAttention.CodesOfTwoBits'
+declare -A outcomes jobs
+# Tests wait for the host most of the time, so that they and the sanitizers can run side by side.
+start() { local name=$1; shift; "$@" > "$logs/$name.log" 2>&1 & jobs[$name]=$!; }
+if has test; then start tests "$tests"; fi
 for tool in memcheck racecheck; do
-  has $tool || continue
-  status=0
-  timeout ${KVSPAN_GPU_SANITIZER_S:-240} compute-sanitizer --tool $tool --error-exitcode 9 "$tests" --gtest_filter="$short" \
-    > "$logs/$tool.log" 2>&1 || status=$?
-  outcomes[$tool]=$(outcome $status); tail -2 "$logs/$tool.log"
+  if has $tool; then
+    start $tool timeout "${KVSPAN_GPU_SANITIZER_S:-300}" compute-sanitizer --tool $tool --error-exitcode 9 "$tests" --gtest_filter="$short"
+  fi
 done
+for name in "${!jobs[@]}"; do
+  status=0; wait "${jobs[$name]}" || status=$?
+  outcomes[$name]=$(outcome $status)
+done
+grep -E "worst|FAILED|PASSED|Failure|ERROR SUMMARY|RACECHECK SUMMARY" "$logs"/{tests,memcheck,racecheck}.log 2> /dev/null | sed "s|$logs/||" | tail -60 || true
 if has counters; then
   ncu --clock-control none --set full -k regex:'attend_bands|prepare|finish' --launch-count 200 --csv --page raw \
     python3 "$source/bench/cuda/attention.py" "$module" --profile --only "${KVSPAN_GPU_ONLY:-groups of 2}" > "$logs/counters.csv" 2> "$logs/counters.err" || true
 fi
 if has bench; then
   status=0
-  python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
+  timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
     | tee "$logs/bench.log" || status=$?
   outcomes[bench]=$(outcome $status); tail -3 "$logs/bench.err"
 fi

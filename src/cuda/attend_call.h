@@ -50,7 +50,6 @@ struct AttendItem {
 
 // Of one layer. Strides and offsets in bytes unless said otherwise.
 struct AttendCall {
-  AttendItem items[kMaxItems];
   std::int32_t item_count = 0;
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
   std::int32_t total_move_tiles = 0;
@@ -106,6 +105,8 @@ struct AttendCall {
   float2* part_states = nullptr;     // [groups][parts][padded queries]: maximum, sum of weights
   float* row_sums = nullptr;         // [row parts][query heads][value_dim]
   float2* row_states = nullptr;      // [row parts][query heads]
+
+  AttendItem items[kMaxItems];
 };
 
 }  // namespace kvspan::cuda

@@ -31,7 +31,7 @@ const AttendVariant* find_variant(const AttendNeed& need) {
   // Narrow ones first, and of equally wide ones those that fill a multiprocessor: one block of 8 to 16
   // warps. Those with fewer teams are for codes whose tiles are large.
   static const AttendVariant kVariants[] = {
-      variant<1, 6, 1, 12, true, 1>(), variant<1, 4, 2, 8, true, 1>(),
+      variant<1, 3, 2, 8, true, 1>(), variant<1, 4, 2, 8, true, 1>(),
       variant<1, 4, 1, 16, false, 1>(), variant<1, 3, 2, 8, false, 1>(),
       variant<1, 4, 2, 8, false, 1>(), variant<1, 4, 2, 2, false, 1>(),
       variant<2, 4, 2, 4, true, 1>(), variant<2, 4, 4, 2, true, 1>(),

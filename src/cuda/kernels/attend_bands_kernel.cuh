@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
     attend_bands_kernel(const __grid_constant__ AttendCall call) {
   constexpr int kRows8 = Shape::kRows8, kRows = Shape::kRows, kTeam = Shape::kTeam;
   extern __shared__ __align__(128) char shared[];
+  ask_for_parameters(call);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int team = warp / kTeam, rank = warp % kTeam;
   const int part = blockIdx.x, group = blockIdx.y;

@@ -160,6 +160,7 @@ template <int kLanes>
 __global__ void __launch_bounds__(32 * kRowWarps)
     attend_rows_kernel(const __grid_constant__ AttendCall call) {
   cudaTriggerProgrammaticLaunchCompletion();
+  ask_for_parameters(call);
   __shared__ RowsMemory memory;
   const int repeats = call.query_heads / call.kv_heads;
   const int tiles = (repeats + kRowQueries - 1) / kRowQueries;

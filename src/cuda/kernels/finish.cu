@@ -196,9 +196,10 @@ __device__ __forceinline__ void make_values(const AttendCall& call, const Attend
                call.out_type, total > 0.0f ? sum / total : 0.0f);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     finish_kernel(const __grid_constant__ AttendCall call, const Memory memory) {
   extern __shared__ __align__(16) char shared[];
+  ask_for_parameters(call);
   const cg::cluster_group cluster = cg::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank());
   const int group = blockIdx.y, index = blockIdx.z;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What queries make of the mean of keys: for each block of kMeanBlock positions the sums of
 // cache/anchored_means.h, in f16 and in the order of a matrix operand; what is equal for all positions
-// of a block stays in f32. A warp takes up to four query heads of one KV head, which share all turns,
+// of a block stays in f32. A warp takes up to two query heads of one KV head, which share all turns,
 // and 32 blocks, one for each thread.
 #include <cuda_fp16.h>
 
+#include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/prepare.h"
 #include "cuda/kernels/rows.cuh"
 
@@ -12,10 +13,10 @@ namespace kvspan::cuda {
 namespace {
 
 constexpr int kOrders = 4;  // of either parity, for slow pairs
-constexpr int kWarps = 4, kQueries = 4;
+constexpr int kWarps = 4, kQueries = 2;
 constexpr int kMaxPairs = 128;
 
-// Words of a warp: products [pairs][4 queries][2], then rows of 32 threads, an odd number of words each
+// Words of a warp: products [pairs][2 queries][2], then rows of 32 threads, an odd number of words each
 // so that threads do not meet in a bank.
 struct Memory {
   int rows, stride, words;
@@ -64,10 +65,13 @@ __device__ void fold(const AttendCall& call, int index, int head, int first, int
     const auto number = [&](int i) {
       return read_number(call.queries.data, from + i, call.queries.type);
     };
-    for (int j = lane; j < pairs; j += 32) {
+#pragma unroll
+    for (int i = 0; i < kMaxPairs / 32; ++i) {
+      const int j = 32 * i + lane;
+      if (j >= pairs) break;
       const PairPlace at = pair_place(j, pairs, call.neighbours);
-      const float x = number(at.first), y = number(at.second), p = mean[at.first],
-                  q = mean[at.second];
+      const float x = number(at.first), y = number(at.second), p = __ldg(mean + at.first),
+                  q = __ldg(mean + at.second);
       const float by = scale * call.rope_magnitude;
       *reinterpret_cast<float2*>(shared + (j * kQueries + n) * 2) =
           make_float2(by * (x * p + y * q), by * (y * p - x * q));
@@ -88,16 +92,14 @@ __device__ void fold(const AttendCall& call, int index, int head, int first, int
   const float2* const turns = call.turns_by_pair + turn;
   const std::int64_t stride = call.turn_count;
   const auto products = [&](int j, float2 (&w)[kQueries]) {
-    const float4* const from = reinterpret_cast<const float4*>(shared + j * kQueries * 2);
-    const float4 low = from[0], high = from[1];
-    w[0] = make_float2(low.x, low.y), w[1] = make_float2(low.z, low.w);
-    w[2] = make_float2(high.x, high.y), w[3] = make_float2(high.z, high.w);
+    const float4 both = *reinterpret_cast<const float4*>(shared + j * kQueries * 2);
+    w[0] = make_float2(both.x, both.y), w[1] = make_float2(both.z, both.w);
   };
   const int alone = call.mean_alone, sines = alone + alone % 2, evens = 2 * sines;
 
   float even[kQueries][kOrders] = {}, odd[kQueries][kOrders] = {};
   const float4* by = reinterpret_cast<const float4*>(call.mean_slow_table);
-#pragma unroll 4
+#pragma unroll 12
   for (int j = alone; j < pairs; ++j, by += 2) {
     const float2 t = __ldg(turns + j * stride);
     const float4 e = __ldg(by), d = __ldg(by + 1);
@@ -120,7 +122,7 @@ __device__ void fold(const AttendCall& call, int index, int head, int first, int
 #pragma unroll
   for (int n = 0; n < kQueries; ++n) {
     if (n >= count) break;
-#pragma unroll 4
+#pragma unroll 6
     for (int j = 0; j < alone; j += 2) {
       Turned u[2] = {};
 #pragma unroll
@@ -157,6 +159,7 @@ __device__ void fold(const AttendCall& call, int index, int head, int first, int
 __global__ void __launch_bounds__(32 * kWarps)
     fold_means_kernel(const __grid_constant__ AttendCall call) {
   cudaTriggerProgrammaticLaunchCompletion();
+  ask_for_parameters(call);
   extern __shared__ __align__(16) float shared[];
   const int warp = threadIdx.x >> 5;
   const Memory memory(call.rope_pairs, call.mean_terms);

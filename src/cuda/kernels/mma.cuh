@@ -53,6 +53,17 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint4& a, const uin
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
+// Parameters lie in a memory that answers slowly the first time and one line after the other. Threads of
+// the block's first half warp ask for a kilobyte of them at once, for all that come later.
+template <class Call>
+__device__ __forceinline__ void ask_for_parameters(const Call& call) {
+  static_assert(sizeof(Call) >= 1024);
+  if (threadIdx.x < 16) {
+    const int word = reinterpret_cast<const int*>(&call)[16 * threadIdx.x];
+    asm volatile("" ::"r"(word));
+  }
+}
+
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -26,7 +26,8 @@ template <int kSteps, int kWarps>  // kSteps of 32 numbers of a key
 struct MoveMemory {
   static constexpr int kStride = 32 * kSteps + 16;
   std::int8_t rows[kRows][kStride];
-  float scales[kRows];  // of the turned rows
+  float queries[kQueries][32 * kSteps];  // of the item at hand
+  float longest[kQueries];  // of a query's pairs, and other numbers: none is larger, however turned
   float most[kWarps][kRows];
   int levels[kWarps][kRows];
 };
@@ -38,8 +39,9 @@ struct MoveTile {
   int position;      // of the first anchor
 };
 
-__device__ __forceinline__ MoveTile find_tile(const AttendCall& call, int tile) {
-  int index = 0;
+// `from`: an item that is not beyond it, or -1.
+__device__ __forceinline__ MoveTile find_tile(const AttendCall& call, int tile, int from) {
+  int index = max(from, 0);
   while (index + 1 < call.item_count && call.items[index + 1].move_tiles_before <= tile) ++index;
   const AttendItem& item = call.items[index];
   const int first = (tile - item.move_tiles_before) * kMoveAnchors;
@@ -47,57 +49,67 @@ __device__ __forceinline__ MoveTile find_tile(const AttendCall& call, int tile) 
           (item.first_anchor + first) * call.anchor + call.anchor / 2};
 }
 
-// Rows of the tile, turned and rounded: row 4 a + n is query n at anchor a. Each row by one warp, some
-// at once so that they wait for memory together. Rows that are not there repeat the last.
+// The item's queries as numbers, zeros beyond them; by the whole block.
 template <int kSteps, int kWarps>
-__device__ __forceinline__ void turn_rows(const AttendCall& call, const MoveTile& tile, int query,
-                                          int queries, MoveMemory<kSteps, kWarps>& memory) {
-  constexpr int kPairs = kSteps / 2, kAtOnce = kPairs == 1 ? 6 : kPairs == 2 ? 3 : 2;
+__device__ __forceinline__ void read_queries(const AttendCall& call, int item, int query,
+                                             int queries, MoveMemory<kSteps, kWarps>& memory) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kQueries * 32 * kSteps; i += 32 * kWarps) {
+    const int n = i / (32 * kSteps), k = i % (32 * kSteps);
+    const bool there = n < queries && k < call.key_dim;
+    const std::int64_t at = item * call.queries.token_stride +
+                            (query + (there ? n : 0)) * call.queries.head_stride + (there ? k : 0);
+    const float x = read_number(call.queries.data, at, call.queries.type);
+    memory.queries[n][k] = there ? (k < 2 * call.rope_pairs ? x * call.rope_magnitude : x) : 0.0f;
+  }
+  __syncthreads();
+  for (int n = warp; n < kQueries; n += kWarps) {
+    float most = 0.0f;
+    for (int j = lane; j < call.rope_pairs; j += 32) {
+      const PairPlace at = pair_place(j, call.rope_pairs, call.neighbours);
+      const float x = memory.queries[n][at.first], y = memory.queries[n][at.second];
+      most = fmaxf(most, x * x + y * y);
+    }
+    for (int i = 2 * call.rope_pairs + lane; i < call.key_dim; i += 32) {
+      most = fmaxf(most, memory.queries[n][i] * memory.queries[n][i]);
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+    if (lane == 0) memory.longest[n] = sqrtf(most);
+  }
+  __syncthreads();
+}
+
+// Rows of the tile, turned and rounded: row 4 a + n is query n at anchor a. Each row by one warp, some
+// at once so that they wait for memory together. Rows beyond the last anchor repeat it.
+template <int kSteps, int kWarps>
+__device__ __forceinline__ void turn_rows(const AttendCall& call, const MoveTile& tile,
+                                          MoveMemory<kSteps, kWarps>& memory) {
+  constexpr int kPairs = kSteps / 2, kAtOnce = kPairs == 1 ? 6 : kPairs == 2 ? 6 : 3;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int pairs = call.rope_pairs, rotated = 2 * pairs;
 #pragma unroll 1
   for (int base = warp; base < kRows; base += kWarps * kAtOnce) {
-    float x[kAtOnce][kPairs], y[kAtOnce][kPairs];
     float2 t[kAtOnce][kPairs];
-    std::int64_t from[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      const int row = base + n * kWarps;
-      const int anchor = min(row / kQueries, tile.anchors - 1);
+      const int anchor = min((base + n * kWarps) / kQueries, tile.anchors - 1);
       const int turn = (tile.position + anchor * call.anchor) / kTurnStep;
-      from[n] = tile.item * call.queries.token_stride +
-                (query + min(row % kQueries, queries - 1)) * call.queries.head_stride;
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        x[n][i] = y[n][i] = 0.0f;
+        const int j = min(32 * i + lane, pairs - 1);
         t[n][i] = make_float2(0.0f, 0.0f);
-        const int j = 32 * i + lane;
-        if (j >= pairs) continue;
-        const PairPlace at = pair_place(j, pairs, call.neighbours);
-        x[n][i] = read_number(call.queries.data, from[n] + at.first, call.queries.type);
-        y[n][i] = read_number(call.queries.data, from[n] + at.second, call.queries.type);
-        t[n][i] = __ldg(call.turns + static_cast<std::int64_t>(turn) * pairs + j);
+        if (j >= 0) t[n][i] = __ldg(call.turns + static_cast<std::int64_t>(turn) * pairs + j);
       }
     }
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       const int row = base + n * kWarps;
       if (row >= kRows) break;
-      float most = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        // However it is turned, a pair's numbers stay below its length.
-        most = fmaxf(most, x[n][i] * x[n][i] + y[n][i] * y[n][i]);
-      }
-      most = call.rope_magnitude * sqrtf(most);
-      for (int i = rotated + lane; i < call.key_dim; i += 32) {
-        most = fmaxf(most,
-                     fabsf(read_number(call.queries.data, from[n] + i, call.queries.type)));
-      }
-#pragma unroll
-      for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-      const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-      const float by = inverse * call.rope_magnitude;
+      const float* const query = memory.queries[row % kQueries];
+      const float longest = memory.longest[row % kQueries];
+      const float by = longest > 0.0f ? __fdividef(127.0f, longest) : 0.0f;
       std::int8_t* const to = memory.rows[row];
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
@@ -105,17 +117,14 @@ __device__ __forceinline__ void turn_rows(const AttendCall& call, const MoveTile
         if (j >= pairs) continue;
         const PairPlace at = pair_place(j, pairs, call.neighbours);
         const float2 turn = t[n][i];
-        const float first = x[n][i] * turn.x + y[n][i] * turn.y;
-        const float second = y[n][i] * turn.x - x[n][i] * turn.y;
+        const float x = query[at.first], y = query[at.second];
+        const float first = x * turn.x + y * turn.y, second = y * turn.x - x * turn.y;
         to[at.first] = static_cast<std::int8_t>(__float_as_int(fmaf(first, by, kUnits)));
         to[at.second] = static_cast<std::int8_t>(__float_as_int(fmaf(second, by, kUnits)));
       }
       for (int i = rotated + lane; i < 32 * kSteps; i += 32) {
-        const float z =
-            i < call.key_dim ? read_number(call.queries.data, from[n] + i, call.queries.type) : 0.0f;
-        to[i] = static_cast<std::int8_t>(__float_as_int(fmaf(z, inverse, kUnits)));
+        to[i] = static_cast<std::int8_t>(__float_as_int(fmaf(query[i], by, kUnits)));
       }
-      if (lane == 0) memory.scales[row] = most / 127.0f * call.logit_scale * 1.44269504f;
     }
   }
 }
@@ -177,6 +186,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
     move_queries_kernel(const __grid_constant__ AttendCall call, int blocks_of_head,
                         int tiles_of_block) {
   __shared__ MoveMemory<kSteps, kWarps> memory;
+  ask_for_parameters(call);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int repeats = call.query_heads / call.kv_heads;
   const int query_tiles = (repeats + kQueries - 1) / kQueries;
@@ -196,11 +206,16 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
   float x[2][8][4];
   if (!kWide && warp < call.chunks) load_basis<kSteps>(head_basis, warp, lane, basis);
 
+  int item = -1;
 #pragma unroll 1
   for (int tile = begin; tile < end; ++tile) {
-    const MoveTile at = find_tile(call, tile);
+    const MoveTile at = find_tile(call, tile, item);
     __syncthreads();  // what was written before has been read
-    turn_rows<kSteps, kWarps>(call, at, head * repeats + first, queries, memory);
+    if (at.item != item) {
+      item = at.item;
+      read_queries<kSteps, kWarps>(call, item, head * repeats + first, queries, memory);
+    }
+    turn_rows<kSteps, kWarps>(call, at, memory);
     __syncthreads();
     float most[4] = {};
     for (int k = warp; k < call.chunks; k += kWarps) {
@@ -272,7 +287,8 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
       const std::int64_t to =
           (static_cast<std::int64_t>(group) * call.total_anchors + at.anchor + row / kQueries) *
               padded + query_row + row % kQueries;
-      call.moved_scales[to] = make_float2(whole / 127.0f * memory.scales[row], __int_as_float(sum));
+      const float scale = memory.longest[row % kQueries] / 127.0f * call.logit_scale * 1.44269504f;
+      call.moved_scales[to] = make_float2(whole / 127.0f * scale, __int_as_float(sum));
     }
   }
 }
