@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device cache for bench/cuda/attention.py: one layer of a model's shape, with a made-up calibration
-// that is the same for every group of heads. Plain C functions; 0 or more is success, -1 an error that
-// kvspan_bench_error tells.
+// A device cache for bench/cuda/attention.py: one layer of a model's shape, with a made-up
+// calibration that is the same for every group of heads. Plain C functions; 0 or more is success,
+// -1 an error that kvspan_bench_error tells.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -47,8 +47,8 @@ CacheShape shape_of(int kv_heads, int repeats, int dim) {
   return {{layer}};
 }
 
-// z of a group = C sigma e with C the discrete cosine transform and variances that fall by `octaves`
-// halvings from the first direction to the last; means of 0.3.
+// z of a group = C sigma e with C the discrete cosine transform and variances that fall by
+// `octaves` halvings from the first direction to the last; means of 0.3.
 Calibration calibration_of(const CacheShape& shape, int group_heads, double octaves) {
   const LayerShape& l = shape.layers[0];
   const auto H = std::size_t(l.kv_heads), d = std::size_t(l.key_dim), D = 2 * H * d;
@@ -134,8 +134,8 @@ KVSPAN_BENCH_API const char* kvspan_bench_error() {
 }
 
 KVSPAN_BENCH_API Bench* kvspan_bench_create(int kv_heads, int repeats, int dim, int group_heads,
-                                            double octaves, const char* recipe,
-                                            std::int64_t budget, int sequences, int max_tokens,
+                                            double octaves, const char* recipe, std::int64_t budget,
+                                            int sequences, int max_tokens,
                                             std::int64_t launch_tokens) {
   auto bench = std::make_unique<Bench>();
   bench->shape = shape_of(kv_heads, repeats, dim);

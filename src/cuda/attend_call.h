@@ -40,8 +40,8 @@ struct AttendItem {
   const std::int32_t* code_pages;  // by position / kPageTokens
   const std::int32_t* row_pages;   // by position / kRowPageTokens
   Range coded, before, after;      // positions it sees: coded, and at full rank before and after
-  std::int32_t first_anchor = 0, anchors = 0;  // blocks of `anchor` positions that it meets
-  std::int32_t first_mean = 0, means = 0;      // blocks of kMeanBlock
+  std::int32_t first_anchor = 0, anchors = 0;         // blocks of `anchor` positions that it meets
+  std::int32_t first_mean = 0, means = 0;             // blocks of kMeanBlock
   std::int32_t anchors_before = 0, means_before = 0;  // of the items before this one
   std::int32_t parts_before = 0, parts = 0;           // splits of the coded tokens
   std::int32_t row_parts_before = 0, row_parts = 0;   // splits of the full-rank ones
@@ -97,14 +97,14 @@ struct AttendCall {
   RowType out_type = RowType::kF32;
 
   // Working memory.
-  std::int8_t* moved = nullptr;      // [groups][anchors][chunks][padded queries][64]
-  float2* moved_scales = nullptr;    // [groups][anchors][padded queries]: scale, sum of levels (int)
-  uint2* folded = nullptr;           // [groups][means][n tiles][mean_terms / 16][32]
-  float* folded_constants = nullptr; // [groups][means][padded queries]
-  __half* part_means = nullptr;      // [groups][parts][padded queries][chunks * 64], of levels
-  float2* part_states = nullptr;     // [groups][parts][padded queries]: maximum, sum of weights
-  float* row_sums = nullptr;         // [row parts][query heads][value_dim]
-  float2* row_states = nullptr;      // [row parts][query heads]
+  std::int8_t* moved = nullptr;    // [groups][anchors][chunks][padded queries][64]
+  float2* moved_scales = nullptr;  // [groups][anchors][padded queries]: scale, sum of levels (int)
+  uint2* folded = nullptr;         // [groups][means][n tiles][mean_terms / 16][32]
+  float* folded_constants = nullptr;  // [groups][means][padded queries]
+  __half* part_means = nullptr;       // [groups][parts][padded queries][chunks * 64], of levels
+  float2* part_states = nullptr;      // [groups][parts][padded queries]: maximum, sum of weights
+  float* row_sums = nullptr;          // [row parts][query heads][value_dim]
+  float2* row_states = nullptr;       // [row parts][query heads]
 
   AttendItem items[kMaxItems];
 };

@@ -74,8 +74,8 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   for (int i = 0; i < count; ++i) {
     AttendItem item = items[static_cast<std::size_t>(i)];
     const std::int32_t own = steps_of(item.coded, limits.step_tokens);
-    const std::int32_t least =
-        ceil_div(std::int64_t{own} * limits.step_tokens, std::int64_t{limits.teams} * kMostTeamTokens);
+    const std::int32_t least = ceil_div(std::int64_t{own} * limits.step_tokens,
+                                        std::int64_t{limits.teams} * kMostTeamTokens);
     item.parts = own > 0 ? std::clamp(static_cast<std::int32_t>(own / quantum), std::max(1, least),
                                       kMaxParts)
                          : 0;

@@ -21,13 +21,15 @@ void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window
 
 struct PlanLimits {
   int processors = 1;
-  int blocks_at_once = 1;  // of the attention kernel on each
+  int blocks_at_once = 1;                    // of the attention kernel on each
   int step_tokens = kTileTokens, teams = 1;  // of the kernel
-  std::int64_t anchors = 0, means = 0, parts = 0, row_parts = 0;  // that working memory has room for
+  std::int64_t anchors = 0, means = 0, parts = 0,
+               row_parts = 0;  // that working memory has room for
 };
 
 // Fills in all counts of the items, whose ranges are set, and of the call; items beyond the first
-// returned number are to be left for another call. At least 1 unless the first alone does not fit: 0.
+// returned number are to be left for another call. At least 1 unless the first alone does not fit:
+// 0.
 int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call);
 
 // What plan_call may ask for with `tokens` coded tokens in all and up to kMaxItems items.

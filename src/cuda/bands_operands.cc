@@ -17,8 +17,7 @@ int place_of_byte(int at) {
 // Number `dim` of the key row of a place, in 255ths of its scale.
 std::int8_t key_number(const BandsCode& code, std::int32_t head, int place, int dim) {
   if (place >= code.places() || dim >= code.key_dim()) return 0;
-  const std::ptrdiff_t quad =
-      static_cast<std::ptrdiff_t>(place / 16) * code.dim_quads() + dim / 4;
+  const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(place / 16) * code.dim_quads() + dim / 4;
   return code.key_tiles(head)[(quad * 16 + place % 16) * 4 + dim % 4];
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A code of bands as kernels take it: matrices in the order of their operands, all still on the host.
+// A code of bands as kernels take it: matrices in the order of their operands, all still on the
+// host.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ struct BandsOperands {
   std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
   std::vector<Half> value_basis;       // [heads * value_dim][places]
   std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
-  std::vector<float> steps;                      // [places], 0 at empty ones
-  std::vector<float> analysis;                   // A' [D][places]
-  std::vector<float> means;                      // [D]
+  std::vector<float> steps;            // [places], 0 at empty ones
+  std::vector<float> analysis;         // A' [D][places]
+  std::vector<float> means;            // [D]
   std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [places]
 };
 
@@ -31,7 +32,7 @@ BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps);
 
 // Products of queries with the mean of keys (cache/anchored_means.h), for blocks of kMeanBlock.
 struct MeanOperands {
-  std::int32_t terms = 0;        // padded to whole steps of 16
+  std::int32_t terms = 0;            // padded to whole steps of 16
   std::int32_t alone = 0, slow = 0;  // pairs
   std::vector<float> slow_table;     // [slow][2][4]
   std::vector<Half> table;           // fragments [4 tiles][2][terms / 16][32 lanes][8]

@@ -60,8 +60,7 @@ std::int8_t BandsTiles::get(const std::byte* tile, int token, int place) const n
   const int width = widths_[chunk];
   const std::byte* const at = tile + static_cast<std::ptrdiff_t>(offsets_[chunk]) * 4;
   const CodeFields fields = fields_of(width, token, place % kChunkPlaces);
-  const std::uint32_t u = get_field(at, fields.low) | get_field(at, fields.high)
-                                                          << fields.low.bits;
+  const std::uint32_t u = get_field(at, fields.low) | get_field(at, fields.high) << fields.low.bits;
   return static_cast<std::int8_t>(static_cast<int>(u) - (1 << (width - 1)));
 }
 

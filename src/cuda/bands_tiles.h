@@ -3,9 +3,9 @@
 // matrix products take as it is.
 //
 // A tile is 32 tokens. Places of the layout come in chunks of 64, each of one width: that of its
-// first place, the widest (a code with `grain=64` wastes nothing by that). A chunk of width w is 64 w
-// words, in planes. A word belongs to four neighbouring tokens (quad q of 8), a byte to one token, a
-// field of it to one place; with i = place / 4 and f = place % 4 the planes are
+// first place, the widest (a code with `grain=64` wastes nothing by that). A chunk of width w is 64
+// w words, in planes. A word belongs to four neighbouring tokens (quad q of 8), a byte to one
+// token, a field of it to one place; with i = place / 4 and f = place % 4 the planes are
 //
 //     fields of 2 bits   16 words a quad of tokens: word i, bits 2 f
 //     fields of 4 bits   two such planes: places f = 0, 1 and f = 2, 3; bits 4 (f % 2)
@@ -16,10 +16,10 @@
 //
 //     1: 1    2: 2    3: 2, 1    4: 4    5: 4, 1    6: 4, 2    8: 8
 //
-// In planes of 16 words a quad, word i of token quad q lies at i ^ 8 if q & 2, so that neither way of
-// reading (four words of one token quad, two words of each of four) meets a bank of shared memory
-// twice. Codes are unsigned: v + 2^(w-1), which stands for step (u - (2^w - 1) / 2).
-// After the chunks come the 32 tokens' gains (codec/midrise.h) and one word with a bit for each token
+// In planes of 16 words a quad, word i of token quad q lies at i ^ 8 if q & 2, so that neither way
+// of reading (four words of one token quad, two words of each of four) meets a bank of shared
+// memory twice. Codes are unsigned: v + 2^(w-1), which stands for step (u - (2^w - 1) / 2). After
+// the chunks come the 32 tokens' gains (codec/midrise.h) and one word with a bit for each token
 // that is kept exact elsewhere; padded to 16 bytes.
 #pragma once
 
@@ -80,8 +80,8 @@ KVSPAN_HOST_DEVICE constexpr CodeFields fields_of(int width, int token, int plac
   return {low, {0, 0, 0}};
 }
 
-// Byte of a moved query, of 64 for a chunk, that meets a place: lane c's bytes lie together, field by
-// field.
+// Byte of a moved query, of 64 for a chunk, that meets a place: lane c's bytes lie together, field
+// by field.
 KVSPAN_HOST_DEVICE constexpr int query_byte(int place) {
   const int i = place / 4;
   return 16 * (i / 4) + 4 * (place % 4) + i % 4;

@@ -42,7 +42,7 @@ Result<std::int32_t> DeviceCache::fork(std::int32_t sequence, DeviceStream strea
 }
 
 Status DeviceCache::remove(std::int32_t sequence) {
-  KVSPAN_TRY(cuda::Sequence* found, impl_->sequences().find(sequence));
+  KVSPAN_TRY(cuda::Sequence * found, impl_->sequences().find(sequence));
   impl_->sequences().remove(*found);
   return {};
 }

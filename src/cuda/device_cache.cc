@@ -12,9 +12,10 @@ using cuda::AttendCall;
 using cuda::DeviceMemory;
 using cuda::LayerTables;
 
-Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(
-    const CacheShape& shape, std::string_view recipe, const Calibration* calibration,
-    const DeviceOptions& options) {
+Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const CacheShape& shape,
+                                                                     std::string_view recipe,
+                                                                     const Calibration* calibration,
+                                                                     const DeviceOptions& options) {
   if (options.max_sequences < 1 || options.max_tokens < 1 || options.max_tokens > 1 << 24) {
     return fail(ErrorCode::kInvalidArgument,
                 "max_sequences {} and max_tokens {}; allowed: 1 or more, up to {} tokens",
@@ -81,10 +82,9 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
   for (const LayerTables& layer : layers_) {
     const AttendCall& a = layer.attend;
     const cuda::AttendVariant* v = layer.variant;
-    limits_.push_back(cuda::limits_for(launch_tokens_, a.anchor, processors_,
-                                       v != nullptr ? layer.blocks_at_once : 1,
-                                       v != nullptr ? v->tokens : cuda::kTileTokens,
-                                       v != nullptr ? v->teams : 1));
+    limits_.push_back(cuda::limits_for(
+        launch_tokens_, a.anchor, processors_, v != nullptr ? layer.blocks_at_once : 1,
+        v != nullptr ? v->tokens : cuda::kTileTokens, v != nullptr ? v->teams : 1));
     const cuda::PlanLimits& l = limits_.back();
     const auto rows = static_cast<std::size_t>(a.padded_queries), groups = std::size_t(a.groups);
     const auto places = static_cast<std::size_t>(a.chunks) * cuda::kChunkPlaces;
@@ -168,12 +168,11 @@ Result<std::vector<std::byte>> DeviceCache::Impl::read_tiles(std::int32_t sequen
     const std::size_t bytes =
         tile * static_cast<std::size_t>((tokens + cuda::kTileTokens - 1) / cuda::kTileTokens);
     tiles.resize(tiles.size() + bytes);
-    KVSPAN_CHECK_OK(
-        cuda::check(cudaMemcpy(tiles.data() + tiles.size() - bytes,
-                               sequences_.page(cuda::PageKind::kCodes, page) +
-                                   tables.group_offset(group),
-                               bytes, cudaMemcpyDeviceToHost),
-                    "reading codes"));
+    KVSPAN_CHECK_OK(cuda::check(
+        cudaMemcpy(tiles.data() + tiles.size() - bytes,
+                   sequences_.page(cuda::PageKind::kCodes, page) + tables.group_offset(group),
+                   bytes, cudaMemcpyDeviceToHost),
+        "reading codes"));
   }
   return tiles;
 }

@@ -52,9 +52,9 @@ class DeviceMemory {
   static Result<DeviceMemory> copy_of(std::span<const T> numbers) {
     KVSPAN_TRY(DeviceMemory memory, create(numbers.size_bytes()));
     if (numbers.empty()) return memory;
-    KVSPAN_CHECK_OK(check(cudaMemcpy(memory.data_, numbers.data(), numbers.size_bytes(),
-                                     cudaMemcpyHostToDevice),
-                          "copying tables to the device"));
+    KVSPAN_CHECK_OK(check(
+        cudaMemcpy(memory.data_, numbers.data(), numbers.size_bytes(), cudaMemcpyHostToDevice),
+        "copying tables to the device"));
     return memory;
   }
 

@@ -27,9 +27,8 @@ bool among(std::string_view word, std::string_view words) {
 Status check_bands(const RecipePart& part) {
   for (const Allowed& allowed : kBandsWords) {
     if (among(part.word(allowed.key), allowed.words)) continue;
-    return fail(ErrorCode::kUnsupported,
-                "bands: {}={} is not on the device; allowed there: {}={}", allowed.key,
-                part.word(allowed.key), allowed.key, allowed.words);
+    return fail(ErrorCode::kUnsupported, "bands: {}={} is not on the device; allowed there: {}={}",
+                allowed.key, part.word(allowed.key), allowed.key, allowed.words);
   }
   if (part.number("escape") > 0.0) {
     return fail(ErrorCode::kUnsupported,

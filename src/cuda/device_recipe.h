@@ -21,8 +21,8 @@ struct DeviceRecipe {
   std::vector<std::vector<std::shared_ptr<const BandsCode>>> codes;
 };
 
-// Fails on what CacheFactory::create refuses, and, naming method, key and what is allowed, on recipes
-// that are not on the device.
+// Fails on what CacheFactory::create refuses, and, naming method, key and what is allowed, on
+// recipes that are not on the device.
 Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view recipe,
                                    const Calibration* calibration);
 

@@ -68,7 +68,7 @@ Result<std::vector<Sequence*>> DeviceCache::Impl::find(std::span<const DeviceSte
                                                        bool need_tokens) {
   std::vector<Sequence*> found;
   for (const DeviceStep& step : steps) {
-    KVSPAN_TRY(Sequence* s, sequences_.find(step.sequence));
+    KVSPAN_TRY(Sequence * s, sequences_.find(step.sequence));
     if (std::find(found.begin(), found.end(), s) != found.end()) {
       return fail(ErrorCode::kInvalidArgument, "sequence {} twice in one call", step.sequence);
     }
@@ -109,8 +109,8 @@ Status DeviceCache::Impl::append(int layer, std::span<const DeviceStep> steps,
   const RowsPointer value_rows = pointer_to(values, call.kv_heads, call.value_dim);
   std::int64_t row = 0;
   for (std::size_t from = 0; from < found.size(); from += cuda::kMaxItems) {
-    call.item_count = static_cast<std::int32_t>(
-        std::min<std::size_t>(cuda::kMaxItems, found.size() - from));
+    call.item_count =
+        static_cast<std::int32_t>(std::min<std::size_t>(cuda::kMaxItems, found.size() - from));
     call.total_tokens = 0;
     for (std::int32_t i = 0; i < call.item_count; ++i) {
       Sequence& s = *found[from + static_cast<std::size_t>(i)];
@@ -152,15 +152,13 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
   LayerTables& tables = layers_[l];
   AttendCall& call = tables.attend;
   const RowsPointer rows = pointer_to(queries, call.query_heads, call.key_dim);
-  call.out_token_stride = out.token_stride != 0
-                              ? out.token_stride
-                              : std::int64_t{call.query_heads} * call.value_dim;
+  call.out_token_stride =
+      out.token_stride != 0 ? out.token_stride : std::int64_t{call.query_heads} * call.value_dim;
   call.out_head_stride = out.head_stride != 0 ? out.head_stride : call.value_dim;
   call.out_type = type_of(out.number);
   std::size_t done = 0;
   while (done < items.size()) {
-    const int planned =
-        cuda::plan_call(limits_[l], std::span(items).subspan(done), call);
+    const int planned = cuda::plan_call(limits_[l], std::span(items).subspan(done), call);
     if (planned == 0) {
       return fail(ErrorCode::kOutOfBudget, "a query over {} coded tokens; working memory is for {}",
                   items[done].coded.size(), launch_tokens_);
@@ -169,8 +167,8 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     call.queries = from_row(rows, first, size_of(queries.number));
     call.out = static_cast<std::byte*>(out.data) +
                first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, processors_, stream),
-                                "preparing queries"));
+    KVSPAN_CHECK_OK(
+        cuda::check(cuda::launch_prepare(call, processors_, stream), "preparing queries"));
     if (call.total_parts > 0) {
       KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, stream),
                                   "attending to codes"));
@@ -191,8 +189,8 @@ Status DeviceCache::Impl::settle(int layer, std::span<const DeviceStep> steps,
   for (Sequence* s : found) {
     const Ready ready = ready_of(*s, l, recipe_.sink, recipe_.recent);
     if (ready.halves == 0) continue;
-    if (Status owned = sequences_.own(PageKind::kCodes, *s, ready.first,
-                                      ready.first + 16 * ready.halves);
+    if (Status owned =
+            sequences_.own(PageKind::kCodes, *s, ready.first, ready.first + 16 * ready.halves);
         !owned) {
       KVSPAN_CHECK_OK(sequences_.flush(stream));
       return owned;
@@ -222,7 +220,7 @@ Status DeviceCache::Impl::settle(int layer, std::span<const DeviceStep> steps,
 }
 
 Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
-  KVSPAN_TRY(Sequence* s, sequences_.find(sequence));
+  KVSPAN_TRY(Sequence * s, sequences_.find(sequence));
   const std::int32_t coded = *std::max_element(s->coded.begin(), s->coded.end());
   if (n < 0 || (n > 0 && n < coded)) {
     return fail(ErrorCode::kUnsupported,

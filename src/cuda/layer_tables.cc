@@ -61,10 +61,11 @@ Status LayerTables::add_codes(const LayerShape& layer,
   bool uniform2 = true;
   for (const auto& code : codes) {
     if (code->heads() != first.heads()) {
-      return fail(ErrorCode::kUnsupported,
-                  "groups of {} and {} heads in one layer are not on the device; allowed: groups of "
-                  "one size",
-                  first.heads(), code->heads());
+      return fail(
+          ErrorCode::kUnsupported,
+          "groups of {} and {} heads in one layer are not on the device; allowed: groups of "
+          "one size",
+          first.heads(), code->heads());
     }
     chunks = std::max(chunks, chunks_of(*code));
   }
@@ -85,11 +86,12 @@ Status LayerTables::add_codes(const LayerShape& layer,
   }
   variant = find_variant({queries, chunks, uniform2, most, mean.terms});
   if (variant == nullptr) {
-    return fail(ErrorCode::kUnsupported,
-                "a code of {} components and {} bytes for 32 tokens is not on the device for {} query "
-                "heads; allowed: 512 components for up to 8, 1024 for up to 16, 1536 for up to 32, of "
-                "few bits",
-                chunks * kChunkPlaces, most, queries);
+    return fail(
+        ErrorCode::kUnsupported,
+        "a code of {} components and {} bytes for 32 tokens is not on the device for {} query "
+        "heads; allowed: 512 components for up to 8, 1024 for up to 16, 1536 for up to 32, of "
+        "few bits",
+        chunks * kChunkPlaces, most, queries);
   }
 
   BandsOperands all;  // of all groups, one after the other

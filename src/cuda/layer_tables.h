@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the kernels need of one layer and that does not change: its codes on the device, and calls
-// that are filled in but for the sequences.
+// All that the kernels need of one layer and that does not change: its codes on the device, and
+// calls that are filled in but for the sequences.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of one budget, of two sizes: codes and full-rank rows. Codes are taken from the low end of the
-// memory, rows from the high end, so that neither has a share of its own; pages that come back are
-// given out again first, to their own kind. Pages are counted by owners, so that forked sequences can
-// share them. Knows addresses only: no device is needed to test it. Not thread-safe.
+// Pages of one budget, of two sizes: codes and full-rank rows. Codes are taken from the low end of
+// the memory, rows from the high end, so that neither has a share of its own; pages that come back
+// are given out again first, to their own kind. Pages are counted by owners, so that forked
+// sequences can share them. Knows addresses only: no device is needed to test it. Not thread-safe.
 #pragma once
 
 #include <cstddef>

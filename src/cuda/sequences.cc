@@ -38,9 +38,8 @@ Status Sequences::create(std::int32_t count, std::int32_t max_tokens, std::int32
     s.tokens.assign(static_cast<std::size_t>(layers), 0);
     s.coded.assign(static_cast<std::size_t>(layers), 0);
   }
-  const std::size_t entries = sequences_.empty() ? 0
-                                                 : sequences_[0].code_pages.size() +
-                                                       sequences_[0].row_pages.size();
+  const std::size_t entries =
+      sequences_.empty() ? 0 : sequences_[0].code_pages.size() + sequences_[0].row_pages.size();
   KVSPAN_TRY(tables_, DeviceMemory::create(sequences_.size() * entries * sizeof(std::int32_t)));
   return {};
 }
@@ -138,16 +137,16 @@ void Sequences::drop_rows(Sequence& sequence, std::int32_t first, std::int32_t l
 
 Status Sequences::flush(cudaStream_t stream) {
   for (const Copy& copy : copies_) {
-    KVSPAN_CHECK_OK(check(
-        cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToDevice, stream),
-        "copying a shared page"));
+    KVSPAN_CHECK_OK(
+        check(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToDevice, stream),
+              "copying a shared page"));
   }
   copies_.clear();
   for (std::size_t from = 0; from < writes_.size(); from += kMaxPageWrites) {
     PageWrites call{};
     call.table = tables_.as<std::int32_t>();
-    call.count = static_cast<std::int32_t>(
-        std::min<std::size_t>(kMaxPageWrites, writes_.size() - from));
+    call.count =
+        static_cast<std::int32_t>(std::min<std::size_t>(kMaxPageWrites, writes_.size() - from));
     for (std::int32_t i = 0; i < call.count; ++i) {
       const Write& write = writes_[from + static_cast<std::size_t>(i)];
       call.at[i] = write.at;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sequences of a device cache: which pages each has, and the tables of them that kernels read.
-// What is to change on the device is gathered as writes and copies, and done by flush() in the order of
-// a stream. Not thread-safe.
+// What is to change on the device is gathered as writes and copies, and done by flush() in the
+// order of a stream. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -51,8 +51,7 @@ double slope_for(const std::vector<std::span<const double>>& power, double budge
     const double middle = (low + high) / 2;
     double sum = 0.0;
     for (const auto& part : power) {
-      for (const std::uint8_t b :
-           choose_bits(part, std::exp(middle), levels, quantizer, grain)) {
+      for (const std::uint8_t b : choose_bits(part, std::exp(middle), levels, quantizer, grain)) {
         sum += b;
       }
     }

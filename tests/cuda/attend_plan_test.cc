@@ -46,9 +46,11 @@ TEST(PlanCall, KeepsWithinTheMemoryThatLimitsAskFor) {
   call.groups = 4;
   call.kv_heads = 8;
   call.anchor = 256;
-  for (const std::vector<std::int32_t>& lengths :
-       {std::vector<std::int32_t>{1}, {131072}, std::vector<std::int32_t>(16, 32768),
-        {5, 70000, 300, 1, 260}, std::vector<std::int32_t>(200, 700)}) {
+  for (const std::vector<std::int32_t>& lengths : {std::vector<std::int32_t>{1},
+                                                   {131072},
+                                                   std::vector<std::int32_t>(16, 32768),
+                                                   {5, 70000, 300, 1, 260},
+                                                   std::vector<std::int32_t>(200, 700)}) {
     const PlanLimits limits = limits_for(600000, call.anchor, 132, 3, kTileTokens, 4);
     std::vector<AttendItem> items = items_of(lengths);
     std::size_t done = 0;

@@ -24,7 +24,8 @@ TEST(BandsTiles, EveryBitOfAChunkBelongsToOneCode) {
           ASSERT_LT(field.word, chunk_words(width));
           const std::uint32_t mask = ((1u << field.bits) - 1u) << field.shift;
           std::uint32_t& word = words[static_cast<std::size_t>(field.word)];
-          EXPECT_EQ(word & mask, 0u) << "width " << width << " token " << token << " place " << place;
+          EXPECT_EQ(word & mask, 0u)
+              << "width " << width << " token " << token << " place " << place;
           word |= mask;
         }
       }
@@ -43,9 +44,9 @@ TEST(BandsTiles, QueryBytesAreAPermutation) {
 TEST(BandsTiles, ReadsBackWhatWasPut) {
   // All widths, some of them in the middle of a chunk.
   std::vector<std::uint8_t> bits;
-  for (const auto& [width, count] : {std::pair(8, 70), std::pair(6, 30), std::pair(5, 64),
-                                    std::pair(4, 33), std::pair(3, 64), std::pair(2, 60),
-                                    std::pair(1, 59), std::pair(0, 20)}) {
+  for (const auto& [width, count] :
+       {std::pair(8, 70), std::pair(6, 30), std::pair(5, 64), std::pair(4, 33), std::pair(3, 64),
+        std::pair(2, 60), std::pair(1, 59), std::pair(0, 20)}) {
     bits.insert(bits.end(), static_cast<std::size_t>(count), static_cast<std::uint8_t>(width));
   }
   const BandsLayout layout = BandsLayout::create(bits).value();
@@ -57,8 +58,8 @@ TEST(BandsTiles, ReadsBackWhatWasPut) {
   for (int t = 0; t < kTileTokens; ++t) {
     for (std::size_t p = 0; p < layout.stored(); ++p) {
       const int width = layout.width(p);
-      const auto code = static_cast<std::int8_t>(
-          static_cast<int>(random.below(1u << width)) - (1 << (width - 1)));
+      const auto code = static_cast<std::int8_t>(static_cast<int>(random.below(1u << width)) -
+                                                 (1 << (width - 1)));
       codes[static_cast<std::size_t>(t) * layout.stored() + p] = code;
       tiles.put(tile.data(), t, static_cast<int>(p), code);
     }

@@ -35,8 +35,8 @@ std::int32_t coded_of(std::int32_t tokens) {
   return tokens < kSink + kRecent + 16 ? 0 : kSink + (tokens - kSink - kRecent) / 16 * 16;
 }
 
-// Steps of the sequences, of lengths that end in the middle of tiles and pages, and one of one token;
-// every answer of the last call is checked.
+// Steps of the sequences, of lengths that end in the middle of tiles and pages, and one of one
+// token; every answer of the last call is checked.
 void check(const Case& test) {
   CacheShape shape = wide_shape(test.kv_heads, test.repeats, test.dim);
   shape.layers[0].window = test.window;

@@ -42,7 +42,8 @@ void check(const std::string& recipe_text, std::int32_t kv_heads, std::int32_t d
       const KvRows row = text.rows(0, t, 1);
       const auto first = std::int32_t(g) * code.heads();
       keys.assign(row.keys.row(0, first), row.keys.row(0, first) + code.key_width());
-      values.assign(row.values.row(0, first), row.values.row(0, first) + code.width() - code.key_width());
+      values.assign(row.values.row(0, first),
+                    row.values.row(0, first) + code.width() - code.key_width());
       for (float& x : keys) x = as_f16(x);
       for (float& x : values) x = as_f16(x);
       std::int8_t gain = 0;

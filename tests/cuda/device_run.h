@@ -74,7 +74,8 @@ inline std::vector<float> step(DeviceCache& cache, int layer, std::span<const De
     const KvRows rows = texts[i]->rows(at, firsts[i], steps[i].tokens);
     const Queries q = texts[i]->queries(at, firsts[i], steps[i].tokens);
     const auto n = std::size_t(steps[i].tokens);
-    keys.insert(keys.end(), rows.keys.data, rows.keys.data + n * std::size_t(l.kv_heads * l.key_dim));
+    keys.insert(keys.end(), rows.keys.data,
+                rows.keys.data + n * std::size_t(l.kv_heads * l.key_dim));
     values.insert(values.end(), rows.values.data,
                   rows.values.data + n * std::size_t(l.kv_heads * l.value_dim));
     queries.insert(queries.end(), q.rows.data,
@@ -112,8 +113,13 @@ class Reference {
   Reference(const LayerShape& layer, const SyntheticText& text, std::size_t index,
             std::vector<std::shared_ptr<const BandsCode>> codes,
             std::vector<std::vector<std::byte>> tiles, std::int32_t sink, std::int32_t coded)
-      : layer_(layer), text_(text), index_(index), codes_(std::move(codes)),
-        tiles_(std::move(tiles)), sink_(sink), coded_(coded) {
+      : layer_(layer),
+        text_(text),
+        index_(index),
+        codes_(std::move(codes)),
+        tiles_(std::move(tiles)),
+        sink_(sink),
+        coded_(coded) {
     int chunks = 0;
     for (const auto& code : codes_) chunks = std::max(chunks, (code->places() + 63) / 64);
     for (const auto& code : codes_) {
@@ -130,8 +136,7 @@ class Reference {
     const std::int32_t repeats = layer_.query_heads / layer_.kv_heads, kv = head / repeats;
     const auto dv = std::size_t(layer_.value_dim);
     const float* q = text_.queries(index_, position, 1).rows.row(0, head);
-    const std::int32_t first =
-        layer_.window > 0 ? std::max(0, position - layer_.window + 1) : 0;
+    const std::int32_t first = layer_.window > 0 ? std::max(0, position - layer_.window + 1) : 0;
     std::vector<double> scores, deviations, weighed;
     std::vector<std::vector<double>> values;
     std::vector<bool> is_coded;
@@ -208,13 +213,14 @@ class Reference {
       turned += sum * sum;
     }
     score = (score + mean) * layer_.logit_scale;
-    // Rounding to a step of s has the deviation s / sqrt(12); products with the mean have f16 factors,
-    // each off by up to 2^-11 of itself, with at most four times a pair's product in all terms.
+    // Rounding to a step of s has the deviation s / sqrt(12); products with the mean have f16
+    // factors, each off by up to 2^-11 of itself, with at most four times a pair's product in all
+    // terms.
     const double of_query = longest / 127.0 / std::sqrt(12.0) * std::sqrt(turned) * gain;
     const double of_moved = most / 127.0 / std::sqrt(12.0) * std::sqrt(square) * gain;
     const double of_mean = 4.0 * mean_pairs * std::ldexp(1.0, -11);
-    deviation = layer_.logit_scale *
-                (std::sqrt(of_query * of_query + of_moved * of_moved) + of_mean / 6.0);
+    deviation =
+        layer_.logit_scale * (std::sqrt(of_query * of_query + of_moved * of_moved) + of_mean / 6.0);
     const BandsCode::Rows values = code.value_rows(within);
     for (std::size_t i = 0; i < value.size(); ++i) {
       double sum = 0.0;
@@ -248,9 +254,9 @@ class Reference {
       for (std::size_t i = 0; i < dv; ++i) answer.out[i] += weights.back() * values[t][i];
     }
     for (double& x : answer.out) x /= total;
-    // Weights times gains are whole 254ths of a power of two, at most twice the largest, rounded up or
-    // down with a chance that makes them right on average: off by at most half a unit in the root mean
-    // square.
+    // Weights times gains are whole 254ths of a power of two, at most twice the largest, rounded up
+    // or down with a chance that makes them right on average: off by at most half a unit in the
+    // root mean square.
     const double step = 2.0 * largest / 254.0 / 2.0 / total;
     for (std::size_t i = 0; i < dv; ++i) {
       double by_scores = 0.0, by_weights = 0.0;

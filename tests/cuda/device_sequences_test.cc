@@ -162,13 +162,16 @@ TEST(DeviceSequences, RowsOfAllTypes) {
     const DeviceStep all[] = {{s, std::int32_t(n)}}, last[] = {{s, 1}};
     EXPECT_TRUE(run.cache->append(0, all, {k.data(), number}, {v.data(), number}, nullptr));
     EXPECT_TRUE(run.cache->settle(0, all, nullptr));
-    EXPECT_TRUE(run.cache->attend(0, last, {q.data(), number}, {out.data(), DeviceNumber::kF32}, nullptr));
+    EXPECT_TRUE(
+        run.cache->attend(0, last, {q.data(), number}, {out.data(), DeviceNumber::kF32}, nullptr));
     return out.read();
   };
-  const auto f32 = answer(DeviceNumber::kF32, [](float x) { return x; }, float{});
-  const auto f16 = answer(DeviceNumber::kF16, [](float x) { return __float2half(x); }, __half{});
-  const auto bf16 =
-      answer(DeviceNumber::kBF16, [](float x) { return __float2bfloat16(x); }, __nv_bfloat16{});
+  const auto f32 = answer(
+      DeviceNumber::kF32, [](float x) { return x; }, float{});
+  const auto f16 = answer(
+      DeviceNumber::kF16, [](float x) { return __float2half(x); }, __half{});
+  const auto bf16 = answer(
+      DeviceNumber::kBF16, [](float x) { return __float2bfloat16(x); }, __nv_bfloat16{});
   EXPECT_EQ(f32, f16);
   EXPECT_EQ(f32, bf16);
 }

@@ -15,30 +15,26 @@ int shared_bytes(int mean_terms, int tile_bytes, int places) {
 template <int kRows8, int kChunks, int kTeam, int kTeams, bool kUniform2, int kBlocks>
 AttendVariant variant() {
   using Shape = AttendShape<kRows8, kChunks, kTeam, kTeams, kUniform2>;
-  return {Shape::kRows,
-          kChunks * kTeam,
-          kTeam * kTileTokens,
-          kTeams,
-          kUniform2,
-          reinterpret_cast<const void*>(&attend_bands_kernel<Shape, kBlocks>),
-          Shape::kThreads,
-          &shared_bytes<Shape>};
+  return {Shape::kRows,        kChunks * kTeam,
+          kTeam * kTileTokens, kTeams,
+          kUniform2,           reinterpret_cast<const void*>(&attend_bands_kernel<Shape, kBlocks>),
+          Shape::kThreads,     &shared_bytes<Shape>};
 }
 
 }  // namespace
 
 const AttendVariant* find_variant(const AttendNeed& need) {
-  // Narrow ones first, and of equally wide ones those that fill a multiprocessor: one block of 8 to 16
-  // warps. Those with fewer teams are for codes whose tiles are large.
+  // Narrow ones first, and of equally wide ones those that fill a multiprocessor: one block of 8 to
+  // 16 warps. Those with fewer teams are for codes whose tiles are large.
   static const AttendVariant kVariants[] = {
-      variant<1, 3, 2, 8, true, 1>(), variant<1, 4, 2, 8, true, 1>(),
+      variant<1, 3, 2, 8, true, 1>(),   variant<1, 4, 2, 8, true, 1>(),
       variant<1, 4, 1, 16, false, 1>(), variant<1, 3, 2, 8, false, 1>(),
-      variant<1, 4, 2, 8, false, 1>(), variant<1, 4, 2, 2, false, 1>(),
-      variant<2, 4, 2, 4, true, 1>(), variant<2, 4, 4, 2, true, 1>(),
-      variant<2, 4, 2, 4, false, 1>(), variant<2, 4, 2, 2, false, 1>(),
-      variant<2, 4, 4, 2, false, 1>(), variant<2, 4, 4, 1, false, 1>(),
-      variant<4, 2, 8, 1, true, 1>(), variant<4, 3, 8, 1, true, 1>(),
-      variant<4, 2, 8, 1, false, 1>(), variant<4, 3, 8, 1, false, 1>(),
+      variant<1, 4, 2, 8, false, 1>(),  variant<1, 4, 2, 2, false, 1>(),
+      variant<2, 4, 2, 4, true, 1>(),   variant<2, 4, 4, 2, true, 1>(),
+      variant<2, 4, 2, 4, false, 1>(),  variant<2, 4, 2, 2, false, 1>(),
+      variant<2, 4, 4, 2, false, 1>(),  variant<2, 4, 4, 1, false, 1>(),
+      variant<4, 2, 8, 1, true, 1>(),   variant<4, 3, 8, 1, true, 1>(),
+      variant<4, 2, 8, 1, false, 1>(),  variant<4, 3, 8, 1, false, 1>(),
   };
   constexpr int kMostShared = 227 * 1024;
   for (const AttendVariant& v : kVariants) {
@@ -46,7 +42,8 @@ const AttendVariant* find_variant(const AttendNeed& need) {
     if (v.uniform2 && !need.uniform2) continue;
     // Codes of one width have all chunks of a lone warp's share unrolled.
     if (v.uniform2 && v.tokens == kTileTokens && need.chunks != v.most_chunks) continue;
-    if (v.shared_bytes(need.mean_terms, need.tile_bytes, need.chunks * kChunkPlaces) > kMostShared) {
+    if (v.shared_bytes(need.mean_terms, need.tile_bytes, need.chunks * kChunkPlaces) >
+        kMostShared) {
       continue;
     }
     return &v;
@@ -60,8 +57,8 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
     return 0;
   }
   int blocks = 0;
-  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-          &blocks, variant.kernel, variant.threads, static_cast<std::size_t>(shared_bytes)) !=
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, variant.kernel, variant.threads,
+                                                    static_cast<std::size_t>(shared_bytes)) !=
       cudaSuccess) {
     return 0;
   }
@@ -70,8 +67,8 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
 
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream) {
-  const int bytes = variant.shared_bytes(call.mean_terms, call.most_tile_bytes,
-                                         call.chunks * kChunkPlaces);
+  const int bytes =
+      variant.shared_bytes(call.mean_terms, call.most_tile_bytes, call.chunks * kChunkPlaces);
   void* arguments[] = {const_cast<AttendCall*>(&call)};
   const dim3 grid(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups));
   return cudaLaunchKernel(variant.kernel, grid, dim3(static_cast<unsigned>(variant.threads)),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over coded tokens, read in place.
 //
-// A team of kTeam warps takes 32 kTeam tokens at a time. Each warp makes the scores of 32 tokens from
-// all components, and the weighted sums of 1 / kTeam of the components over all tokens of the team;
-// so that sums stay in registers as whole numbers. Teams are independent until the end: there is no
-// barrier of the whole block in the loop, and a team of one warp has none at all.
+// A team of kTeam warps takes 32 kTeam tokens at a time. Each warp makes the scores of 32 tokens
+// from all components, and the weighted sums of 1 / kTeam of the components over all tokens of the
+// team; so that sums stay in registers as whole numbers. Teams are independent until the end: there
+// is no barrier of the whole block in the loop, and a team of one warp has none at all.
 //
-// Weights times gains are rounded to 8 bits of a power of two that follows the largest so far: when it
-// grows, sums are shifted. A weight is off by less than 1/254 of that power, up as often as down.
-// What bounds it: unpacking (the integer pipe), then memory; docs/cuda.md has the counters.
+// Weights times gains are rounded to 8 bits of a power of two that follows the largest so far: when
+// it grows, sums are shifted. A weight is off by less than 1/254 of that power, up as often as
+// down. What bounds it: unpacking (the integer pipe), then memory; docs/cuda.md has the counters.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -27,14 +27,14 @@ inline constexpr float kUnseen = -1e30f, kNothing = -1e29f;
 // Parts of a power of two that weights are rounded to: half a unit more is still a byte.
 inline constexpr float kWeightUnits = 254.0f;
 
-// kRows8: padded queries of a group / 8. kChunks: chunks whose sums a warp holds. kUniform2: all codes
-// have 2 bits.
+// kRows8: padded queries of a group / 8. kChunks: chunks whose sums a warp holds. kUniform2: all
+// codes have 2 bits.
 template <int kRows8_, int kChunks_, int kTeam_, int kTeams_, bool kUniform2_>
 struct AttendShape {
   static constexpr int kRows8 = kRows8_, kRows = 8 * kRows8_, kChunks = kChunks_, kTeam = kTeam_;
   static constexpr int kTeams = kTeams_, kThreads = 32 * kTeam_ * kTeams_;
   static constexpr bool kUniform2 = kUniform2_;
-  static constexpr int kStages = kTeam == 1 ? 4 : 2;  // of what is asked for ahead
+  static constexpr int kStages = kTeam == 1 ? 4 : 2;   // of what is asked for ahead
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
   static constexpr int kUnit = kUniform2 ? 64 : 16;
 };

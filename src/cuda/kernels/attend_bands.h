@@ -27,8 +27,8 @@ struct AttendNeed {
 };
 // The first that fits, also in shared memory; null: none does.
 const AttendVariant* find_variant(const AttendNeed& need);
-// Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on failure,
-// which cudaGetLastError tells.
+// Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on
+// failure, which cudaGetLastError tells.
 int blocks_at_once(const AttendVariant& variant, int shared_bytes);
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream);

@@ -26,8 +26,8 @@ struct RunningSoftmax {
 template <int kRows8>
 struct TileOperands {
   static constexpr int kFirstSteps = 3;  // of the mean's products, the others are asked for late
-  float4 scales[kRows8];     // of queries 8 n + 2 c and + 1: scale, sum of levels
-  float2 constants[kRows8];  // of the mean
+  float4 scales[kRows8];                 // of queries 8 n + 2 c and + 1: scale, sum of levels
+  float2 constants[kRows8];              // of the mean
   uint2 folded[kRows8][kFirstSteps];
 
   __device__ __forceinline__ void load_scales(const float2* from, int c) {
@@ -49,8 +49,8 @@ struct TileOperands {
   }
 };
 
-// Scores of the thread's four tokens for each of its queries: v[n][e][b], token 4 g + b of the tile.
-// table: the mean's, of this tile and thread. seen: bits of the tokens that count.
+// Scores of the thread's four tokens for each of its queries: v[n][e][b], token 4 g + b of the
+// tile. table: the mean's, of this tile and thread. seen: bits of the tokens that count.
 template <class Shape>
 __device__ __forceinline__ void finish_scores(const AttendCall& call,
                                               const TileOperands<Shape::kRows8>& operands,
@@ -99,8 +99,7 @@ __device__ __forceinline__ void finish_scores(const AttendCall& call,
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
         const int sum = sums[b / 2][n][b % 2 * 2 + e] - level;
-        v[n][e][b] =
-            fmaf(static_cast<float>(sum), unit * gain[b], mean[b / 2][n][b % 2 * 2 + e]);
+        v[n][e][b] = fmaf(static_cast<float>(sum), unit * gain[b], mean[b / 2][n][b % 2 * 2 + e]);
       }
     }
   }
@@ -152,8 +151,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
   const int tile_bytes = call.tile_bytes[group];
   const AttendMemory<Shape> memory(call.mean_terms, call.most_tile_bytes,
                                    call.chunks * kChunkPlaces);
-  char* const ring = shared + memory.rings +
-                     team * Shape::kStages * kTeam * call.most_tile_bytes;
+  char* const ring = shared + memory.rings + team * Shape::kStages * kTeam * call.most_tile_bytes;
   std::uint32_t* const weights = reinterpret_cast<std::uint32_t*>(shared + memory.weights) +
                                  team * kRows * Shape::kWeightStride;
   float* const maxima = reinterpret_cast<float*>(shared + memory.maxima) + team * kTeam * kRows;
@@ -174,8 +172,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
 
   // Steps of kTeam tiles: those of the item, of this part, of this team.
   const int first_step = item.coded.first / (kTeam * kTileTokens);
-  const int last_step =
-      (item.coded.last + kTeam * kTileTokens - 1) / (kTeam * kTileTokens);
+  const int last_step = (item.coded.last + kTeam * kTileTokens - 1) / (kTeam * kTileTokens);
   const int shares = item.parts * Shape::kTeams;
   const int share = (part - item.parts_before) * Shape::kTeams + team;
   const auto cut = [&](int s) {
@@ -220,9 +217,10 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
   const std::int32_t* const offsets =
       call.chunk_offsets + group * kMaxChunks + rank * Shape::kChunks;
 
-  // What belongs to an anchor and to a block of the mean is asked for when a tile is the first of one.
-  const std::int64_t first_anchor =
-      static_cast<std::int64_t>(group) * call.total_anchors + item.anchors_before - item.first_anchor;
+  // What belongs to an anchor and to a block of the mean is asked for when a tile is the first of
+  // one.
+  const std::int64_t first_anchor = static_cast<std::int64_t>(group) * call.total_anchors +
+                                    item.anchors_before - item.first_anchor;
   const std::int64_t first_mean =
       static_cast<std::int64_t>(group) * call.total_means + item.means_before - item.first_mean;
   const int mean_steps = call.mean_terms / 16;
@@ -262,9 +260,8 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
       log_gain[b] = 0.125f * static_cast<float>(static_cast<std::int8_t>(gains >> (8 * b)));
       gain[b] = exp2_approx(log_gain[b]);
     }
-    const uint4* const table =
-        reinterpret_cast<const uint4*>(shared) +
-        tile % (kMeanBlock / kTileTokens) * 2 * mean_steps * 32 + lane;
+    const uint4* const table = reinterpret_cast<const uint4*>(shared) +
+                               tile % (kMeanBlock / kTileTokens) * 2 * mean_steps * 32 + lane;
     finish_scores<Shape>(call, operands, folded, table, seen_bits(coded, tile, g, tail[8]), gain,
                          sums, v);
 
@@ -327,7 +324,7 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
       for (int n = 0; n < kRows8; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-              const float next = fmaxf(state.most[n][e], ceilf(most[n][e]));
+          const float next = fmaxf(state.most[n][e], ceilf(most[n][e]));
           const int by = static_cast<int>(fminf(next - state.most[n][e], 31.0f));
           if (!__any_sync(~0u, by > 0)) continue;
           const float factor = exp2_approx(state.most[n][e] - next);
@@ -345,8 +342,8 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
         }
       }
     }
-    // Rounding begins at another place for each token, spread evenly (multiples of the golden ratio):
-    // weights far below the unit count as often as they should instead of never.
+    // Rounding begins at another place for each token, spread evenly (multiples of the golden
+    // ratio): weights far below the unit count as often as they should instead of never.
     float dither[4];
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
@@ -369,9 +366,8 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
           // The number's lowest bits are the rounded weight.
           byte[b] = __float_as_uint(fmaf(w, gain[b], dither[b]) + 12582912.0f);
         }
-        const std::uint32_t packed =
-            __byte_perm(__byte_perm(byte[0], byte[1], 0x0040), __byte_perm(byte[2], byte[3], 0x0040),
-                        0x5410);
+        const std::uint32_t packed = __byte_perm(__byte_perm(byte[0], byte[1], 0x0040),
+                                                 __byte_perm(byte[2], byte[3], 0x0040), 0x5410);
         state.rounded[n][e] += static_cast<float>(__dp4a(packed, 0x01010101u, 0u));
         weights[(8 * n + 2 * c + e) * Shape::kWeightStride + 8 * rank + g] = packed;
       }
@@ -458,7 +454,8 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
   }
   __syncthreads();
   const std::int64_t at = static_cast<std::int64_t>(group) * call.total_parts + part;
-  float2* const states = reinterpret_cast<float2*>(shared + memory.weights);  // nobody reads weights now
+  float2* const states =
+      reinterpret_cast<float2*>(shared + memory.weights);  // nobody reads weights now
   if (threadIdx.x < kRows) {
     const int query = threadIdx.x;
     float whole = kNothing, sum = 0.0f;
@@ -481,7 +478,8 @@ __global__ void __launch_bounds__(Shape::kThreads, kBlocks)
       const float4 x = *reinterpret_cast<const float4*>(reduce + (t * kRows + query) * stride + p);
       sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
     }
-    // Means of levels times gains: f16 holds them to 2^-11, far below what their roundings leave open.
+    // Means of levels times gains: f16 holds them to 2^-11, far below what their roundings leave
+    // open.
     const float inverse = states[query].y > 0.0f ? 1.0f / states[query].y : 0.0f;
     __half2 halves[2] = {__floats2half2_rn(sum.x * inverse, sum.y * inverse),
                          __floats2half2_rn(sum.z * inverse, sum.w * inverse)};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention to full-rank f16 rows: the ends of a coded sequence, or all of one that is not coded.
-// A block takes one KV head, up to four of its query heads and a part of the rows; kLanes threads share
-// a row, 8 numbers each. Sums and softmax in f32; weights are not rounded.
+// A block takes one KV head, up to four of its query heads and a part of the rows; kLanes threads
+// share a row, 8 numbers each. Sums and softmax in f32; weights are not rounded.
 #include <algorithm>
 
 #include "cuda/attend_call.h"
@@ -79,9 +79,9 @@ __device__ void attend_rows(const AttendCall& call, int index, int part, int hea
                     call.row_layer_halves, head, call.key_dim, call.value_dim);
     const int slot = position % kRowPageTokens;
     keys = read_halves(call.row_pool + page + slot * call.key_dim, at, call.key_dim);
-    values = read_halves(
-        call.row_pool + page + kRowPageTokens * call.key_dim + slot * call.value_dim, at,
-        call.value_dim);
+    values =
+        read_halves(call.row_pool + page + kRowPageTokens * call.key_dim + slot * call.value_dim,
+                    at, call.value_dim);
   };
   if (begin + warp * kTogether < end) ask_for(begin + warp * kTogether);
 #pragma unroll 1
@@ -140,8 +140,9 @@ __device__ void attend_rows(const AttendCall& call, int index, int part, int hea
     if (lane == 0) memory.states[warp][n] = make_float2(whole, weights[n]);
   }
   __syncthreads();
-  const std::int64_t to = static_cast<std::int64_t>(item.row_parts_before + part) * call.query_heads +
-                          head * repeats + first;
+  const std::int64_t to =
+      static_cast<std::int64_t>(item.row_parts_before + part) * call.query_heads + head * repeats +
+      first;
   for (int i = threadIdx.x; i < queries * call.value_dim; i += 32 * kRowWarps) {
     const int n = i / call.value_dim, k = i % call.value_dim;
     float whole = kNothing, total = 0.0f, x = 0.0f;

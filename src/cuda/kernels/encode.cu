@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode does it
-// on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in f32, the gain
-// is its root mean square, codes are rounded down and packed into the tile's half.
+// Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
+// does it on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in
+// f32, the gain is its root mean square, codes are rounded down and packed into the tile's half.
 #include <algorithm>
 
 #include "cuda/kernels/mma.cuh"
@@ -36,8 +36,7 @@ __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group
     const int p = position + t, slot = p % kRowPageTokens;
     const std::int64_t page = item.row_pages[p / kRowPageTokens];
     const int anchor = p / call.anchor * call.anchor + call.anchor / 2;
-    const float2* const turns =
-        call.turns + static_cast<std::int64_t>(anchor / kTurnStep) * pairs;
+    const float2* const turns = call.turns + static_cast<std::int64_t>(anchor / kTurnStep) * pairs;
     const float2* const offsets =
         call.offset_turns + static_cast<std::int64_t>(p % call.anchor) * pairs;
     for (int h = 0; h < heads; ++h) {
@@ -168,14 +167,15 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  std::byte* const tile = call.code_pool + call.group_offsets[group] +
-                          item.code_pages[position / kPageTokens] * call.code_page_bytes +
-                          static_cast<std::int64_t>(position % kPageTokens / kTileTokens) *
-                              tile_bytes;
+  std::byte* const tile =
+      call.code_pool + call.group_offsets[group] +
+      item.code_pages[position / kPageTokens] * call.code_page_bytes +
+      static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * tile_bytes;
   auto* const to = reinterpret_cast<std::uint32_t*>(tile);
   for (int k = 0; k < call.chunks; ++k) {
     for (int i = threadIdx.x; i < chunk_words(widths[k]); i += kThreads) {
-      if (quad_of(widths[k], i) / (kTokens / 4) == first / kTokens) to[offsets[k] + i] = words[offsets[k] + i];
+      if (quad_of(widths[k], i) / (kTokens / 4) == first / kTokens)
+        to[offsets[k] + i] = words[offsets[k] + i];
     }
   }
   if (threadIdx.x < kTokens) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of kSlices blocks works for one item and one group of heads: each block merges the parts of
-// its share of the components, hands them to the others, and makes its share of the values from all
-// of them. Merging follows the log-sum-exp of the parts; empty parts count nothing.
+// A cluster of kSlices blocks works for one item and one group of heads: each block merges the
+// parts of its share of the components, hands them to the others, and makes its share of the values
+// from all of them. Merging follows the log-sum-exp of the parts; empty parts count nothing.
 #include "cuda/kernels/finish.h"
 
 #include <cooperative_groups.h>
@@ -33,8 +33,8 @@ struct Memory {
   }
 };
 
-// What each part counts for each query, and their maximum and sum. States of a part lie `stride` apart.
-// of_means: parts hold means, not sums.
+// What each part counts for each query, and their maximum and sum. States of a part lie `stride`
+// apart. of_means: parts hold means, not sums.
 __device__ void share_out(const float2* states, int parts, int stride, int queries, bool of_means,
                           float* shares, float2* merged) {
   const int lane = threadIdx.x & 31;
@@ -61,8 +61,8 @@ __device__ void merge_slice(const AttendCall& call, const AttendItem& item, int 
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
   const int slice = places / kSlices, count = padded * slice / 8;
   const __half* const means =
-      call.part_means + (static_cast<std::int64_t>(group) * call.total_parts + item.parts_before) *
-                            padded * places;
+      call.part_means +
+      (static_cast<std::int64_t>(group) * call.total_parts + item.parts_before) * padded * places;
   const float* const steps = call.steps + group * places;
   for (int base = 0; base < count; base += kThreads) {
     const int here = min(kThreads, count - base), helpers = kThreads / here;
@@ -75,8 +75,8 @@ __device__ void merge_slice(const AttendCall& call, const AttendItem& item, int 
 #pragma unroll 8
       for (int p = helper; p < item.parts; p += helpers) {
         const float share = shares[p * padded + query];
-        const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(
-            from + static_cast<std::int64_t>(p) * padded * places));
+        const uint4 raw = __ldcg(
+            reinterpret_cast<const uint4*>(from + static_cast<std::int64_t>(p) * padded * places));
         const __half2* const x = reinterpret_cast<const __half2*>(&raw);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -110,8 +110,8 @@ __device__ void merge_slice(const AttendCall& call, const AttendItem& item, int 
   }
 }
 
-// Numbers i .. i + kNumbers - 1 of the values of the group's heads (all of one head), of query heads
-// first .. of that head. Lane 4 n + j ends with number j of query n.
+// Numbers i .. i + kNumbers - 1 of the values of the group's heads (all of one head), of query
+// heads first .. of that head. Lane 4 n + j ends with number j of query n.
 __device__ __forceinline__ void make_values(const AttendCall& call, const AttendItem& item,
                                             int group, int i, int first, bool coded,
                                             const float* row_shares, const float2* row_merged,
@@ -130,9 +130,11 @@ __device__ __forceinline__ void make_values(const AttendCall& call, const Attend
                              : make_float2(0.0f, 0.0f);
   float rows = 0.0f;
   {
-    const float* const from =
-        call.row_sums + (static_cast<std::int64_t>(item.row_parts_before) * call.query_heads +
-                         first_query_head + query) * call.value_dim + k + own;
+    const float* const from = call.row_sums +
+                              (static_cast<std::int64_t>(item.row_parts_before) * call.query_heads +
+                               first_query_head + query) *
+                                  call.value_dim +
+                              k + own;
     const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
 #pragma unroll 8
     for (int p = lane / 16; p < item.row_parts; p += 2) {
@@ -165,8 +167,8 @@ __device__ __forceinline__ void make_values(const AttendCall& call, const Attend
         }
       }
     }
-    // 16 sums over 32 lanes: each exchange halves what a lane still has to add, and after four lane l
-    // and l ^ 16 have the sum l % 16.
+    // 16 sums over 32 lanes: each exchange halves what a lane still has to add, and after four lane
+    // l and l ^ 16 have the sum l % 16.
     float left[16];
 #pragma unroll
     for (int j = 0; j < 16; ++j) left[j] = dot[j / kNumbers][j % kNumbers];
@@ -190,10 +192,10 @@ __device__ __forceinline__ void make_values(const AttendCall& call, const Attend
   const float row_factor = exp2_approx(of_rows.x - most);
   const float total = codes + row_factor * of_rows.y;
   const float sum = codes * value + row_factor * rows;
-  write_number(call.out,
-               index * call.out_token_stride + (first_query_head + query) * call.out_head_stride +
-                   k + own,
-               call.out_type, total > 0.0f ? sum / total : 0.0f);
+  write_number(
+      call.out,
+      index * call.out_token_stride + (first_query_head + query) * call.out_head_stride + k + own,
+      call.out_type, total > 0.0f ? sum / total : 0.0f);
 }
 
 __global__ void __launch_bounds__(kThreads, 3)
@@ -213,14 +215,14 @@ __global__ void __launch_bounds__(kThreads, 3)
   float2* const row_merged = reinterpret_cast<float2*>(shared + memory.row_states);
   float* const row_shares = reinterpret_cast<float*>(shared + memory.row_shares);
   cluster.sync();  // all are there to be written to
-  share_out(call.row_states +
-                static_cast<std::int64_t>(item.row_parts_before) * call.query_heads +
+  share_out(call.row_states + static_cast<std::int64_t>(item.row_parts_before) * call.query_heads +
                 first_query_head,
             item.row_parts, call.query_heads, queries, false, row_shares, row_merged);
   if (coded) {
     float* const shares = reinterpret_cast<float*>(shared + memory.shares);
-    share_out(call.part_states + (static_cast<std::int64_t>(group) * call.total_parts +
-                                  item.parts_before) * call.padded_queries,
+    share_out(call.part_states +
+                  (static_cast<std::int64_t>(group) * call.total_parts + item.parts_before) *
+                      call.padded_queries,
               item.parts, call.padded_queries, call.padded_queries, true, shares, merged);
     __syncthreads();
     merge_slice(call, item, group, rank, shares, merged,
@@ -255,8 +257,9 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kSlices, static_cast<unsigned>(call.groups > 0 ? call.groups : call.kv_heads),
-                        static_cast<unsigned>(call.item_count));
+  config.gridDim =
+      dim3(kSlices, static_cast<unsigned>(call.groups > 0 ? call.groups : call.kv_heads),
+           static_cast<unsigned>(call.item_count));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(memory.bytes);
   config.stream = stream;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What queries make of the mean of keys: for each block of kMeanBlock positions the sums of
-// cache/anchored_means.h, in f16 and in the order of a matrix operand; what is equal for all positions
-// of a block stays in f32. A warp takes up to two query heads of one KV head, which share all turns,
-// and 32 blocks, one for each thread.
+// cache/anchored_means.h, in f16 and in the order of a matrix operand; what is equal for all
+// positions of a block stays in f32. A warp takes up to two query heads of one KV head, which share
+// all turns, and 32 blocks, one for each thread.
 #include <cuda_fp16.h>
 
 #include "cuda/kernels/mma.cuh"
@@ -16,8 +16,8 @@ constexpr int kOrders = 4;  // of either parity, for slow pairs
 constexpr int kWarps = 4, kQueries = 2;
 constexpr int kMaxPairs = 128;
 
-// Words of a warp: products [pairs][2 queries][2], then rows of 32 threads, an odd number of words each
-// so that threads do not meet in a bank.
+// Words of a warp: products [pairs][2 queries][2], then rows of 32 threads, an odd number of words
+// each so that threads do not meet in a bank.
 struct Memory {
   int rows, stride, words;
   __host__ __device__ Memory(int pairs, int terms) {
@@ -91,7 +91,7 @@ __device__ void fold(const AttendCall& call, int index, int head, int first, int
   const int turn = ((item.first_mean + block) * kMeanBlock + kMeanBlock / 2) / kTurnStep;
   const float2* const turns = call.turns_by_pair + turn;
   const std::int64_t stride = call.turn_count;
-  const auto products = [&](int j, float2 (&w)[kQueries]) {
+  const auto products = [&](int j, float2(&w)[kQueries]) {
     const float4 both = *reinterpret_cast<const float4*>(shared + j * kQueries * 2);
     w[0] = make_float2(both.x, both.y), w[1] = make_float2(both.z, both.w);
   };
@@ -114,8 +114,7 @@ __device__ void fold(const AttendCall& call, int index, int head, int first, int
       odd[n][2] += u.b * d.z, odd[n][3] += u.b * d.w;
     }
   }
-  auto* const row =
-      reinterpret_cast<std::uint32_t*>(shared + memory.rows) + lane * memory.stride;
+  auto* const row = reinterpret_cast<std::uint32_t*>(shared + memory.rows) + lane * memory.stride;
   const std::int64_t at =
       static_cast<std::int64_t>(group) * call.total_means + item.means_before + block;
   const int steps = call.mean_terms / 16;
@@ -192,12 +191,12 @@ cudaError_t launch_fold_means(const AttendCall& call, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   const int bytes = kWarps * Memory(call.rope_pairs, call.mean_terms).words * 4;
   if (bytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        fold_means_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error =
+        cudaFuncSetAttribute(fold_means_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
   }
-  fold_means_kernel<<<static_cast<unsigned>(blocks), 32 * kWarps,
-                      static_cast<std::size_t>(bytes), stream>>>(call);
+  fold_means_kernel<<<static_cast<unsigned>(blocks), 32 * kWarps, static_cast<std::size_t>(bytes),
+                      stream>>>(call);
   return cudaGetLastError();
 }
 

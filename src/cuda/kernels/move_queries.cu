@@ -4,10 +4,10 @@
 // scale for a row, in the order that attend_bands reads.
 //
 // A block works for one KV head and up to four of its query heads. A tile is 32 rows: kMoveAnchors
-// anchors of one item times four queries. A warp holds the basis of one chunk of 64 places in registers
-// for all tiles that the block meets. Groups of more chunks than warps read it again for each (kWide).
-// Whole numbers become floats and back by adding 1.5 x 2^23, whose lowest bits count units: conversions
-// proper would be what limits this kernel.
+// anchors of one item times four queries. A warp holds the basis of one chunk of 64 places in
+// registers for all tiles that the block meets. Groups of more chunks than warps read it again for
+// each (kWide). Whole numbers become floats and back by adding 1.5 x 2^23, whose lowest bits count
+// units: conversions proper would be what limits this kernel.
 #include <algorithm>
 
 #include "cuda/attend_call.h"
@@ -81,8 +81,8 @@ __device__ __forceinline__ void read_queries(const AttendCall& call, int item, i
   __syncthreads();
 }
 
-// Rows of the tile, turned and rounded: row 4 a + n is query n at anchor a. Each row by one warp, some
-// at once so that they wait for memory together. Rows beyond the last anchor repeat it.
+// Rows of the tile, turned and rounded: row 4 a + n is query n at anchor a. Each row by one warp,
+// some at once so that they wait for memory together. Rows beyond the last anchor repeat it.
 template <int kSteps, int kWarps>
 __device__ __forceinline__ void turn_rows(const AttendCall& call, const MoveTile& tile,
                                           MoveMemory<kSteps, kWarps>& memory) {
@@ -255,16 +255,20 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
         int sum = 0;
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          word[w] = __byte_perm(__byte_perm(byte(2 * w, 0), byte(2 * w, 1), 0x0040),
-                                __byte_perm(byte(2 * w + 1, 0), byte(2 * w + 1, 1), 0x0040), 0x5410);
+          word[w] =
+              __byte_perm(__byte_perm(byte(2 * w, 0), byte(2 * w, 1), 0x0040),
+                          __byte_perm(byte(2 * w + 1, 0), byte(2 * w + 1, 1), 0x0040), 0x5410);
           sum = __dp4a(static_cast<int>(word[w]), 0x01010101, sum);
         }
         levels[i] += sum * level;
         // Row 8 i + g: anchor 2 i + g / 4, query g % 4.
         if (2 * i + g / kQueries >= at.anchors || g % kQueries >= queries) continue;
-        const std::int64_t row =
-            ((static_cast<std::int64_t>(group) * call.total_anchors + at.anchor + 2 * i +
-              g / kQueries) * call.chunks + k) * padded + query_row + g % kQueries;
+        const std::int64_t row = ((static_cast<std::int64_t>(group) * call.total_anchors +
+                                   at.anchor + 2 * i + g / kQueries) *
+                                      call.chunks +
+                                  k) *
+                                     padded +
+                                 query_row + g % kQueries;
         *reinterpret_cast<uint4*>(call.moved + row * 64 + 16 * c) =
             make_uint4(word[0], word[1], word[2], word[3]);
       }
@@ -286,7 +290,8 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
       }
       const std::int64_t to =
           (static_cast<std::int64_t>(group) * call.total_anchors + at.anchor + row / kQueries) *
-              padded + query_row + row % kQueries;
+              padded +
+          query_row + row % kQueries;
       const float scale = memory.longest[row % kQueries] / 127.0f * call.logit_scale * 1.44269504f;
       call.moved_scales[to] = make_float2(whole / 127.0f * scale, __int_as_float(sum));
     }

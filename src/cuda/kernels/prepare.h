@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an attention call does before it reads codes. The three kernels are independent of each other
-// and run side by side: each lets the next begin at once, and the first begins when all that was
-// launched before has ended.
+// What an attention call does before it reads codes. The three kernels are independent of each
+// other and run side by side: each lets the next begin at once, and the first begins when all that
+// was launched before has ended.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -11,8 +11,8 @@
 
 namespace kvspan::cuda {
 
-// Without a branch, so that several can be asked for before the first is there: numbers of 16 bits are
-// taken out of the word that they lie in.
+// Without a branch, so that several can be asked for before the first is there: numbers of 16 bits
+// are taken out of the word that they lie in.
 __device__ __forceinline__ float read_number(const void* data, std::int64_t at, RowType type) {
   const bool wide = type == RowType::kF32;
   const std::uint32_t word = __ldg(static_cast<const std::uint32_t*>(data) + (wide ? at : at >> 1));
