@@ -109,6 +109,15 @@ void BandsCode::transform(std::int32_t count, const float* z, float* c) const no
   }
 }
 
+void BandsCode::read_analysis(float* to) const {
+  std::vector<float> unit(static_cast<std::size_t>(width()), 0.0f);
+  for (std::int32_t j = 0; j < width(); ++j, to += places_) {
+    unit[static_cast<std::size_t>(j)] = 1.0f;
+    transform(1, unit.data(), to);
+    unit[static_cast<std::size_t>(j)] = 0.0f;
+  }
+}
+
 void BandsCode::encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
                        float* work) const {
   transform(count, z, work);

@@ -149,6 +149,11 @@ class BandsCode {
   // `count` rows of B as numbers, `stride` apart: places(), or row_stride() with zeros after them.
   void widen(const Rows& rows, std::int32_t count, std::int32_t stride, float* to) const noexcept;
 
+  // A' [D, places], as encode applies it.
+  void read_analysis(float* to) const;
+  // [places]: what c is divided by for the gain, inverted; 0 where that has no say.
+  const float* inverse_sigma() const noexcept { return inverse_sigma_.as<float>(); }
+
   // z [D] of a token from its rows as attention sees them: keys [heads][key_dim] after RoPE, values
   // [heads][value_dim]; rows are `stride` apart from head to head.
   void gather(const float* keys, const float* values, std::int32_t position,

@@ -36,6 +36,7 @@ class BandsStore {
         residuals_(residuals ? residual_norms(*code_) : 0) {}
 
   const BandsCode& code() const noexcept { return *code_; }
+  const std::shared_ptr<const BandsCode>& shared_code() const noexcept { return code_; }
   bool empty() const noexcept { return tiles_ == 0; }
   std::int32_t tiles() const noexcept { return tiles_; }
   std::int32_t tokens() const noexcept { return tiles_ * kTileTokens; }

@@ -60,10 +60,12 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
   }
   double asked = budget - gains / elements;
   for (int round = 0; round < 6; ++round) {
-    const double slope = slope_for(powers_of(units), asked, options.levels, options.quantizer);
+    const double slope =
+        slope_for(powers_of(units), asked, options.levels, options.quantizer, options.grain);
     double stored = gains;
     for (Unit* unit : units) {
-      unit->bits = choose_bits(unit->power, slope, options.levels, options.quantizer);
+      unit->bits =
+          choose_bits(unit->power, slope, options.levels, options.quantizer, options.grain);
       KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(unit->bits));
       stored += static_cast<double>(layout.tile_bytes()) * 8.0 / kBandTokens;
     }

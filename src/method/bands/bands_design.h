@@ -20,6 +20,7 @@ struct BandsOptions {
   double bits = 2.0;                        // an element, gain included
   double key_bits = 0.0, value_bits = 0.0;  // the same where they are coded apart; 0: share `bits`
   LevelSet levels;
+  std::size_t grain = 1;     // neighbouring components that get the same width
   std::int32_t anchor = 64;  // 0: keys after RoPE, or before it
   bool before_rope = false;
   bool gain = true;

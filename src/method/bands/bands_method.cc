@@ -12,15 +12,17 @@ namespace {
 
 using namespace detail;
 
-constexpr std::array<KeyDeclaration, 19> kBandsKeys{
+constexpr std::array<KeyDeclaration, 20> kBandsKeys{
     number("bits", "2", 0.05, 8.0, "average bits of a number, keys and values alike"),
     number("kbits", "", 0.0, 8.0, "average bits of keys, where they are coded apart"),
     number("vbits", "", 0.0, 8.0, "average bits of values, where they are coded apart"),
-    word("share", "kv", "kv|layer|group|head",
-         "what is coded together: keys and values of all heads of a layer, all keys or all values "
-         "of it, those of `heads` neighbours, of one head"),
-    count("heads", "2", 2, 1024, "KV heads of a group (share=group)"),
+    word("share", "kv", "kv|kvgroup|layer|group|head",
+         "what is coded together: keys and values of all heads of a layer, or of `heads` "
+         "neighbours; all keys or all values of a layer, those of `heads` neighbours, of one head"),
+    count("heads", "2", 2, 1024, "KV heads of a group (share=kvgroup and share=group)"),
     of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),
+    count("grain", "1", 1, 1024,
+          "neighbouring directions, by importance, that get the same width; GPUs read 64 at once"),
     word("rope", "anchor", "anchor|pre|post", kRope.summary),
     count("anchor", "256", 16, 4096, kAnchorSummary, 16),
     word("gain", "token", "token|none", "one scale for each token, or none"),
@@ -64,7 +66,7 @@ constexpr std::array<KeyRule, 11> kBandsRules{{
     {KeyRule::Kind::kOnlyWith,
      "heads",
      "share",
-     "group",
+     "kvgroup|group",
      {},
      "a head alone and a whole layer need no number"},
     {KeyRule::Kind::kOnlyWith, "anchor", "rope", "anchor", {}, "nothing else has an anchor"},

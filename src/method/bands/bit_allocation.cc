@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "method/bands/bit_allocation.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -17,26 +18,32 @@ double level_distortion(int bits, BandsQuantizer quantizer) noexcept {
 }
 
 std::vector<std::uint8_t> choose_bits(std::span<const double> power, double slope,
-                                      const LevelSet& levels, BandsQuantizer quantizer) {
+                                      const LevelSet& levels, BandsQuantizer quantizer,
+                                      std::size_t grain) {
   std::vector<std::uint8_t> bits(power.size());
-  for (std::size_t i = 0; i < power.size(); ++i) {
-    double least = 0.0;
+  for (std::size_t from = 0; from < power.size(); from += grain) {
+    const std::size_t count = std::min(grain, power.size() - from);
+    double sum = 0.0, least = 0.0;
+    for (std::size_t i = 0; i < count; ++i) sum += power[from + i];
+    std::uint8_t best = 0;
     bool first = true;
     for (int b = 0; b <= LevelSet::kMax; ++b) {
       if (!levels.contains(b)) continue;
-      const double cost = power[i] * level_distortion(b, quantizer) + slope * b;
+      const double cost =
+          sum * level_distortion(b, quantizer) + slope * b * static_cast<double>(count);
       if (first || cost < least) {
         least = cost;
-        bits[i] = static_cast<std::uint8_t>(b);
+        best = static_cast<std::uint8_t>(b);
         first = false;
       }
     }
+    std::fill_n(bits.begin() + static_cast<std::ptrdiff_t>(from), count, best);
   }
   return bits;
 }
 
 double slope_for(const std::vector<std::span<const double>>& power, double budget,
-                 const LevelSet& levels, BandsQuantizer quantizer) {
+                 const LevelSet& levels, BandsQuantizer quantizer, std::size_t grain) {
   std::size_t count = 0;
   for (const auto& part : power) count += part.size();
   double low = -60.0, high = 40.0;
@@ -44,7 +51,9 @@ double slope_for(const std::vector<std::span<const double>>& power, double budge
     const double middle = (low + high) / 2;
     double sum = 0.0;
     for (const auto& part : power) {
-      for (const std::uint8_t b : choose_bits(part, std::exp(middle), levels, quantizer)) sum += b;
+      for (const std::uint8_t b : choose_bits(part, std::exp(middle), levels, quantizer, grain)) {
+        sum += b;
+      }
     }
     (sum / static_cast<double>(count) > budget ? low : high) = middle;
   }

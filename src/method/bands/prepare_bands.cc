@@ -17,10 +17,16 @@ namespace {
 // Values earn more bits than keys where they are coded apart and nothing was measured.
 constexpr double kHalfGap = 0.35;
 
+// Keys and values in one code.
+bool codes_together(const RecipePart& m) {
+  return m.word("share") == "kv" || m.word("share") == "kvgroup";
+}
+
 BandsOptions options_of(const RecipePart& m, bool weighed) {
   BandsOptions options;
-  options.joint = m.word("share") == "kv";
+  options.joint = codes_together(m);
   options.levels = m.levels("levels");
+  options.grain = static_cast<std::size_t>(m.count("grain"));
   options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
   options.before_rope = m.word("rope") == "pre";
   options.gain = m.word("gain") == "token";
@@ -43,7 +49,7 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
 }
 
 Status refuse_what_is_not_there(const RecipePart& m) {
-  if (m.word("rope") == "post" && m.word("share") == "kv") {
+  if (m.word("rope") == "post" && codes_together(m)) {
     return fail(ErrorCode::kInvalidArgument,
                 "bands: rope=post has no joint moments of keys and values; allowed with it: "
                 "share=layer, group or head");

@@ -57,6 +57,53 @@ TEST(BitAllocation, NoExchangeOfABitGains) {
   }
 }
 
+// Components that get their width together get the one that is best for their sum.
+TEST(BitAllocation, AGrainGetsOneWidth) {
+  Random random(4);
+  const LevelSet levels = levels_of("0-6/8");
+  std::vector<double> power(150);
+  for (double& p : power) p = std::exp(3.0 * random.normal());
+  const double slope = slope_for({power}, 2.0, levels, BandsQuantizer::kUniform, 64);
+  const std::vector<std::uint8_t> bits =
+      choose_bits(power, slope, levels, BandsQuantizer::kUniform, 64);
+  double sum = 0.0;
+  for (const int b : bits) sum += b;
+  EXPECT_LE(sum / 150.0, 2.0 + 1e-9);
+  for (std::size_t from = 0; from < 150; from += 64) {
+    const std::size_t end = std::min<std::size_t>(from + 64, 150);
+    double together = 0.0;
+    for (std::size_t i = from; i < end; ++i) {
+      EXPECT_EQ(bits[i], bits[from]);
+      together += power[i];
+    }
+    const auto cost = [&](int b) {
+      return together * level_distortion(b) + slope * b * double(end - from);
+    };
+    for (const int b : {0, 1, 2, 3, 4, 5, 6, 8}) {
+      EXPECT_GE(cost(b), cost(bits[from]) * (1.0 - 1e-12)) << b;
+    }
+  }
+}
+
+// Keys and values of two neighbours in one code: a code for each pair of heads, of both sides.
+TEST(BandsDesign, NeighboursShareKeysAndValues) {
+  const CacheShape shape = testing::synthetic_shape(1, 4, 16);
+  const SyntheticText text(shape, 400, 9);
+  const Calibration calibration = text.calibration();
+  const auto prepared =
+      prepare(shape, *Recipe::parse("bands:share=kvgroup,heads=2,grain=16"), &calibration);
+  ASSERT_TRUE(prepared) << prepared.error().message;
+  const auto& groups = (*prepared)->layers[0].groups;
+  ASSERT_EQ(groups.size(), 2u);
+  for (std::size_t g = 0; g < 2; ++g) {
+    EXPECT_EQ(groups[g].options.first_head, std::int32_t(2 * g));
+    const BandsTokens tokens = groups[g].bands((*prepared)->shared);
+    EXPECT_FALSE(tokens.values);
+    EXPECT_EQ(tokens.keys.code().width(), 64);
+    EXPECT_EQ(tokens.keys.code().layout().stored() % 16, 0u);
+  }
+}
+
 TEST(BandsDesign, StoresTheBitsAskedFor) {
   const SyntheticText text(testing::synthetic_shape(), 400, 5);
   const Calibration calibration = text.calibration();

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV caches in the memory of a CUDA device: many sequences, one recipe, one budget.
+//
+// The codes are those of kvspan/cache.h: the same shape, recipe and calibration give the same
+// directions, widths and steps, and attention reads codes in place, a batch of sequences of
+// different lengths in one go. A step of a layer is append, attend, settle, as on the host. All
+// three run on the caller's stream and return at once; none of them allocates, waits for the device
+// or copies to or from it, so that a step can be recorded in a graph (a replay does what was
+// recorded: the same lengths, other numbers).
+//
+// Recipes on the device: `full` (store=f16) and `bands` with share=kv or kvgroup,
+// quantizer=uniform, rope=anchor (anchor a multiple of 128), calib=file, ends=f16, escape=0,
+// certify=off. Others are refused by name. Key and value dimensions up to 256, multiples of 8; up
+// to 32 query heads for each group of KV heads that is coded together.
+//
+// Only a library built with -DKVSPAN_CUDA=ON has these functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvspan/cache.h"
+#include "kvspan/result.h"
+
+namespace kvspan {
+
+// A cudaStream_t.
+using DeviceStream = void*;
+
+enum class DeviceNumber : std::uint8_t { kF32, kF16, kBF16 };
+
+// Rows [tokens, heads, dim] in device memory; numbers of a row lie side by side.
+struct DeviceRows {
+  const void* data = nullptr;
+  DeviceNumber number = DeviceNumber::kF16;
+  // From token to token and head to head, in numbers; 0: dense.
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+struct DeviceOut {
+  void* data = nullptr;
+  DeviceNumber number = DeviceNumber::kF16;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+
+// The part of a sequence in a call of a batch.
+struct DeviceStep {
+  std::int32_t sequence = 0;
+  std::int32_t tokens = 0;  // new rows, or query positions: the last so many of the sequence
+};
+
+struct DeviceOptions {
+  // Of codes and rows of all sequences; taken from the device at once.
+  std::size_t budget_bytes = std::size_t{1} << 30;
+  std::int32_t max_sequences = 64;
+  std::int32_t max_tokens = 32768;  // of one sequence
+  // Coded tokens that one launch reads, over all its sequences; what a call needs beyond that takes
+  // more launches. At least max_tokens. Working memory is some 50 bytes for each and group of
+  // heads.
+  std::int64_t launch_tokens = 0;  // 0: max_tokens
+};
+
+// Not thread-safe; one device, the one that was current when it was made; calls go to one stream,
+// or to streams that wait for each other. Wrong arguments are found before anything is touched.
+// After an error of the device nothing can be said of the sequences of the call.
+class DeviceCache {
+ public:
+  // Fails, naming what is wrong, on recipes that cannot be made or are not on the device, shapes
+  // that do not fit, a budget that the device cannot give.
+  static Result<std::unique_ptr<DeviceCache>> create(const CacheShape& shape,
+                                                     std::string_view recipe,
+                                                     const Calibration* calibration,
+                                                     const DeviceOptions& options);
+  ~DeviceCache();
+
+  const CacheShape& shape() const noexcept;
+  const std::string& recipe() const noexcept;  // canonical
+
+  // An empty sequence's number. Fails when there are max_sequences.
+  Result<std::int32_t> add();
+  // An independent continuation: memory is shared until one of the two writes to it.
+  Result<std::int32_t> fork(std::int32_t sequence, DeviceStream stream);
+  Status remove(std::int32_t sequence);
+  // Tokens that all layers of a sequence hold.
+  Result<std::int32_t> tokens(std::int32_t sequence) const;
+
+  // Rows of the sequences one after the other, keys after RoPE: [sum of tokens, kv_heads, dim].
+  // Fails when the budget is spent or max_tokens reached; then nothing has been written.
+  Status append(int layer, std::span<const DeviceStep> steps, const DeviceRows& keys,
+                const DeviceRows& values, DeviceStream stream);
+  // queries: [sum of tokens, query_heads, key_dim], after RoPE, not scaled; the last of a step is
+  // at the sequence's last position, and each sees positions up to its own. out: [sum of tokens,
+  // query_heads, value_dim].
+  Status attend(int layer, std::span<const DeviceStep> steps, const DeviceRows& queries,
+                const DeviceOut& out, DeviceStream stream);
+  // Rows that are no longer recent become codes. `tokens` of the steps is not read.
+  Status settle(int layer, std::span<const DeviceStep> steps, DeviceStream stream);
+
+  // Forgets every token at position >= n; 0, or any number beyond what has been coded.
+  Status truncate(std::int32_t sequence, std::int32_t n);
+
+  // What the sequence holds, pages that it shares counted whole; `shared` is what all have in
+  // common, working memory included.
+  Result<CacheBytes> bytes(std::int32_t sequence) const;
+  // Bytes of the budget that are in use, shared pages counted once.
+  std::size_t used_bytes() const noexcept;
+
+  // For tests: the codes of one group and layer as the device holds them, a tile of 32 tokens after
+  // the other (src/cuda/bands_tiles.h). Waits for the device.
+  Result<std::vector<std::byte>> read_tiles(std::int32_t sequence, int layer, int group) const;
+
+ private:
+  class Impl;
+  explicit DeviceCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvspan

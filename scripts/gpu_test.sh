@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the CUDA code on a machine that has a GPU, runs its tests, the sanitizers on a short selection
+# and the benchmark, and writes RESULT.json with driver, clocks and commit:
+#     scripts/gpu_test.sh COMMIT RESULT.json [BUILD_FOLDER]
+# KVSPAN_GPU_ONLY: cases of the benchmark whose name has this word (default: all).
+# KVSPAN_GPU_STEPS: some of "test memcheck racecheck bench counters" (default: all but counters).
+set -euo pipefail
+commit=${1:?commit}; result=$(realpath -m "${2:?result file}"); build=${3:-build/gpu}
+steps=${KVSPAN_GPU_STEPS:-test memcheck racecheck bench}
+source=$(cd "$(dirname "$0")/.." && pwd)
+logs=$(dirname "$result"); mkdir -p "$logs"
+has() { [[ " $steps " == *" $1 "* ]]; }
+outcome() { [ "$1" -eq 0 ] && echo passed || echo failed; }
+
+cmake -G Ninja -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=Release -DKVSPAN_ENGINE=OFF -DKVSPAN_BENCH=OFF \
+  -DKVSPAN_CUDA=ON ${KVSPAN_GPU_CMAKE:-} > "$logs/configure.log"
+ninja -C "$build" cuda_tests kvspan_cuda_bench > "$logs/build.log" 2>&1 || { tail -40 "$logs/build.log"; exit 1; }
+tests=$build/tests/cuda/cuda_tests module=$(realpath "$build/bench/cuda/kvspan_cuda_bench.so")
+short='DeviceSequences.AFork*:DeviceSequences.Truncated*:DeviceSequences.Rows*:DeviceAttention.CodesOfTwoBits'
+declare -A outcomes jobs
+# Tests wait for the host most of the time, so that they and the sanitizers can run side by side.
+start() { local name=$1; shift; "$@" > "$logs/$name.log" 2>&1 & jobs[$name]=$!; }
+if has test; then start tests "$tests"; fi
+for tool in memcheck racecheck; do
+  if has $tool; then
+    start $tool timeout "${KVSPAN_GPU_SANITIZER_S:-300}" compute-sanitizer --tool $tool --error-exitcode 9 "$tests" --gtest_filter="$short"
+  fi
+done
+for name in "${!jobs[@]}"; do
+  status=0; wait "${jobs[$name]}" || status=$?
+  outcomes[$name]=$(outcome $status)
+done
+grep -E "worst|FAILED|PASSED|Failure|ERROR SUMMARY|RACECHECK SUMMARY" "$logs"/{tests,memcheck,racecheck}.log 2> /dev/null | sed "s|$logs/||" | tail -60 || true
+if has counters; then
+  ncu --clock-control none --set full -k regex:'attend_bands|prepare|finish' --launch-count 200 --csv --page raw \
+    python3 "$source/bench/cuda/attention.py" "$module" --profile --only "${KVSPAN_GPU_ONLY:-groups of 2}" > "$logs/counters.csv" 2> "$logs/counters.err" || true
+fi
+if has bench; then
+  status=0
+  timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
+    | tee "$logs/bench.log" || status=$?
+  outcomes[bench]=$(outcome $status); tail -3 "$logs/bench.err"
+fi
+python3 - "$commit" "$result" "$logs/attention.json" "$(declare -p outcomes)" <<'PYTHON'
+import json, os, re, subprocess, sys
+commit, result, rows, outcomes = sys.argv[1:]
+fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,memory.total"
+gpu = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True, text=True).stdout.splitlines()[0]
+nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
+json.dump({"commit": commit, "gpu": dict(zip(fields.split(","), [x.strip() for x in gpu.split(",")])), "nvcc": nvcc,
+           "outcomes": dict(re.findall(r"\[(\w+)\]=\"(\w+)\"", outcomes)), "command": "scripts/gpu_test.sh COMMIT RESULT.json",
+           "attention": json.load(open(rows)) if os.path.exists(rows) else []}, open(result, "w"), indent=1)
+PYTHON
+echo "outcomes: ${!outcomes[*]} = ${outcomes[*]}"
+[[ " ${outcomes[*]} " != *failed* ]]

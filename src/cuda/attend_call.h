@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of one attention call share: plain numbers and device pointers, passed by value,
+// so that a call copies nothing to the device and can be recorded in a graph.
+//
+// A call goes through three kernels (cuda/kernels/):
+//     prepare   queries turned to each anchor and moved to coefficients; their products with the
+//               mean of keys; attention to full-rank rows
+//     attend    scores, weights and weighted sums over coded tokens, split over the sequence
+//     finish    the parts merged, coefficients back to values
+// Scores are in units of log 2 throughout.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <vector_types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/attend_constants.h"
+#include "cuda/bands_tiles.h"
+
+namespace kvspan::cuda {
+
+enum class RowType : std::int32_t { kF32, kF16, kBF16 };
+
+// Rows [tokens, heads, dim] of the caller.
+struct RowsPointer {
+  const void* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;  // in numbers
+  RowType type = RowType::kF32;
+};
+
+struct Range {
+  std::int32_t first = 0, last = 0;
+  KVSPAN_HOST_DEVICE constexpr std::int32_t size() const { return last - first; }
+};
+
+// One query position of one sequence.
+struct AttendItem {
+  const std::int32_t* code_pages;  // by position / kPageTokens
+  const std::int32_t* row_pages;   // by position / kRowPageTokens
+  Range coded, before, after;      // positions it sees: coded, and at full rank before and after
+  std::int32_t first_anchor = 0, anchors = 0;         // blocks of `anchor` positions that it meets
+  std::int32_t first_mean = 0, means = 0;             // blocks of kMeanBlock
+  std::int32_t anchors_before = 0, means_before = 0;  // of the items before this one
+  std::int32_t parts_before = 0, parts = 0;           // splits of the coded tokens
+  std::int32_t row_parts_before = 0, row_parts = 0;   // splits of the full-rank ones
+  std::int32_t move_tiles_before = 0;                 // tiles of kMoveAnchors anchors
+};
+
+// Of one layer. Strides and offsets in bytes unless said otherwise.
+struct AttendCall {
+  std::int32_t item_count = 0;
+  std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
+  std::int32_t total_move_tiles = 0;
+
+  // The layer.
+  std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
+  float logit_scale = 0.0f, soft_cap = 0.0f;  // as LayerShape has them, cap in units of log 2
+  std::int32_t rope_pairs = 0;
+  bool neighbours = false;
+  float rope_magnitude = 1.0f;
+  // Cosine and sine at multiples of kTurnStep: [turn_count][rope_pairs], and the other way round.
+  const float2 *turns = nullptr, *turns_by_pair = nullptr;
+  std::int32_t turn_count = 0;
+
+  // Its groups of heads that are coded together; all of one shape. None: full rank only.
+  std::int32_t groups = 0, group_heads = 0;
+  std::int32_t chunks = 0, padded_queries = 0;  // of a group
+  std::int32_t anchor = 0;
+  const std::int8_t* key_basis = nullptr;  // [KV heads][chunks] as move_queries reads it
+  const float* key_scales = nullptr;       // [KV heads][chunks * 64], by query_byte
+  const float* key_means = nullptr;        // [KV heads][key_dim], turned by half a position back
+  const __half* value_basis = nullptr;     // [KV heads * value_dim][chunks * 64]
+  const float2* value_scales = nullptr;    // [KV heads * value_dim]: scale of a row, and mean
+  const float* steps = nullptr;            // [groups][chunks * 64], 0 at empty places
+  const std::uint8_t* chunk_widths = nullptr;   // [groups][kMaxChunks]
+  const std::int32_t* chunk_offsets = nullptr;  // [groups][kMaxChunks], words
+  const std::int32_t* tile_bytes = nullptr;     // [groups]
+  const std::int32_t* group_offsets = nullptr;  // [groups], of a group's tiles in a page
+  std::int32_t most_tile_bytes = 0;
+
+  // The mean of keys: what queries fold to and what positions make of it (cache/anchored_means.h).
+  std::int32_t mean_terms = 0;  // multiple of 16; 0: keys have no mean
+  std::int32_t mean_alone = 0, mean_slow = 0;
+  const float* mean_slow_table = nullptr;  // [slow pairs][2][4]
+  const uint4* mean_table = nullptr;       // fragments by tile of a mean block
+
+  const std::byte* code_pool = nullptr;
+  std::int64_t code_page_bytes = 0;
+  const __half* row_pool = nullptr;
+  std::int64_t row_page_halves = 0, row_layer_halves = 0;  // of a page; before this layer in it
+
+  RowsPointer queries;
+  void* out = nullptr;
+  std::int64_t out_token_stride = 0, out_head_stride = 0;
+  RowType out_type = RowType::kF32;
+
+  // Working memory.
+  std::int8_t* moved = nullptr;    // [groups][anchors][chunks][padded queries][64]
+  float2* moved_scales = nullptr;  // [groups][anchors][padded queries]: scale, sum of levels (int)
+  uint2* folded = nullptr;         // [groups][means][n tiles][mean_terms / 16][32]
+  float* folded_constants = nullptr;  // [groups][means][padded queries]
+  __half* part_means = nullptr;       // [groups][parts][padded queries][chunks * 64], of levels
+  float2* part_states = nullptr;      // [groups][parts][padded queries]: maximum, sum of weights
+  float* row_sums = nullptr;          // [row parts][query heads][value_dim]
+  float2* row_states = nullptr;       // [row parts][query heads]
+
+  AttendItem items[kMaxItems];
+};
+
+}  // namespace kvspan::cuda

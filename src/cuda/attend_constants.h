@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes that host and kernels agree on.
+#pragma once
+
+namespace kvspan::cuda {
+
+inline constexpr int kMaxItems = 64;  // of one launch; longer calls are cut
+// Positions that share one product of a query with the mean of keys.
+inline constexpr int kMeanBlock = 128;
+inline constexpr int kPageTokens = 256;    // of codes
+inline constexpr int kRowPageTokens = 64;  // of full-rank rows
+// Anchors and the middles of mean blocks are multiples of this.
+inline constexpr int kTurnStep = 64;
+inline constexpr int kMaxParts = 1024;  // of an item and group
+inline constexpr int kMoveAnchors = 8;  // to which queries are moved at once
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/attend_plan.h"
+
+#include <algorithm>
+
+namespace kvspan::cuda {
+namespace {
+
+// Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
+constexpr std::int32_t kMostTeamTokens = 32768;
+// Full-rank rows that a block reads at least, unless there are fewer.
+constexpr std::int32_t kLeastRows = 32;
+constexpr int kRowBlocksAtOnce = 4;
+
+std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int32_t>((a + b - 1) / b);
+}
+
+Range cut(std::int32_t first, std::int32_t last, std::int32_t seen_first, std::int32_t seen_last) {
+  const Range range{std::max(first, seen_first), std::min(last, seen_last)};
+  return range.size() > 0 ? range : Range{};
+}
+
+std::int32_t steps_of(const Range& coded, int step_tokens) {
+  if (coded.size() == 0) return 0;
+  return ceil_div(coded.last, step_tokens) - coded.first / step_tokens;
+}
+
+void set_blocks(const Range& coded, int length, std::int32_t& first, std::int32_t& count) {
+  first = coded.first / length;
+  count = coded.size() > 0 ? ceil_div(coded.last, length) - first : 0;
+}
+
+}  // namespace
+
+void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window,
+                AttendItem& item) {
+  const std::int32_t first = window > 0 ? std::max(0, position - window + 1) : 0;
+  const std::int32_t last = std::min(position + 1, extent.tokens);
+  const bool coded = extent.coded > extent.sink;
+  item.before = coded ? cut(0, extent.sink, first, last) : Range{};
+  item.coded = coded ? cut(extent.sink, extent.coded, first, last) : Range{};
+  item.after = cut(coded ? extent.coded : 0, extent.tokens, first, last);
+}
+
+int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call) {
+  call.item_count = 0;
+  call.total_anchors = call.total_means = call.total_parts = call.total_row_parts = 0;
+  call.total_move_tiles = 0;
+  const int groups = std::max(1, call.groups);
+  std::int64_t steps = 0, rows = 0, anchors = 0, means = 0;
+  int count = 0;
+  for (AttendItem& item : items) {
+    if (count == kMaxItems) break;
+    if (call.groups > 0) {
+      set_blocks(item.coded, call.anchor, item.first_anchor, item.anchors);
+      set_blocks(item.coded, kMeanBlock, item.first_mean, item.means);
+    }
+    if (anchors + item.anchors > limits.anchors || means + item.means > limits.means) break;
+    anchors += item.anchors;
+    means += item.means;
+    steps += steps_of(item.coded, limits.step_tokens);
+    rows += item.before.size() + item.after.size();
+    ++count;
+  }
+  // One block for each place that there is, each as long as the others; a block has several teams.
+  const std::int64_t places =
+      std::max<std::int64_t>(1, std::int64_t{limits.processors} * limits.blocks_at_once / groups);
+  const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
+  const std::int64_t row_places = std::max<std::int64_t>(
+      1, std::int64_t{limits.processors} * kRowBlocksAtOnce / std::max(1, call.kv_heads));
+  const std::int64_t row_quantum =
+      std::max<std::int64_t>(kLeastRows, (rows + row_places - 1) / row_places);
+  for (int i = 0; i < count; ++i) {
+    AttendItem item = items[static_cast<std::size_t>(i)];
+    const std::int32_t own = steps_of(item.coded, limits.step_tokens);
+    const std::int32_t least = ceil_div(std::int64_t{own} * limits.step_tokens,
+                                        std::int64_t{limits.teams} * kMostTeamTokens);
+    item.parts = own > 0 ? std::clamp(static_cast<std::int32_t>(own / quantum), std::max(1, least),
+                                      kMaxParts)
+                         : 0;
+    const std::int32_t own_rows = item.before.size() + item.after.size();
+    item.row_parts = ceil_div(own_rows, row_quantum);
+    if (call.total_parts + item.parts > limits.parts ||
+        call.total_row_parts + item.row_parts > limits.row_parts) {
+      break;
+    }
+    item.anchors_before = call.total_anchors;
+    item.means_before = call.total_means;
+    item.parts_before = call.total_parts;
+    item.row_parts_before = call.total_row_parts;
+    item.move_tiles_before = call.total_move_tiles;
+    call.total_anchors += item.anchors;
+    call.total_means += item.means;
+    call.total_parts += item.parts;
+    call.total_row_parts += item.row_parts;
+    call.total_move_tiles += ceil_div(item.anchors, kMoveAnchors);
+    call.items[call.item_count++] = item;
+  }
+  return call.item_count;
+}
+
+PlanLimits limits_for(std::int64_t tokens, int anchor, int processors, int blocks_at_once,
+                      int step_tokens, int teams) {
+  PlanLimits limits{processors, blocks_at_once, step_tokens, teams};
+  // A range meets at most two blocks more than its length has.
+  limits.anchors = anchor > 0 ? tokens / anchor + 2 * kMaxItems : 0;
+  limits.means = anchor > 0 ? tokens / kMeanBlock + 2 * kMaxItems : 0;
+  limits.parts = std::int64_t{processors} * blocks_at_once + kMaxItems +
+                 tokens / (std::int64_t{teams} * kMostTeamTokens);
+  limits.row_parts = std::int64_t{processors} * kRowBlocksAtOnce + 16 * kMaxItems;
+  return limits;
+}
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/bands_operands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/attend_constants.h"
+
+namespace kvspan::cuda {
+namespace {
+
+// The place of a chunk that byte `at` of 64 of a moved query meets: query_byte, inverted.
+int place_of_byte(int at) {
+  return 4 * (4 * (at / 16) + at % 4) + at % 16 / 4;
+}
+
+// Number `dim` of the key row of a place, in 255ths of its scale.
+std::int8_t key_number(const BandsCode& code, std::int32_t head, int place, int dim) {
+  if (place >= code.places() || dim >= code.key_dim()) return 0;
+  const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(place / 16) * code.dim_quads() + dim / 4;
+  return code.key_tiles(head)[(quad * 16 + place % 16) * 4 + dim % 4];
+}
+
+void put_key_basis(const BandsCode& code, int chunks, int key_steps, BandsOperands& to) {
+  for (std::int32_t h = 0; h < code.heads(); ++h) {
+    for (int k = 0; k < chunks; ++k) {
+      for (int j = 0; j < 8; ++j) {
+        for (int s = 0; s < key_steps; ++s) {
+          for (int lane = 0; lane < 32; ++lane) {
+            const int n = lane / 4, c = lane % 4;
+            const int place = kChunkPlaces * k + place_of_byte(16 * (n / 2) + 2 * j + n % 2);
+            for (int b = 0; b < 8; ++b) {
+              const int dim = 32 * s + 16 * (b / 4) + 4 * c + b % 4;
+              to.key_basis.push_back(key_number(code, h, place, dim));
+            }
+          }
+        }
+      }
+    }
+    for (int i = 0; i < chunks * kChunkPlaces; ++i) {
+      const int place = i / kChunkPlaces * kChunkPlaces + place_of_byte(i % kChunkPlaces);
+      to.key_scales.push_back(place < code.places() ? code.key_scales(h)[place] : 0.0f);
+    }
+    const float* mean = code.anchored_means().mean(h);
+    to.key_means.insert(to.key_means.end(), mean, mean + code.key_dim());
+  }
+}
+
+void put_value_basis(const BandsCode& code, std::size_t places, BandsOperands& to) {
+  for (std::int32_t h = 0; h < code.heads(); ++h) {
+    const BandsCode::Rows rows = code.value_rows(h);
+    for (std::int32_t i = 0; i < code.value_dim(); ++i) {
+      const Half* row = rows.numbers + static_cast<std::ptrdiff_t>(i) * code.row_stride();
+      to.value_basis.insert(to.value_basis.end(), row, row + code.places());
+      to.value_basis.resize(to.value_basis.size() + places -
+                            static_cast<std::size_t>(code.places()));
+      to.value_scales.push_back(rows.scales[i]);
+      to.value_scales.push_back(code.value_mean(h)[i]);
+    }
+  }
+}
+
+void put_quantizer(const BandsCode& code, std::size_t places, BandsOperands& to) {
+  const auto stored = code.layout().stored();
+  for (std::size_t p = 0; p < places; ++p) {
+    const bool there = p < stored;
+    const float half = there ? static_cast<float>(1 << (code.layout().width(p) - 1)) : 0.0f;
+    to.steps.push_back(there ? code.steps()[p] : 0.0f);
+    to.inverse_steps.push_back(there ? 1.0f / code.steps()[p] : 0.0f);
+    to.inverse_sigma.push_back(there ? code.inverse_sigma()[p] : 0.0f);
+    to.lowest.push_back(-half);
+    to.highest.push_back(there ? half - 1.0f : 0.0f);
+  }
+}
+
+void put_analysis(const BandsCode& code, std::size_t places, BandsOperands& to) {
+  const auto width = static_cast<std::size_t>(code.width());
+  const auto own = static_cast<std::size_t>(code.places());
+  std::vector<float> rows(width * own);
+  code.read_analysis(rows.data());
+  to.analysis.assign(width * places, 0.0f);
+  for (std::size_t j = 0; j < width; ++j) {
+    std::copy_n(rows.data() + j * own, own, to.analysis.data() + j * places);
+  }
+  to.means.assign(code.key_mean(0), code.key_mean(0) + code.key_width());
+  to.means.insert(to.means.end(), code.value_mean(0),
+                  code.value_mean(0) + (code.width() - code.key_width()));
+}
+
+}  // namespace
+
+BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps) {
+  BandsOperands to;
+  to.tiles = BandsTiles(code.layout(), chunks);
+  const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
+  put_key_basis(code, chunks, key_steps, to);
+  put_value_basis(code, places, to);
+  put_quantizer(code, places, to);
+  put_analysis(code, places, to);
+  return to;
+}
+
+MeanOperands mean_operands(const AnchoredMeans& means) {
+  MeanOperands to;
+  constexpr int kOrders = 4;
+  to.alone = means.alone();
+  to.slow = means.rotated() - to.alone;
+  // Cosines, sines from an even number on, then polynomials: even ones but the lowest, odd ones.
+  const int sines = to.alone + to.alone % 2, evens = 2 * sines;
+  const int odds = evens + (to.slow > 0 ? kOrders - 1 : 0);
+  const int used = odds + (to.slow > 0 ? kOrders : 0);
+  to.terms = std::max(16, (used + 15) / 16 * 16);
+  if (to.slow > 0) {
+    to.slow_table.assign(means.slow(), means.slow() + static_cast<std::ptrdiff_t>(to.slow) * 8);
+  }
+  const int half = means.half();
+  // Number k of the row of a position, `offset` after the block's first.
+  const auto number = [&](int offset, int k) {
+    const bool after = offset >= half;
+    const int at = after ? offset - half : half - 1 - offset;
+    const auto turn = [&](int term, int odd) {
+      return means.turns()[static_cast<std::ptrdiff_t>(2 * term + odd) * half + at];
+    };
+    const float sign = after ? 1.0f : -1.0f;
+    if (k < to.alone) return turn(k, 0);
+    if (k >= sines && k < sines + to.alone) return sign * turn(k - sines, 1);
+    // The lowest order is one number for the whole block.
+    if (k >= evens && k < odds) return turn(to.alone + 1 + k - evens, 0);
+    if (k >= odds && k < used) return sign * turn(to.alone + k - odds, 1);
+    return 0.0f;
+  };
+  for (int tile = 0; tile < kMeanBlock / kTileTokens; ++tile) {
+    for (int part = 0; part < 2; ++part) {
+      for (int s = 0; s < to.terms / 16; ++s) {
+        for (int lane = 0; lane < 32; ++lane) {
+          for (int i = 0; i < 8; ++i) {
+            // Registers: row g, row g + 8, and both again for the upper eight numbers.
+            const int row = i / 2 % 2;
+            const int k = 16 * s + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+            const int token = 4 * (lane / 4) + 2 * part + row;
+            to.table.push_back(to_half(number(kTileTokens * tile + token, k)));
+          }
+        }
+      }
+    }
+  }
+  return to;
+}
+
+std::vector<float> turn_table(const Rope& rope, std::int64_t first, std::int64_t step,
+                              std::int64_t count) {
+  std::vector<float> table;
+  table.reserve(static_cast<std::size_t>(count) * rope.angles.size() * 2);
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (const double angle : rope.angles) {
+      const double at = angle * static_cast<double>(first + i * step);
+      table.push_back(static_cast<float>(std::cos(at)));
+      table.push_back(static_cast<float>(std::sin(at)));
+    }
+  }
+  return table;
+}
+
+}  // namespace kvspan::cuda

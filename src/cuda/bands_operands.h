@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A code of bands as kernels take it: matrices in the order of their operands, all still on the
+// host.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/half.h"
+#include "cache/bands/anchored_means.h"
+#include "cache/bands/bands_code.h"
+#include "cuda/bands_tiles.h"
+
+namespace kvspan::cuda {
+
+// places below are those of all chunks, empty ones included.
+struct BandsOperands {
+  BandsTiles tiles;
+  std::vector<std::int8_t> key_basis;  // [heads][chunks][8][steps][32 lanes][8], move_queries.cuh
+  std::vector<float> key_scales;       // [heads][places], by query_byte within chunks
+  std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
+  std::vector<Half> value_basis;       // [heads * value_dim][places]
+  std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
+  std::vector<float> steps;            // [places], 0 at empty ones
+  std::vector<float> analysis;         // A' [D][places]
+  std::vector<float> means;            // [D]
+  std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [places]
+};
+
+// chunks: at least those of the code. key_steps: of 32 numbers of a key.
+BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps);
+
+// Products of queries with the mean of keys (cache/anchored_means.h), for blocks of kMeanBlock.
+struct MeanOperands {
+  std::int32_t terms = 0;            // padded to whole steps of 16
+  std::int32_t alone = 0, slow = 0;  // pairs
+  std::vector<float> slow_table;     // [slow][2][4]
+  std::vector<Half> table;           // fragments [4 tiles][2][terms / 16][32 lanes][8]
+};
+MeanOperands mean_operands(const AnchoredMeans& means);
+
+// Cosine and sine of all pairs, [count][pairs][2], at positions first, first + step, ...
+std::vector<float> turn_table(const Rope& rope, std::int64_t first, std::int64_t step,
+                              std::int64_t count);
+
+}  // namespace kvspan::cuda

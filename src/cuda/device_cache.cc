@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making a device cache: codes to the device, pages placed, working memory counted.
+#include "cuda/device_cache.h"
+
+#include <algorithm>
+
+#include "base/fail.h"
+
+namespace kvspan {
+
+using cuda::AttendCall;
+using cuda::DeviceMemory;
+using cuda::LayerTables;
+
+Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const CacheShape& shape,
+                                                                     std::string_view recipe,
+                                                                     const Calibration* calibration,
+                                                                     const DeviceOptions& options) {
+  if (options.max_sequences < 1 || options.max_tokens < 1 || options.max_tokens > 1 << 24) {
+    return fail(ErrorCode::kInvalidArgument,
+                "max_sequences {} and max_tokens {}; allowed: 1 or more, up to {} tokens",
+                options.max_sequences, options.max_tokens, 1 << 24);
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->shape_ = shape;
+  KVSPAN_TRY(impl->recipe_, cuda::device_recipe(shape, recipe, calibration));
+  int device = 0;
+  KVSPAN_CHECK_OK(cuda::check(cudaGetDevice(&device), "finding a device"));
+  KVSPAN_CHECK_OK(cuda::check(
+      cudaDeviceGetAttribute(&impl->processors_, cudaDevAttrMultiProcessorCount, device),
+      "asking the device"));
+  impl->ropes_ = std::make_unique<cuda::RopeTables>(options.max_tokens);
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    Result<LayerTables> tables =
+        LayerTables::create(shape.layers[i], impl->recipe_.codes[i], *impl->ropes_);
+    if (!tables) return fail(tables.error().code, "layer {}: {}", i, tables.error().message);
+    impl->layers_.push_back(std::move(*tables));
+  }
+  KVSPAN_CHECK_OK(impl->place_layers(options));
+  KVSPAN_CHECK_OK(impl->make_working_memory(options));
+  return impl;
+}
+
+Status DeviceCache::Impl::place_layers(const DeviceOptions& options) {
+  std::size_t code_bytes = 0, row_halves = 0;
+  for (LayerTables& layer : layers_) {
+    layer.place(static_cast<std::int32_t>(code_bytes), static_cast<std::int64_t>(row_halves));
+    KVSPAN_CHECK_OK(layer.upload_offsets());
+    code_bytes += layer.code_page_bytes();
+    row_halves += layer.row_page_halves();
+  }
+  const std::size_t budget = options.budget_bytes / 256 * 256;
+  KVSPAN_TRY(pool_memory_, DeviceMemory::create(budget));
+  auto* const memory = pool_memory_.as<std::byte>();
+  const std::size_t row_bytes = row_halves * sizeof(__half);
+  KVSPAN_CHECK_OK(sequences_.create(options.max_sequences, options.max_tokens,
+                                    static_cast<std::int32_t>(layers_.size()),
+                                    cuda::PagePool(budget, code_bytes, row_bytes), memory, budget));
+  // Row pages go down from the end.
+  auto* const rows = reinterpret_cast<__half*>(memory + budget) - row_halves;
+  for (LayerTables& layer : layers_) {
+    layer.attend.code_pool = layer.encode.code_pool = memory;
+    layer.attend.code_page_bytes = layer.encode.code_page_bytes =
+        static_cast<std::int64_t>(code_bytes);
+    layer.attend.row_pool = layer.encode.row_pool = layer.append.row_pool = rows;
+    layer.attend.row_page_halves = layer.encode.row_page_halves = layer.append.row_page_halves =
+        -static_cast<std::int64_t>(row_halves);
+  }
+  return {};
+}
+
+// All layers work in the same memory, one after the other.
+Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
+  launch_tokens_ = std::max<std::int64_t>(options.launch_tokens, options.max_tokens);
+  struct Part {
+    std::size_t bytes = 0;
+    void need(std::size_t count, std::size_t size) {
+      bytes = std::max(bytes, (count * size + 255) / 256 * 256);
+    }
+  };
+  Part moved, scales, folded, constants, sums, states, row_sums, row_states;
+  for (const LayerTables& layer : layers_) {
+    const AttendCall& a = layer.attend;
+    const cuda::AttendVariant* v = layer.variant;
+    limits_.push_back(cuda::limits_for(
+        launch_tokens_, a.anchor, processors_, v != nullptr ? layer.blocks_at_once : 1,
+        v != nullptr ? v->tokens : cuda::kTileTokens, v != nullptr ? v->teams : 1));
+    const cuda::PlanLimits& l = limits_.back();
+    const auto rows = static_cast<std::size_t>(a.padded_queries), groups = std::size_t(a.groups);
+    const auto places = static_cast<std::size_t>(a.chunks) * cuda::kChunkPlaces;
+    moved.need(groups * std::size_t(l.anchors) * places * rows, 1);
+    scales.need(groups * std::size_t(l.anchors) * rows, sizeof(float2));
+    folded.need(groups * std::size_t(l.means) * (rows / 8) * std::size_t(a.mean_terms / 16) * 32,
+                sizeof(uint2));
+    constants.need(groups * std::size_t(l.means) * rows, sizeof(float));
+    sums.need(groups * std::size_t(l.parts) * rows * places, sizeof(__half));
+    states.need(groups * std::size_t(l.parts) * rows, sizeof(float2));
+    const std::size_t row_queries = std::size_t(l.row_parts) * std::size_t(a.query_heads);
+    row_sums.need(row_queries * std::size_t(a.value_dim), sizeof(float));
+    row_states.need(row_queries, sizeof(float2));
+  }
+  const Part* const parts[] = {&moved, &scales, &folded,   &constants,
+                               &sums,  &states, &row_sums, &row_states};
+  std::size_t total = 0;
+  std::byte* at[8];
+  for (const Part* part : parts) total += part->bytes;
+  KVSPAN_TRY(working_memory_, DeviceMemory::create(total));
+  total = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    at[i] = working_memory_.as<std::byte>() + total;
+    total += parts[i]->bytes;
+  }
+  for (LayerTables& layer : layers_) {
+    AttendCall& a = layer.attend;
+    a.moved = reinterpret_cast<std::int8_t*>(at[0]);
+    a.moved_scales = reinterpret_cast<float2*>(at[1]);
+    a.folded = reinterpret_cast<uint2*>(at[2]);
+    a.folded_constants = reinterpret_cast<float*>(at[3]);
+    a.part_means = reinterpret_cast<__half*>(at[4]);
+    a.part_states = reinterpret_cast<float2*>(at[5]);
+    a.row_sums = reinterpret_cast<float*>(at[6]);
+    a.row_states = reinterpret_cast<float2*>(at[7]);
+  }
+  return {};
+}
+
+Result<CacheBytes> DeviceCache::Impl::bytes(std::int32_t sequence) const {
+  KVSPAN_TRY(const cuda::Sequence* s, sequences_.find(sequence));
+  const auto held = [](const std::vector<std::int32_t>& pages) {
+    return static_cast<std::size_t>(
+        std::count_if(pages.begin(), pages.end(), [](std::int32_t page) { return page >= 0; }));
+  };
+  CacheBytes bytes;
+  const cuda::PagePool& pool = sequences_.pool();
+  bytes.full_rank = held(s->row_pages) * pool.page_bytes(cuda::PageKind::kRows);
+  bytes.coefficients = held(s->code_pages) * pool.page_bytes(cuda::PageKind::kCodes);
+  bytes.total = bytes.full_rank + bytes.coefficients;
+  bytes.shared = ropes_->bytes() + working_memory_.bytes() + sequences_.table_bytes();
+  for (const LayerTables& layer : layers_) bytes.shared += layer.bytes();
+  return bytes;
+}
+
+std::size_t DeviceCache::Impl::used_bytes() const noexcept {
+  const cuda::PagePool& pool = sequences_.pool();
+  std::size_t sum = 0;
+  for (const auto kind : {cuda::PageKind::kCodes, cuda::PageKind::kRows}) {
+    sum += pool.pages(kind) * pool.page_bytes(kind);
+  }
+  return sum;
+}
+
+Result<std::vector<std::byte>> DeviceCache::Impl::read_tiles(std::int32_t sequence, int layer,
+                                                             int group) const {
+  KVSPAN_CHECK_OK(check_layer(layer));
+  KVSPAN_TRY(const cuda::Sequence* s, sequences_.find(sequence));
+  const LayerTables& tables = layers_[static_cast<std::size_t>(layer)];
+  if (group < 0 || group >= tables.attend.groups) {
+    return fail(ErrorCode::kInvalidArgument, "group {}; the layer has {}", group,
+                tables.attend.groups);
+  }
+  KVSPAN_CHECK_OK(cuda::check(cudaDeviceSynchronize(), "waiting for the device"));
+  const auto tile = static_cast<std::size_t>(tables.tile_bytes(group));
+  std::vector<std::byte> tiles;
+  const std::int32_t coded = s->coded[static_cast<std::size_t>(layer)];
+  for (std::int32_t first = 0; first < coded; first += cuda::kPageTokens) {
+    const std::int32_t page = s->code_pages[static_cast<std::size_t>(first / cuda::kPageTokens)];
+    const std::int32_t tokens = std::min<std::int32_t>(cuda::kPageTokens, coded - first);
+    const std::size_t bytes =
+        tile * static_cast<std::size_t>((tokens + cuda::kTileTokens - 1) / cuda::kTileTokens);
+    tiles.resize(tiles.size() + bytes);
+    KVSPAN_CHECK_OK(cuda::check(
+        cudaMemcpy(tiles.data() + tiles.size() - bytes,
+                   sequences_.page(cuda::PageKind::kCodes, page) + tables.group_offset(group),
+                   bytes, cudaMemcpyDeviceToHost),
+        "reading codes"));
+  }
+  return tiles;
+}
+
+}  // namespace kvspan

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is behind kvspan/cuda.h.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/attend_plan.h"
+#include "cuda/device_recipe.h"
+#include "cuda/layer_tables.h"
+#include "cuda/sequences.h"
+#include "kvspan/cuda.h"
+
+namespace kvspan {
+
+class DeviceCache::Impl {
+ public:
+  static Result<std::unique_ptr<Impl>> create(const CacheShape& shape, std::string_view recipe,
+                                              const Calibration* calibration,
+                                              const DeviceOptions& options);
+
+  const CacheShape& shape() const noexcept { return shape_; }
+  const std::string& recipe() const noexcept { return recipe_.text; }
+  cuda::Sequences& sequences() noexcept { return sequences_; }
+  const cuda::Sequences& sequences() const noexcept { return sequences_; }
+
+  Status append(int layer, std::span<const DeviceStep> steps, const DeviceRows& keys,
+                const DeviceRows& values, cudaStream_t stream);
+  Status attend(int layer, std::span<const DeviceStep> steps, const DeviceRows& queries,
+                const DeviceOut& out, cudaStream_t stream);
+  Status settle(int layer, std::span<const DeviceStep> steps, cudaStream_t stream);
+  Status truncate(std::int32_t sequence, std::int32_t n);
+  Result<CacheBytes> bytes(std::int32_t sequence) const;
+  std::size_t used_bytes() const noexcept;
+  Result<std::vector<std::byte>> read_tiles(std::int32_t sequence, int layer, int group) const;
+
+ private:
+  Status place_layers(const DeviceOptions& options);
+  Status make_working_memory(const DeviceOptions& options);
+  Status check_layer(int layer) const;
+  // The cache's sequences of the steps, each once; fails on others.
+  Result<std::vector<cuda::Sequence*>> find(std::span<const DeviceStep> steps, bool need_tokens);
+
+  CacheShape shape_;
+  cuda::DeviceRecipe recipe_;
+  int processors_ = 1;
+  std::int64_t launch_tokens_ = 0;
+  std::unique_ptr<cuda::RopeTables> ropes_;
+  std::vector<cuda::LayerTables> layers_;
+  std::vector<cuda::PlanLimits> limits_;  // by layer
+  cuda::Sequences sequences_;
+  cuda::DeviceMemory pool_memory_, working_memory_;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device_recipe.h"
+
+#include "attention/bands/bands_tokens.h"
+#include "base/fail.h"
+#include "cuda/attend_constants.h"
+#include "method/prepared.h"
+#include "recipe/recipe.h"
+
+namespace kvspan::cuda {
+namespace {
+
+struct Allowed {
+  std::string_view key, words;
+};
+// What bands must have to be read by kernels; `|` between words.
+constexpr Allowed kBandsWords[] = {{"share", "kv|kvgroup"}, {"quantizer", "uniform"},
+                                   {"rope", "anchor"},      {"calib", "file"},
+                                   {"ends", "f16"},         {"certify", "off"}};
+
+bool among(std::string_view word, std::string_view words) {
+  for (const std::string& one : split_words(words)) {
+    if (word == one) return true;
+  }
+  return false;
+}
+
+Status check_bands(const RecipePart& part) {
+  for (const Allowed& allowed : kBandsWords) {
+    if (among(part.word(allowed.key), allowed.words)) continue;
+    return fail(ErrorCode::kUnsupported, "bands: {}={} is not on the device; allowed there: {}={}",
+                allowed.key, part.word(allowed.key), allowed.key, allowed.words);
+  }
+  if (part.number("escape") > 0.0) {
+    return fail(ErrorCode::kUnsupported,
+                "bands: escape={} is not on the device; allowed there: escape=0",
+                part.number("escape"));
+  }
+  if (part.count("anchor") % (2 * kTurnStep) != 0) {
+    return fail(ErrorCode::kUnsupported,
+                "bands: anchor={} is not on the device; allowed there: multiples of {}",
+                part.count("anchor"), 2 * kTurnStep);
+  }
+  return {};
+}
+
+Status check(const Recipe& recipe) {
+  if (const RecipePart* selector = recipe.selector()) {
+    return fail(ErrorCode::kUnsupported,
+                "selectors are not on the device: {}; allowed there: full and bands alone",
+                selector->name());
+  }
+  const RecipePart& method = recipe.method();
+  if (method.name() == "bands") return check_bands(method);
+  if (method.name() == "full" && method.word("store") == "f16") return {};
+  return fail(ErrorCode::kUnsupported,
+              "{} is not on the device; allowed there: full (store=f16) and bands", method.text());
+}
+
+}  // namespace
+
+Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view recipe,
+                                   const Calibration* calibration) {
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  KVSPAN_CHECK_OK(check(parsed));
+  // Checks the shape too.
+  KVSPAN_TRY(const CacheFactory factory, CacheFactory::create(shape, recipe, calibration));
+  KVSPAN_TRY(const std::shared_ptr<const Prepared> prepared, prepare(shape, parsed, calibration));
+  DeviceRecipe made;
+  made.text = prepared->recipe;
+  made.codes.resize(shape.layers.size());
+  if (parsed.method().name() != "bands") return made;
+  made.recent = static_cast<std::int32_t>(parsed.method().count("recent"));
+  for (std::size_t l = 0; l < prepared->layers.size(); ++l) {
+    for (const PreparedGroup& group : prepared->layers[l].groups) {
+      made.sink = group.options.sink;
+      // The store, which is bands' own for this method, is only a way to the code.
+      const auto store = group.make_store(prepared->shared);
+      made.codes[l].push_back(static_cast<const BandsTokens&>(*store).keys().shared_code());
+    }
+  }
+  return made;
+}
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three calls of a step: which pages they need, and the launches.
+#include <algorithm>
+#include <type_traits>
+
+#include "base/fail.h"
+#include "cuda/device_cache.h"
+#include "cuda/kernels/finish.h"
+#include "cuda/kernels/prepare.h"
+#include "cuda/kernels/step.h"
+
+namespace kvspan {
+namespace {
+
+using cuda::AttendCall;
+using cuda::AttendItem;
+using cuda::LayerTables;
+using cuda::PageKind;
+using cuda::RowsPointer;
+using cuda::RowType;
+using cuda::Sequence;
+
+RowType type_of(DeviceNumber number) {
+  switch (number) {
+    case DeviceNumber::kF16:
+      return RowType::kF16;
+    case DeviceNumber::kBF16:
+      return RowType::kBF16;
+    default:
+      return RowType::kF32;
+  }
+}
+
+std::size_t size_of(DeviceNumber number) {
+  return number == DeviceNumber::kF32 ? 4 : 2;
+}
+
+RowsPointer pointer_to(const DeviceRows& rows, std::int32_t heads, std::int32_t dim) {
+  return {rows.data, rows.token_stride != 0 ? rows.token_stride : std::int64_t{heads} * dim,
+          rows.head_stride != 0 ? rows.head_stride : dim, type_of(rows.number)};
+}
+
+// The same rows from number `first` on.
+RowsPointer from_row(const RowsPointer& rows, std::int64_t first, std::size_t number_bytes) {
+  RowsPointer later = rows;
+  later.data = static_cast<const std::byte*>(rows.data) +
+               first * rows.token_stride * static_cast<std::int64_t>(number_bytes);
+  return later;
+}
+
+// Half tiles of 16 tokens that a sequence has ready in a layer, and where they begin.
+struct Ready {
+  std::int32_t first, halves;
+};
+Ready ready_of(const Sequence& s, std::size_t layer, std::int32_t sink, std::int32_t recent) {
+  const std::int32_t first = std::max(s.coded[layer], sink);
+  return {first, std::max(0, (s.tokens[layer] - first - recent) / 16)};
+}
+
+}  // namespace
+
+Status DeviceCache::Impl::check_layer(int layer) const {
+  if (layer >= 0 && std::cmp_less(layer, layers_.size())) return {};
+  return fail(ErrorCode::kInvalidArgument, "layer {}; the cache has {}", layer, layers_.size());
+}
+
+Result<std::vector<Sequence*>> DeviceCache::Impl::find(std::span<const DeviceStep> steps,
+                                                       bool need_tokens) {
+  std::vector<Sequence*> found;
+  for (const DeviceStep& step : steps) {
+    KVSPAN_TRY(Sequence * s, sequences_.find(step.sequence));
+    if (std::find(found.begin(), found.end(), s) != found.end()) {
+      return fail(ErrorCode::kInvalidArgument, "sequence {} twice in one call", step.sequence);
+    }
+    if (need_tokens && step.tokens < 1) {
+      return fail(ErrorCode::kInvalidArgument, "sequence {}: {} tokens; allowed: 1 or more",
+                  step.sequence, step.tokens);
+    }
+    found.push_back(s);
+  }
+  return found;
+}
+
+Status DeviceCache::Impl::append(int layer, std::span<const DeviceStep> steps,
+                                 const DeviceRows& keys, const DeviceRows& values,
+                                 cudaStream_t stream) {
+  KVSPAN_CHECK_OK(check_layer(layer));
+  KVSPAN_TRY(const std::vector<Sequence*> found, find(steps, true));
+  const auto l = static_cast<std::size_t>(layer);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i]->tokens[l] > sequences_.max_tokens() - steps[i].tokens) {
+      return fail(ErrorCode::kOutOfBudget, "sequence {} would have {} tokens; allowed: {}",
+                  steps[i].sequence, found[i]->tokens[l] + steps[i].tokens,
+                  sequences_.max_tokens());
+    }
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::int32_t first = found[i]->tokens[l];
+    if (Status owned = sequences_.own(PageKind::kRows, *found[i], first, first + steps[i].tokens);
+        !owned) {
+      KVSPAN_CHECK_OK(sequences_.flush(stream));  // pages that were taken stay
+      return owned;
+    }
+  }
+  KVSPAN_CHECK_OK(sequences_.flush(stream));
+  LayerTables& tables = layers_[l];
+  cuda::AppendCall& call = tables.append;
+  const RowsPointer key_rows = pointer_to(keys, call.kv_heads, call.key_dim);
+  const RowsPointer value_rows = pointer_to(values, call.kv_heads, call.value_dim);
+  std::int64_t row = 0;
+  for (std::size_t from = 0; from < found.size(); from += cuda::kMaxItems) {
+    call.item_count =
+        static_cast<std::int32_t>(std::min<std::size_t>(cuda::kMaxItems, found.size() - from));
+    call.total_tokens = 0;
+    for (std::int32_t i = 0; i < call.item_count; ++i) {
+      Sequence& s = *found[from + static_cast<std::size_t>(i)];
+      const std::int32_t n = steps[from + static_cast<std::size_t>(i)].tokens;
+      call.items[i] = {sequences_.row_table(s), s.tokens[l], n, call.total_tokens};
+      call.total_tokens += n;
+      s.tokens[l] += n;
+    }
+    call.keys = from_row(key_rows, row, size_of(keys.number));
+    call.values = from_row(value_rows, row, size_of(values.number));
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_append(call, stream), "appending rows"));
+    row += call.total_tokens;
+  }
+  return {};
+}
+
+Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
+                                 const DeviceRows& queries, const DeviceOut& out,
+                                 cudaStream_t stream) {
+  KVSPAN_CHECK_OK(check_layer(layer));
+  KVSPAN_TRY(const std::vector<Sequence*> found, find(steps, true));
+  const auto l = static_cast<std::size_t>(layer);
+  std::vector<AttendItem> items;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const Sequence& s = *found[i];
+    if (s.tokens[l] < steps[i].tokens) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "sequence {}: {} queries at the end of {} tokens; append comes first",
+                  steps[i].sequence, steps[i].tokens, s.tokens[l]);
+    }
+    for (std::int32_t q = s.tokens[l] - steps[i].tokens; q < s.tokens[l]; ++q) {
+      AttendItem item{};
+      item.code_pages = sequences_.code_table(s);
+      item.row_pages = sequences_.row_table(s);
+      cuda::set_ranges({recipe_.sink, s.coded[l], s.tokens[l]}, q, shape_.layers[l].window, item);
+      items.push_back(item);
+    }
+  }
+  LayerTables& tables = layers_[l];
+  AttendCall& call = tables.attend;
+  const RowsPointer rows = pointer_to(queries, call.query_heads, call.key_dim);
+  call.out_token_stride =
+      out.token_stride != 0 ? out.token_stride : std::int64_t{call.query_heads} * call.value_dim;
+  call.out_head_stride = out.head_stride != 0 ? out.head_stride : call.value_dim;
+  call.out_type = type_of(out.number);
+  std::size_t done = 0;
+  while (done < items.size()) {
+    const int planned = cuda::plan_call(limits_[l], std::span(items).subspan(done), call);
+    if (planned == 0) {
+      return fail(ErrorCode::kOutOfBudget, "a query over {} coded tokens; working memory is for {}",
+                  items[done].coded.size(), launch_tokens_);
+    }
+    const auto first = static_cast<std::int64_t>(done);
+    call.queries = from_row(rows, first, size_of(queries.number));
+    call.out = static_cast<std::byte*>(out.data) +
+               first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
+    KVSPAN_CHECK_OK(
+        cuda::check(cuda::launch_prepare(call, processors_, stream), "preparing queries"));
+    if (call.total_parts > 0) {
+      KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, stream),
+                                  "attending to codes"));
+    }
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_finish(call, stream), "merging attention"));
+    done += static_cast<std::size_t>(planned);
+  }
+  return {};
+}
+
+Status DeviceCache::Impl::settle(int layer, std::span<const DeviceStep> steps,
+                                 cudaStream_t stream) {
+  KVSPAN_CHECK_OK(check_layer(layer));
+  KVSPAN_TRY(const std::vector<Sequence*> found, find(steps, false));
+  const auto l = static_cast<std::size_t>(layer);
+  LayerTables& tables = layers_[l];
+  if (!tables.coded()) return {};
+  for (Sequence* s : found) {
+    const Ready ready = ready_of(*s, l, recipe_.sink, recipe_.recent);
+    if (ready.halves == 0) continue;
+    if (Status owned =
+            sequences_.own(PageKind::kCodes, *s, ready.first, ready.first + 16 * ready.halves);
+        !owned) {
+      KVSPAN_CHECK_OK(sequences_.flush(stream));
+      return owned;
+    }
+  }
+  KVSPAN_CHECK_OK(sequences_.flush(stream));
+  cuda::EncodeCall& call = tables.encode;
+  for (std::size_t from = 0; from < found.size(); from += cuda::kMaxItems) {
+    call.item_count = call.total_halves = 0;
+    const std::size_t end = std::min(found.size(), from + cuda::kMaxItems);
+    for (std::size_t i = from; i < end; ++i) {
+      Sequence& s = *found[i];
+      const Ready ready = ready_of(s, l, recipe_.sink, recipe_.recent);
+      if (ready.halves == 0) continue;
+      call.items[call.item_count++] = {sequences_.row_table(s), sequences_.code_table(s),
+                                       ready.first, ready.halves, call.total_halves};
+      call.total_halves += ready.halves;
+      s.coded[l] = ready.first + 16 * ready.halves;
+    }
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_encode(call, stream), "coding rows"));
+  }
+  // Rows that all layers have coded.
+  for (Sequence* s : found) {
+    sequences_.drop_rows(*s, recipe_.sink, *std::min_element(s->coded.begin(), s->coded.end()));
+  }
+  return {};
+}
+
+Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
+  KVSPAN_TRY(Sequence * s, sequences_.find(sequence));
+  const std::int32_t coded = *std::max_element(s->coded.begin(), s->coded.end());
+  if (n < 0 || (n > 0 && n < coded)) {
+    return fail(ErrorCode::kUnsupported,
+                "sequence {} cannot be cut at {}: positions below {} are coded; allowed: 0, or {} "
+                "and more",
+                sequence, n, coded, coded);
+  }
+  for (std::size_t l = 0; l < s->tokens.size(); ++l) {
+    s->tokens[l] = std::min(s->tokens[l], n);
+    if (n == 0) s->coded[l] = 0;
+  }
+  sequences_.drop_from(PageKind::kRows, *s, n);
+  sequences_.drop_from(PageKind::kCodes, *s, n);
+  return {};
+}
+
+}  // namespace kvspan

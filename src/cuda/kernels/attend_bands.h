@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over coded tokens on the device: which kernel fits a group's shape, and its launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/attend_call.h"
+
+namespace kvspan::cuda {
+
+// A shape of the kernel, by the padded queries and chunks of a group.
+struct AttendVariant {
+  int rows, most_chunks;  // what it takes
+  int tokens;             // of a step: parts should be multiples of so many, times teams
+  int teams;
+  bool uniform2;
+  const void* kernel;
+  int threads;
+  int (*shared_bytes)(int mean_terms, int tile_bytes, int places);
+};
+
+// What a group's codes ask of a kernel.
+struct AttendNeed {
+  int queries, chunks;
+  bool uniform2;  // all codes have 2 bits
+  int tile_bytes, mean_terms;
+};
+// The first that fits, also in shared memory; null: none does.
+const AttendVariant* find_variant(const AttendNeed& need);
+// Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on
+// failure, which cudaGetLastError tells.
+int blocks_at_once(const AttendVariant& variant, int shared_bytes);
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
+                                cudaStream_t stream);
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
+// does it on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in
+// f32, the gain is its root mean square, codes are rounded down and packed into the tile's half.
+#include <algorithm>
+
+#include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/rows.cuh"
+#include "cuda/kernels/step.h"
+
+namespace kvspan::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Of a block that codes so many tokens.
+struct Memory {
+  int z, c, tile, gains, bytes;
+  __host__ __device__ Memory(int width, int places, int tile_bytes, int tokens) {
+    z = 0;
+    c = z + width * tokens * 4;
+    tile = c + places * tokens * 4;
+    gains = tile + tile_bytes;
+    bytes = gains + tokens * 8;
+  }
+};
+
+// z [D][kTokens]: x_k = Rot(-t_a) k / m - Rot(t - t_a) mu, x_v = v - m.
+template <int kTokens>
+__device__ void gather(const EncodeCall& call, const EncodeItem& item, int group, int position,
+                       float* z) {
+  const int heads = call.group_heads, keys = heads * call.key_dim;
+  const float* const means = call.group_table[group].means;
+  const int pairs = call.rope_pairs;
+  for (int t = threadIdx.x / 16; t < kTokens; t += kThreads / 16) {
+    const int p = position + t, slot = p % kRowPageTokens;
+    const std::int64_t page = item.row_pages[p / kRowPageTokens];
+    const int anchor = p / call.anchor * call.anchor + call.anchor / 2;
+    const float2* const turns = call.turns + static_cast<std::int64_t>(anchor / kTurnStep) * pairs;
+    const float2* const offsets =
+        call.offset_turns + static_cast<std::int64_t>(p % call.anchor) * pairs;
+    for (int h = 0; h < heads; ++h) {
+      const __half* const rows =
+          call.row_pool + row_page_at(page, call.row_page_halves, call.row_layer_halves,
+                                      group * heads + h, call.key_dim, call.value_dim);
+      const __half* const k = rows + slot * call.key_dim;
+      const __half* const v = rows + kRowPageTokens * call.key_dim + slot * call.value_dim;
+      const float* const mu = means + h * call.key_dim;
+      float* const to = z + h * call.key_dim * kTokens + t;
+      for (int j = threadIdx.x % 16; j < pairs; j += 16) {
+        const PairPlace at = pair_place(j, pairs, call.neighbours);
+        const float2 turn = __ldg(turns + j), offset = __ldg(offsets + j);
+        const float x = __half2float(k[at.first]) / call.rope_magnitude;
+        const float y = __half2float(k[at.second]) / call.rope_magnitude;
+        const float a = mu[at.first], b = mu[at.second];
+        to[at.first * kTokens] = (x * turn.x + y * turn.y) - (a * offset.x - b * offset.y);
+        to[at.second * kTokens] = (y * turn.x - x * turn.y) - (a * offset.y + b * offset.x);
+      }
+      for (int j = 2 * pairs + threadIdx.x % 16; j < call.key_dim; j += 16) {
+        to[j * kTokens] = __half2float(k[j]) - mu[j];
+      }
+      float* const value = z + (keys + h * call.value_dim) * kTokens + t;
+      const float* const m = means + keys + h * call.value_dim;
+      for (int j = threadIdx.x % 16; j < call.value_dim; j += 16) {
+        value[j * kTokens] = __half2float(v[j]) - m[j];
+      }
+    }
+  }
+}
+
+// c [places][kTokens].
+template <int kTokens>
+__device__ void analyse(const float* analysis, int width, int places, const float* z, float* c) {
+  for (int p = threadIdx.x; p < places; p += kThreads) {
+    float sum[kTokens] = {};
+    const float* a = analysis + p;
+    for (int j = 0; j < width; ++j, a += places) {
+      const float x = __ldg(a);
+      const float4* const row = reinterpret_cast<const float4*>(z + j * kTokens);
+#pragma unroll
+      for (int i = 0; i < kTokens / 4; ++i) {
+        const float4 v = row[i];
+        sum[4 * i] = fmaf(x, v.x, sum[4 * i]);
+        sum[4 * i + 1] = fmaf(x, v.y, sum[4 * i + 1]);
+        sum[4 * i + 2] = fmaf(x, v.z, sum[4 * i + 2]);
+        sum[4 * i + 3] = fmaf(x, v.w, sum[4 * i + 3]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) c[p * kTokens + i] = sum[i];
+  }
+}
+
+// The code of a token's gain and the factor of its components, by a warp for each token.
+template <int kTokens>
+__device__ void find_gains(const EncodeCall::Group& code, int places, const float* c,
+                           std::int8_t* gains, float* factors) {
+  const int lane = threadIdx.x & 31;
+  for (int t = threadIdx.x >> 5; t < kTokens; t += kThreads / 32) {
+    float sum = 0.0f;
+    for (int p = lane; p < places; p += 32) {
+      const float x = c[p * kTokens + t] * code.inverse_sigma[p];
+      sum = fmaf(x, x, sum);
+    }
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    if (lane != 0) continue;
+    float gain = 0.0f;
+    if (code.gain) {
+      const float rms = sqrtf(sum / code.stored);
+      gain = rms > 0x1p-16f ? fminf(fmaxf(roundf(8.0f * log2f(rms)), -128.0f), 127.0f) : -128.0f;
+    }
+    gains[t] = static_cast<std::int8_t>(gain);
+    factors[t] = code.gain ? 1.0f / exp2f(gain / 8.0f) : 1.0f;
+  }
+}
+
+// The token quad that a word of a chunk belongs to.
+__device__ __forceinline__ int quad_of(int width, int word) {
+  const int planes = 128 * (width / 2);
+  return word < planes ? word % 128 / 16 : (word - planes) / 8;
+}
+
+template <int kTokens>
+__global__ void __launch_bounds__(kThreads)
+    encode_kernel(const __grid_constant__ EncodeCall call, const Memory memory) {
+  extern __shared__ __align__(16) char shared[];
+  const int group = blockIdx.y;
+  int index = 0;
+  while (index + 1 < call.item_count &&
+         call.items[index + 1].halves_before * (16 / kTokens) <= static_cast<int>(blockIdx.x)) {
+    ++index;
+  }
+  const EncodeItem& item = call.items[index];
+  const int position =
+      item.first_position +
+      (static_cast<int>(blockIdx.x) - item.halves_before * (16 / kTokens)) * kTokens;
+  float* const z = reinterpret_cast<float*>(shared + memory.z);
+  float* const c = reinterpret_cast<float*>(shared + memory.c);
+  auto* const words = reinterpret_cast<std::uint32_t*>(shared + memory.tile);
+  auto* const factors = reinterpret_cast<float*>(shared + memory.gains);
+  auto* const gains = reinterpret_cast<std::int8_t*>(factors + kTokens);
+  const EncodeCall::Group& code = call.group_table[group];
+  const int width = call.group_heads * (call.key_dim + call.value_dim);
+  const int places = call.chunks * kChunkPlaces;
+  const int tile_bytes = call.tile_bytes[group], tile_words = (tile_bytes - kTileTail) / 4;
+  gather<kTokens>(call, item, group, position, z);
+  for (int i = threadIdx.x; i < tile_words; i += kThreads) words[i] = 0;
+  __syncthreads();
+  analyse<kTokens>(code.analysis, width, places, z, c);
+  __syncthreads();
+  find_gains<kTokens>(code, places, c, gains, factors);
+  __syncthreads();
+  const int first = position % kTileTokens;
+  const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
+  const std::int32_t* const offsets = call.chunk_offsets + group * kMaxChunks;
+  for (int i = threadIdx.x; i < places * kTokens; i += kThreads) {
+    const int p = i / kTokens, t = i % kTokens, chunk = p / kChunkPlaces;
+    if (code.inverse_steps[p] == 0.0f) continue;
+    const float level = floorf(c[i] * factors[t] * code.inverse_steps[p]);
+    const int v = static_cast<int>(fminf(fmaxf(level, code.lowest[p]), code.highest[p]));
+    const auto u = static_cast<std::uint32_t>(v + (1 << (widths[chunk] - 1)));
+    const CodeFields fields = fields_of(widths[chunk], first + t, p % kChunkPlaces);
+    std::uint32_t* const at = words + offsets[chunk];
+    atomicOr(at + fields.low.word, (u & ((1u << fields.low.bits) - 1u)) << fields.low.shift);
+    if (fields.high.bits > 0) {
+      atomicOr(at + fields.high.word, (u >> fields.low.bits) << fields.high.shift);
+    }
+  }
+  __syncthreads();
+  std::byte* const tile =
+      call.code_pool + call.group_offsets[group] +
+      item.code_pages[position / kPageTokens] * call.code_page_bytes +
+      static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * tile_bytes;
+  auto* const to = reinterpret_cast<std::uint32_t*>(tile);
+  for (int k = 0; k < call.chunks; ++k) {
+    for (int i = threadIdx.x; i < chunk_words(widths[k]); i += kThreads) {
+      if (quad_of(widths[k], i) / (kTokens / 4) == first / kTokens)
+        to[offsets[k] + i] = words[offsets[k] + i];
+    }
+  }
+  if (threadIdx.x < kTokens) {
+    reinterpret_cast<std::int8_t*>(tile)[4 * tile_words + first + threadIdx.x] = gains[threadIdx.x];
+  }
+  // Nothing escapes here; a page may have held other tokens before.
+  if (threadIdx.x == 0 && first % 16 == 0) {
+    reinterpret_cast<std::uint16_t*>(to + tile_words + kTileTokens / 4)[first / 16] = 0;
+  }
+}
+
+template <int kTokens>
+cudaError_t launch(const EncodeCall& call, const Memory& memory, cudaStream_t stream) {
+  if (memory.bytes > 48 * 1024) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        encode_kernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
+    if (error != cudaSuccess) return error;
+  }
+  const dim3 grid(static_cast<unsigned>(call.total_halves * (16 / kTokens)),
+                  static_cast<unsigned>(call.groups));
+  encode_kernel<kTokens>
+      <<<grid, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_encode(const EncodeCall& call, cudaStream_t stream) {
+  if (call.total_halves == 0) return cudaSuccess;
+  const int width = call.group_heads * (call.key_dim + call.value_dim);
+  const int places = call.chunks * kChunkPlaces;
+  // Wide groups: half as many tokens, so that two blocks' memory is not needed for one.
+  const Memory memory(width, places, call.most_tile_bytes, 16);
+  if (memory.bytes <= 160 * 1024) return launch<16>(call, memory, stream);
+  return launch<8>(call, Memory(width, places, call.most_tile_bytes, 8), stream);
+}
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last kernel of an attention call: parts of the sequence merged, coefficients back to values.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/attend_call.h"
+
+namespace kvspan::cuda {
+
+cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream);
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of the caller's rows, of whichever type, and full-rank rows of the cache.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/attend_call.h"
+
+namespace kvspan::cuda {
+
+// Without a branch, so that several can be asked for before the first is there: numbers of 16 bits
+// are taken out of the word that they lie in.
+__device__ __forceinline__ float read_number(const void* data, std::int64_t at, RowType type) {
+  const bool wide = type == RowType::kF32;
+  const std::uint32_t word = __ldg(static_cast<const std::uint32_t*>(data) + (wide ? at : at >> 1));
+  const std::uint32_t half = (at & 1) != 0 ? word >> 16 : word & 0xffffu;
+  const float f16 = __half2float(__ushort_as_half(static_cast<unsigned short>(half)));
+  const std::uint32_t others = wide ? word : half << 16;
+  return type == RowType::kF16 ? f16 : __uint_as_float(others);
+}
+
+__device__ __forceinline__ void write_number(void* data, std::int64_t at, RowType type, float x) {
+  switch (type) {
+    case RowType::kF16:
+      static_cast<__half*>(data)[at] = __float2half(x);
+      return;
+    case RowType::kBF16:
+      static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16(x);
+      return;
+    default:
+      static_cast<float*>(data)[at] = x;
+  }
+}
+
+// Which two numbers of a row make pair j that RoPE turns.
+struct PairPlace {
+  int first, second;
+};
+__device__ __forceinline__ PairPlace pair_place(int j, int pairs, bool neighbours) {
+  return neighbours ? PairPlace{2 * j, 2 * j + 1} : PairPlace{j, j + pairs};
+}
+
+// A head's keys in a page of full-rank rows, [kRowPageTokens, key_dim]; values follow them.
+__device__ __forceinline__ std::int64_t row_page_at(std::int64_t page, std::int64_t page_halves,
+                                                    std::int64_t layer_halves, int head,
+                                                    int key_dim, int value_dim) {
+  return page * page_halves + layer_halves +
+         static_cast<std::int64_t>(head) * kRowPageTokens * (key_dim + value_dim);
+}
+
+}  // namespace kvspan::cuda

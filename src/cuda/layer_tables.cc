@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/layer_tables.h"
+
+#include <algorithm>
+#include <numbers>
+
+#include "base/fail.h"
+#include "cuda/bands_operands.h"
+
+namespace kvspan::cuda {
+namespace {
+
+int key_steps(const LayerShape& layer) {
+  const std::int32_t dim = std::max(layer.key_dim, layer.value_dim);
+  return dim <= 64 ? 2 : dim <= 128 ? 4 : 8;
+}
+
+int chunks_of(const BandsCode& code) {
+  return (code.places() + kChunkPlaces - 1) / kChunkPlaces;
+}
+
+}  // namespace
+
+template <class T>
+Result<const T*> LayerTables::upload(std::span<const T> numbers) {
+  KVSPAN_TRY(DeviceMemory memory, DeviceMemory::copy_of<T>(numbers));
+  memory_.push_back(std::move(memory));
+  return static_cast<const T*>(memory_.back().template as<T>());
+}
+
+Result<LayerTables> LayerTables::create(const LayerShape& layer,
+                                        std::span<const std::shared_ptr<const BandsCode>> codes,
+                                        RopeTables& ropes) {
+  for (const std::int32_t dim : {layer.key_dim, layer.value_dim}) {
+    if (dim > 256 || dim % 8 != 0) {
+      return fail(ErrorCode::kUnsupported,
+                  "heads of {} numbers are not on the device; allowed: multiples of 8 up to 256",
+                  dim);
+    }
+  }
+  LayerTables tables;
+  AttendCall& a = tables.attend;
+  a.query_heads = layer.query_heads;
+  a.kv_heads = layer.kv_heads;
+  a.key_dim = layer.key_dim;
+  a.value_dim = layer.value_dim;
+  a.logit_scale = layer.logit_scale;
+  a.soft_cap = layer.soft_cap * std::numbers::log2e_v<float>;
+  tables.append.kv_heads = layer.kv_heads;
+  tables.append.key_dim = layer.key_dim;
+  tables.append.value_dim = layer.value_dim;
+  if (!codes.empty()) KVSPAN_CHECK_OK(tables.add_codes(layer, codes, ropes));
+  return tables;
+}
+
+Status LayerTables::add_codes(const LayerShape& layer,
+                              std::span<const std::shared_ptr<const BandsCode>> codes,
+                              RopeTables& ropes) {
+  const BandsCode& first = *codes.front();
+  int chunks = 0;
+  bool uniform2 = true;
+  for (const auto& code : codes) {
+    if (code->heads() != first.heads()) {
+      return fail(
+          ErrorCode::kUnsupported,
+          "groups of {} and {} heads in one layer are not on the device; allowed: groups of "
+          "one size",
+          first.heads(), code->heads());
+    }
+    chunks = std::max(chunks, chunks_of(*code));
+  }
+  const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
+  std::vector<BandsOperands> operands;
+  for (const auto& code : codes) {
+    operands.push_back(bands_operands(*code, chunks, key_steps(layer)));
+    uniform2 = uniform2 && operands.back().tiles.all_of_width(2);
+  }
+  KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
+  const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
+                            layer.key_dim, MemoryKind::kShared, nullptr);
+  const MeanOperands mean = mean_operands(means);
+
+  int most = 0;
+  for (const BandsOperands& o : operands) {
+    most = std::max(most, static_cast<int>(o.tiles.tile_bytes()));
+  }
+  variant = find_variant({queries, chunks, uniform2, most, mean.terms});
+  if (variant == nullptr) {
+    return fail(
+        ErrorCode::kUnsupported,
+        "a code of {} components and {} bytes for 32 tokens is not on the device for {} query "
+        "heads; allowed: 512 components for up to 8, 1024 for up to 16, 1536 for up to 32, of "
+        "few bits",
+        chunks * kChunkPlaces, most, queries);
+  }
+
+  BandsOperands all;  // of all groups, one after the other
+  const auto add = []<class T>(std::vector<T>& to, const std::vector<T>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  std::vector<EncodeCall::Group> encoders;
+  std::vector<std::uint8_t> widths(codes.size() * kMaxChunks);
+  std::vector<std::int32_t> offsets(codes.size() * kMaxChunks);
+  std::size_t at = 0;
+  for (std::size_t g = 0; g < operands.size(); ++g) {
+    const BandsOperands& o = operands[g];
+    add(all.key_basis, o.key_basis);
+    add(all.key_scales, o.key_scales);
+    add(all.key_means, o.key_means);
+    add(all.value_basis, o.value_basis);
+    add(all.value_scales, o.value_scales);
+    add(all.steps, o.steps);
+    EncodeCall::Group encoder{};
+    KVSPAN_TRY(encoder.analysis, upload<float>(o.analysis));
+    KVSPAN_TRY(encoder.means, upload<float>(o.means));
+    KVSPAN_TRY(encoder.inverse_steps, upload<float>(o.inverse_steps));
+    KVSPAN_TRY(encoder.inverse_sigma, upload<float>(o.inverse_sigma));
+    KVSPAN_TRY(encoder.lowest, upload<float>(o.lowest));
+    KVSPAN_TRY(encoder.highest, upload<float>(o.highest));
+    encoder.stored = static_cast<float>(codes[g]->layout().stored());
+    encoder.gain = codes[g]->gain();
+    encoders.push_back(encoder);
+    for (int k = 0; k < chunks; ++k) {
+      widths[g * kMaxChunks + static_cast<std::size_t>(k)] =
+          o.tiles.widths()[static_cast<std::size_t>(k)];
+      offsets[g * kMaxChunks + static_cast<std::size_t>(k)] = o.tiles.offset(k);
+    }
+    const auto bytes = static_cast<std::int32_t>(o.tiles.tile_bytes());
+    tile_bytes_.push_back(bytes);
+    group_offsets_.push_back(static_cast<std::int32_t>(at));
+    at += o.tiles.tile_bytes() * (kPageTokens / kTileTokens);
+  }
+  code_page_bytes_ = at;
+  KVSPAN_TRY(attend.key_basis, upload<std::int8_t>(all.key_basis));
+  KVSPAN_TRY(attend.key_scales, upload<float>(all.key_scales));
+  KVSPAN_TRY(attend.key_means, upload<float>(all.key_means));
+  KVSPAN_TRY(const Half* basis, upload<Half>(all.value_basis));
+  attend.value_basis = reinterpret_cast<const __half*>(basis);
+  KVSPAN_TRY(const float* value_scales, upload<float>(all.value_scales));
+  attend.value_scales = reinterpret_cast<const float2*>(value_scales);
+  KVSPAN_TRY(attend.steps, upload<float>(all.steps));
+
+  AttendCall& a = attend;
+  a.rope_pairs = static_cast<std::int32_t>(first.rope().angles.size());
+  a.neighbours = first.rope().pairs == Rope::Pairs::kNeighbours;
+  a.rope_magnitude = first.rope().magnitude;
+  a.turns = rope->turns.as<float2>();
+  a.turns_by_pair = rope->turns_by_pair.as<float2>();
+  a.turn_count = rope->count;
+  a.groups = static_cast<std::int32_t>(codes.size());
+  a.group_heads = first.heads();
+  a.chunks = chunks;
+  a.padded_queries = variant->rows;
+  a.anchor = first.anchor_block();
+  a.most_tile_bytes = most;
+  a.mean_terms = mean.terms;
+  a.mean_alone = mean.alone;
+  a.mean_slow = mean.slow;
+  KVSPAN_TRY(a.mean_slow_table, upload<float>(mean.slow_table));
+  KVSPAN_TRY(const Half* table, upload<Half>(mean.table));
+  a.mean_table = reinterpret_cast<const uint4*>(table);
+  KVSPAN_TRY(a.chunk_widths, upload<std::uint8_t>(widths));
+  KVSPAN_TRY(a.chunk_offsets, upload<std::int32_t>(offsets));
+  KVSPAN_TRY(a.tile_bytes, upload<std::int32_t>(tile_bytes_));
+
+  EncodeCall& e = encode;
+  e.kv_heads = layer.kv_heads;
+  e.key_dim = layer.key_dim;
+  e.value_dim = layer.value_dim;
+  e.rope_pairs = a.rope_pairs;
+  e.neighbours = a.neighbours;
+  e.rope_magnitude = a.rope_magnitude;
+  e.anchor = a.anchor;
+  e.turns = a.turns;
+  e.offset_turns = rope->offsets.as<float2>();
+  e.groups = a.groups;
+  e.group_heads = a.group_heads;
+  e.chunks = chunks;
+  e.chunk_widths = a.chunk_widths;
+  e.chunk_offsets = a.chunk_offsets;
+  e.tile_bytes = a.tile_bytes;
+  e.most_tile_bytes = most;
+  KVSPAN_TRY(e.group_table, upload<EncodeCall::Group>(encoders));
+
+  blocks_at_once = cuda::blocks_at_once(
+      *variant, variant->shared_bytes(a.mean_terms, most, chunks * kChunkPlaces));
+  if (blocks_at_once == 0) {
+    return fail(ErrorCode::kUnsupported,
+                "attention to a code of {} bytes a tile does not fit this device: {}", most,
+                cudaGetErrorString(cudaGetLastError()));
+  }
+  return {};
+}
+
+std::size_t LayerTables::row_page_halves() const noexcept {
+  return static_cast<std::size_t>(kRowPageTokens) * static_cast<std::size_t>(attend.kv_heads) *
+         static_cast<std::size_t>(attend.key_dim + attend.value_dim);
+}
+
+std::size_t LayerTables::bytes() const noexcept {
+  std::size_t sum = 0;
+  for (const DeviceMemory& memory : memory_) sum += memory.bytes();
+  return sum;
+}
+
+void LayerTables::place(std::int32_t code_offset, std::int64_t row_halves) {
+  for (std::int32_t& offset : group_offsets_) offset += code_offset;
+  attend.row_layer_halves = append.row_layer_halves = encode.row_layer_halves = row_halves;
+}
+
+Status LayerTables::upload_offsets() {
+  KVSPAN_TRY(attend.group_offsets, upload<std::int32_t>(group_offsets_));
+  encode.group_offsets = attend.group_offsets;
+  return {};
+}
+
+}  // namespace kvspan::cuda

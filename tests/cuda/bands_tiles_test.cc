@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/bands_tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "base/random.h"
+#include "codec/bands/bands_pack.h"
+
+namespace kvspan::cuda {
+namespace {
+
+TEST(BandsTiles, EveryBitOfAChunkBelongsToOneCode) {
+  for (const int width : {1, 2, 3, 4, 5, 6, 8}) {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(chunk_words(width)), 0);
+    for (int token = 0; token < kTileTokens; ++token) {
+      for (int place = 0; place < kChunkPlaces; ++place) {
+        const CodeFields fields = fields_of(width, token, place);
+        EXPECT_EQ(fields.low.bits + fields.high.bits, width);
+        for (const CodeField& field : {fields.low, fields.high}) {
+          if (field.bits == 0) continue;
+          ASSERT_LT(field.word, chunk_words(width));
+          const std::uint32_t mask = ((1u << field.bits) - 1u) << field.shift;
+          std::uint32_t& word = words[static_cast<std::size_t>(field.word)];
+          EXPECT_EQ(word & mask, 0u)
+              << "width " << width << " token " << token << " place " << place;
+          word |= mask;
+        }
+      }
+    }
+    for (const std::uint32_t word : words) EXPECT_EQ(word, ~0u) << "width " << width;
+  }
+}
+
+TEST(BandsTiles, QueryBytesAreAPermutation) {
+  std::set<int> seen;
+  for (int place = 0; place < kChunkPlaces; ++place) seen.insert(query_byte(place));
+  EXPECT_EQ(seen.size(), std::size_t{kChunkPlaces});
+  EXPECT_EQ(*seen.rbegin(), kChunkPlaces - 1);
+}
+
+TEST(BandsTiles, ReadsBackWhatWasPut) {
+  // All widths, some of them in the middle of a chunk.
+  std::vector<std::uint8_t> bits;
+  for (const auto& [width, count] :
+       {std::pair(8, 70), std::pair(6, 30), std::pair(5, 64), std::pair(4, 33), std::pair(3, 64),
+        std::pair(2, 60), std::pair(1, 59), std::pair(0, 20)}) {
+    bits.insert(bits.end(), static_cast<std::size_t>(count), static_cast<std::uint8_t>(width));
+  }
+  const BandsLayout layout = BandsLayout::create(bits).value();
+  const BandsTiles tiles(layout);
+  EXPECT_EQ(tiles.chunks(), static_cast<int>((layout.quads() * 4 + 63) / 64));
+  Random random(7);
+  std::vector<std::byte> tile(tiles.tile_bytes());
+  std::vector<std::int8_t> codes(kTileTokens * layout.stored());
+  for (int t = 0; t < kTileTokens; ++t) {
+    for (std::size_t p = 0; p < layout.stored(); ++p) {
+      const int width = layout.width(p);
+      const auto code = static_cast<std::int8_t>(static_cast<int>(random.below(1u << width)) -
+                                                 (1 << (width - 1)));
+      codes[static_cast<std::size_t>(t) * layout.stored() + p] = code;
+      tiles.put(tile.data(), t, static_cast<int>(p), code);
+    }
+    tiles.put_gain(tile.data(), t, static_cast<std::int8_t>(t - 16));
+  }
+  for (int t = 0; t < kTileTokens; ++t) {
+    for (std::size_t p = 0; p < layout.stored(); ++p) {
+      ASSERT_EQ(tiles.get(tile.data(), t, static_cast<int>(p)),
+                codes[static_cast<std::size_t>(t) * layout.stored() + p])
+          << "token " << t << " place " << p;
+    }
+    EXPECT_EQ(tiles.gain(tile.data(), t), t - 16);
+  }
+  EXPECT_EQ(tiles.escaped(tile.data()), 0u);
+}
+
+}  // namespace
+}  // namespace kvspan::cuda

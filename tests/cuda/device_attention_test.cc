@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on the device against exact attention to what it holds.
+#include "tests/cuda/device_run.h"
+
+namespace kvspan::testing {
+namespace {
+
+constexpr std::int32_t kSink = 32, kRecent = 48;
+
+struct Case {
+  std::string name, recipe;
+  std::int32_t kv_heads, repeats, dim;
+  std::int32_t window = 0;
+  float soft_cap = 0.0f;
+  float magnitude = 1.0f;
+};
+
+std::string bands(const std::string& keys) {
+  return "bands:quantizer=uniform,escape=0,sink=32,recent=48," + keys;
+}
+
+std::unique_ptr<DeviceCache> make(const CacheShape& shape, const std::string& recipe,
+                                  const Calibration& calibration) {
+  DeviceOptions options;
+  options.budget_bytes = std::size_t{64} << 20;
+  options.max_sequences = 8;
+  options.max_tokens = 4096;
+  options.launch_tokens = 16384;
+  auto made = DeviceCache::create(shape, recipe, &calibration, options);
+  EXPECT_TRUE(made) << (made ? "" : made.error().message);
+  return made ? std::move(*made) : nullptr;
+}
+
+std::int32_t coded_of(std::int32_t tokens) {
+  return tokens < kSink + kRecent + 16 ? 0 : kSink + (tokens - kSink - kRecent) / 16 * 16;
+}
+
+// Steps of the sequences, of lengths that end in the middle of tiles and pages, and one of one
+// token; every answer of the last call is checked.
+void check(const Case& test) {
+  CacheShape shape = wide_shape(test.kv_heads, test.repeats, test.dim);
+  shape.layers[0].window = test.window;
+  shape.layers[0].soft_cap = test.soft_cap;
+  shape.layers[0].rope.magnitude = test.magnitude;
+  const LayerShape& layer = shape.layers[0];
+  const SyntheticText one(shape, 620, 11), two(shape, 620, 12), three(shape, 620, 13);
+  const Calibration calibration = one.calibration();
+  const auto cache = make(shape, test.recipe, calibration);
+  ASSERT_NE(cache, nullptr);
+  const bool codes = test.recipe.starts_with("bands");
+  const std::vector<std::int32_t> blocks[] = {{1, 37, 300, 211, 4}, {1}, {95, 200, 1}};
+  const SyntheticText* const texts[] = {&one, &two, &three};
+  std::vector<std::int32_t> held(3, 0);
+  std::vector<DeviceStep> last;
+  std::vector<float> out;
+  std::vector<std::int32_t> coded_before(3, 0);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(cache->add());
+  // All of a sequence's blocks but the last alone, then the last of all as a batch.
+  for (std::int32_t s = 0; s < 3; ++s) {
+    for (std::size_t b = 0; b + 1 < blocks[s].size(); ++b) {
+      const DeviceStep one_step[] = {{s, blocks[s][b]}};
+      const SyntheticText* text[] = {texts[s]};
+      const std::int32_t first[] = {held[std::size_t(s)]};
+      step(*cache, 0, one_step, text, first);
+      held[std::size_t(s)] += blocks[s][b];
+    }
+    coded_before[std::size_t(s)] = codes ? coded_of(held[std::size_t(s)]) : 0;
+    last.push_back({s, blocks[s].back()});
+  }
+  // Codes of the batch's own rows come after it has attended.
+  std::vector<std::vector<std::vector<std::byte>>> tiles(3);
+  const auto recipe = cuda::device_recipe(shape, test.recipe, &calibration);
+  ASSERT_TRUE(recipe);
+  for (std::int32_t s = 0; s < 3; ++s) {
+    for (int g = 0; g < int(recipe->codes[0].size()); ++g) {
+      tiles[std::size_t(s)].push_back(cache->read_tiles(s, 0, g).value());
+    }
+  }
+  out = step(*cache, 0, last, texts, held);
+  std::size_t at = 0;
+  double worst = 0.0;
+  for (std::int32_t s = 0; s < 3; ++s) {
+    const Reference reference(layer, *texts[s], 0, recipe->codes[0], tiles[std::size_t(s)],
+                              recipe->sink, coded_before[std::size_t(s)]);
+    for (std::int32_t i = 0; i < last[std::size_t(s)].tokens; ++i) {
+      for (std::int32_t h = 0; h < layer.query_heads; ++h) {
+        const Answer answer = reference.answer(held[std::size_t(s)] + i, h);
+        for (std::size_t k = 0; k < answer.out.size(); ++k, ++at) {
+          const double off = std::abs(double{out[at]} - answer.out[k]);
+          worst = std::max(worst, off / answer.error[k]);
+          ASSERT_LE(off, answer.error[k])
+              << test.name << ": sequence " << s << " query " << i << " head " << h << " number "
+              << k << ": " << out[at] << " instead of " << answer.out[k];
+        }
+      }
+    }
+  }
+  ASSERT_EQ(at, out.size());
+  std::printf("%s: worst %.3f of the bound\n", test.name.c_str(), worst);
+}
+
+TEST(DeviceAttention, FullRankIsExact) {
+  KVSPAN_NEEDS_DEVICE();
+  check({"full", "full", 2, 4, 64});
+  check({"full, three of a head", "full", 3, 3, 64});
+  check({"full, 256", "full", 1, 4, 256});
+  check({"full, 96, seven of a head", "full", 2, 7, 96});
+  check({"full, window", "full", 2, 4, 64, 50});
+  check({"full, soft cap", "full", 2, 4, 128, 0, 3.0f});
+}
+
+TEST(DeviceAttention, CodesOfTwoBits) {
+  KVSPAN_NEEDS_DEVICE();
+  check({"two bits, 6 chunks", bands("share=kvgroup,bits=1.55,levels=0/2,grain=64"), 4, 4, 128});
+  check({"two bits, 8 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 128});
+  check({"two bits, 4 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 64});
+}
+
+TEST(DeviceAttention, CodesOfMixedWidths) {
+  KVSPAN_NEEDS_DEVICE();
+  check({"all levels", bands("bits=2.5"), 2, 4, 64});
+  check({"wide codes", bands("bits=4.5,grain=64"), 2, 4, 128});
+  check({"narrow codes", bands("bits=1,levels=0-3,grain=64"), 2, 4, 128});
+  check({"one head of 256", bands("bits=2,grain=64"), 1, 4, 256});
+  check({"three heads of 64", bands("bits=2"), 3, 3, 64});
+  check({"four heads", bands("bits=2,share=kvgroup,heads=4,grain=64"), 4, 4, 128});
+  check({"eight heads", bands("bits=2,share=kvgroup,heads=8,grain=64"), 8, 4, 64});
+  check({"no gain", bands("bits=2,gain=none"), 2, 4, 64});
+}
+
+TEST(DeviceAttention, WindowsCapsAndAnchors) {
+  KVSPAN_NEEDS_DEVICE();
+  check({"window", bands("bits=2.5,grain=64"), 2, 4, 64, 130});
+  check({"window within the recent rows", bands("bits=2.5,grain=64"), 2, 4, 64, 20});
+  check({"soft cap", bands("bits=2.5,grain=64"), 2, 4, 64, 0, 3.0f});
+  check({"anchor 128", bands("bits=2.5,anchor=128"), 2, 4, 64});
+  check({"anchor 1024", bands("bits=2.5,anchor=1024"), 2, 4, 64});
+  check({"magnitude", bands("bits=2.5,grain=64"), 2, 4, 64, 0, 0.0f, 1.2f});
+}
+
+}  // namespace
+}  // namespace kvspan::testing
