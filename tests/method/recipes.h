@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <map>
 #include <string>
@@ -31,7 +32,7 @@ inline std::string recipe_name(const ::testing::TestParamInfo<SuiteRecipe>& info
 }
 
 // A recipe of every method that fits a short text; of one that is not listed, with short ends.
-inline std::string short_recipe(std::string_view method) {
+inline const std::map<std::string_view, std::string>& short_recipes() {
   static const std::map<std::string_view, std::string> kTexts = {
       {"bands", "bands:bits=3,anchor=32,sink=16,recent=32"},
       {"full", "full"},
@@ -50,8 +51,11 @@ inline std::string short_recipe(std::string_view method) {
       {"quest", "quest:keep=64,page=16,skip=1"},
       {"shadowkv", "shadowkv:keep=64,chunk=16,outliers=2"},
   };
-  const auto found = kTexts.find(method);
-  return found != kTexts.end() ? found->second : std::string(method) + ":sink=4,recent=32";
+  return kTexts;
+}
+inline std::string short_recipe(std::string_view method) {
+  const auto found = short_recipes().find(method);
+  return found != short_recipes().end() ? found->second : std::string(method) + ":sink=4,recent=32";
 }
 
 // Every selector with every method that it composes with.
@@ -140,7 +144,8 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   add("window:size=60", true, true);
   add("streaming:sink=4,size=60", true, true);
   for (const MethodDeclaration& method : all_methods()) {
-    if (method.make != nullptr && method.tokens == TokenUse::kAll) add(short_recipe(method.name));
+    if (method.make == nullptr || short_recipes().contains(method.name)) continue;
+    add(short_recipe(method.name), true, method.tokens == TokenUse::kDropsSome);
   }
   for (const SuiteRecipe& pair : suite_pairs()) all.push_back(pair);
   return all;
