@@ -71,4 +71,20 @@ inline void expect_rows(const std::vector<float>& got, const std::vector<float>&
   }
 }
 
+// Of the 64 rows, those that are off by at most a share of their largest number everywhere.
+inline int rows_alike(const std::vector<float>& got, const std::vector<float>& right,
+                      double share) {
+  EXPECT_EQ(got.size(), right.size());
+  int alike = 0;
+  for (std::size_t row = 0; row < right.size(); row += Rivals::kDim) {
+    double most = 0.0, off = 0.0;
+    for (std::size_t i = row; i < row + Rivals::kDim; ++i) {
+      most = std::max(most, std::abs(double{right[i]}));
+      off = std::max(off, std::abs(double{got[i]} - right[i]));
+    }
+    alike += off <= share * most ? 1 : 0;
+  }
+  return alike;
+}
+
 }  // namespace kvspan::testing
