@@ -25,7 +25,7 @@ void spread(const float* rows, std::size_t n, std::size_t stride, float* to) {
 IntegerLayout integer_layout(const Code& code) noexcept {
   const CodecSpec& spec = code.codec().spec();
   IntegerLayout layout;
-  if (!is_integer(spec.kind)) return layout;
+  if (!is_integer(spec.kind) || spec.rule == ScaleRule::kNormal) return layout;
   layout.width = padded_dim(code.rank());
   const auto unit = static_cast<std::int64_t>(spec.unit_cols);
   const bool whole = unit == 0 || unit >= code.rank();

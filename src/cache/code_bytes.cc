@@ -111,7 +111,7 @@ Result<std::shared_ptr<const Code>> read(std::int32_t max_heads, std::int32_t di
   KVSPAN_CHECK_OK(read_small("orthonormal", 1, orthonormal, in));
   KVSPAN_CHECK_OK(read_small("mean", 1, has_mean, in));
   KVSPAN_CHECK_OK(read_small("codec kind", 6, parts.codec.kind, in));
-  KVSPAN_CHECK_OK(read_small("codec rule", 2, parts.codec.rule, in));
+  KVSPAN_CHECK_OK(read_small("codec rule", 3, parts.codec.rule, in));
   KVSPAN_CHECK_OK(read_small("codec scale", 1, parts.codec.scale, in));
   KVSPAN_CHECK_OK(read_small("basis store", 2, parts.store, in));
   std::int32_t rank = 0;

@@ -9,6 +9,7 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "codec/codec_slab.h"
+#include "codec/normal_levels.h"
 #include "codec/scale_choice.h"
 
 namespace kvspan {
@@ -126,6 +127,12 @@ void Codec::decode(std::span<const std::byte> payload, std::span<const std::byte
   }
   KVSPAN_EXPECT(scales.size() >= (tile_of(first_row + count - 1) + 1) * tile_scale_bytes_,
                 "tiles within the scales");
+  if (spec_.rule == ScaleRule::kNormal) {
+    for (std::size_t r = 0; r < count; ++r, in += row_bytes_) {
+      decode_normal(in, scales.data() + (first_row + r) * tile_scale_bytes_, out.row(r));
+    }
+    return;
+  }
   const int bits = bits_of(spec_.kind);
   const auto decode = scales_per_chunk(spec_) ? pack_->decode_chunks : pack_->decode_columns;
   Slab slab;
@@ -143,6 +150,20 @@ void Codec::decode(std::span<const std::byte> payload, std::span<const std::byte
       }
     }
     done = end;
+  }
+}
+
+void Codec::decode_normal(const std::byte* row, const std::byte* scale, float* out) const noexcept {
+  const int bits = bits_of(spec_.kind);
+  const float* levels = normal_levels(bits).data() + (1 << (bits - 1));
+  float factor = 0.0f, unused = 0.0f;
+  load_scales(scale, 0, 1, &factor, &unused);
+  std::array<std::int8_t, kSlab> codes;
+  for (std::size_t at = 0; at < cols_; at += kSlab) {
+    const std::size_t n = std::min(kSlab, cols_ - at);
+    pack_->unpack(reinterpret_cast<const std::uint8_t*>(row) + packed_bytes(bits, at), n,
+                  codes.data());
+    for (std::size_t i = 0; i < n; ++i) out[at + i] = factor * levels[codes[i]];
   }
 }
 

@@ -100,6 +100,9 @@ class Codec {
   void write_scales(const Rows& tile, std::byte* scales) const noexcept;
   void encode_tile(const Rows& tile, std::byte* payload, std::byte* scales,
                    const RowErrors& errors) const noexcept;
+  void encode_normal(const Rows& row, std::byte* payload, std::byte* scales,
+                     const RowErrors& errors) const noexcept;
+  void decode_normal(const std::byte* row, const std::byte* scale, float* out) const noexcept;
   void encode_llama(const Rows& row, std::byte* payload, std::byte* scales,
                     const RowErrors& errors) const noexcept;
   void load_scales(const std::byte* tile_scales, std::size_t first_group, std::size_t count,

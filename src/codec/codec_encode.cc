@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "codec/codec_slab.h"
 #include "codec/llama_blocks.h"
+#include "codec/normal_levels.h"
 #include "codec/scale_choice.h"
 
 namespace kvspan {
@@ -230,6 +231,44 @@ void Codec::encode_tile(const Rows& tile, std::byte* payload, std::byte* scales,
   }
 }
 
+// The scale keeps the row's length; each number then gets the nearest level.
+void Codec::encode_normal(const Rows& row, std::byte* payload, std::byte* scales,
+                          const RowErrors& errors) const noexcept {
+  const int bits = bits_of(spec_.kind);
+  const std::span<const float> levels = normal_levels(bits);
+  const float* x = row.row(0);
+  double square = 0.0;
+  for (std::size_t i = 0; i < cols_; ++i) square += double{x[i]} * double{x[i]};
+  auto scale = static_cast<float>(std::sqrt(square / static_cast<double>(cols_)));
+  if (spec_.scale == ScaleType::kF16) {
+    const Half half = to_half(scale);
+    std::memcpy(scales, &half, sizeof(half));
+    scale = to_float(half);
+  } else {
+    std::memcpy(scales, &scale, sizeof(scale));
+  }
+  std::array<std::int8_t, kSlab> codes;
+  std::array<float, kSlab> back;
+  Residual sum;
+  for (std::size_t at = 0; at < cols_; at += kSlab) {
+    const std::size_t n = std::min(kSlab, cols_ - at);
+    for (std::size_t i = 0; i < n; ++i) {
+      std::size_t level = 0;
+      while (level + 1 < levels.size() &&
+             x[at + i] > scale * 0.5f * (levels[level] + levels[level + 1])) {
+        ++level;
+      }
+      codes[i] = static_cast<std::int8_t>(static_cast<int>(level) - (1 << (bits - 1)));
+    }
+    pack_->pack(codes.data(), n, reinterpret_cast<std::uint8_t*>(payload) + packed_bytes(bits, at));
+    for (std::size_t i = 0; i < n; ++i) {
+      back[i] = scale * levels[static_cast<std::size_t>(codes[i] + (1 << (bits - 1)))];
+    }
+    add_residual(*kernels_, x + at, back.data(), n, sum);
+  }
+  write_errors(sum, cols_, errors, 0);
+}
+
 void Codec::encode_llama(const Rows& row, std::byte* payload, std::byte* scales,
                          const RowErrors& errors) const noexcept {
   const auto quantize = spec_.kind == CodecKind::kInt8 ? quantize_q8_0 : quantize_q4_0;
@@ -274,7 +313,9 @@ Status Codec::encode(TensorView<const float, 2> rows, std::span<std::byte> paylo
     const std::size_t n = std::min(tile_rows, count - first);
     const Rows tile = rows_of(rows, first, n);
     std::byte* out = payload.data() + first * row_bytes_;
-    if (spec_.rule == ScaleRule::kLlama) {
+    if (spec_.rule == ScaleRule::kNormal) {
+      encode_normal(tile, out, tile_scales, rows_of(errors, first, n));
+    } else if (spec_.rule == ScaleRule::kLlama) {
       encode_llama(tile, out, tile_scales, rows_of(errors, first, n));
     } else {
       write_scales(tile, tile_scales);

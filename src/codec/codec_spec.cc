@@ -27,8 +27,8 @@ constexpr std::array<KindInfo, 7> kKinds{{
     {"int2", 2, true},
 }};
 constexpr std::string_view kOptions =
-    "row, group=G, tile=R, tile=RxC, column=R, column, head=C, tensor, sym, asym, scale=f16, "
-    "scale=f32";
+    "row, group=G, tile=R, tile=RxC, column=R, column, head=C, tensor, sym, asym, normal, "
+    "scale=f16, scale=f32";
 
 const KindInfo& info_of(CodecKind kind) {
   return kKinds[static_cast<std::size_t>(kind)];
@@ -90,8 +90,10 @@ Status apply_option(CodecSpec& spec, std::string_view option, std::string_view t
                 text, kOptions);
   };
   unsigned what = 0;
-  if (option == "sym" || option == "asym") {
-    spec.rule = option == "sym" ? ScaleRule::kSymmetric : ScaleRule::kAsymmetric;
+  if (option == "sym" || option == "asym" || option == "normal") {
+    spec.rule = option == "sym"    ? ScaleRule::kSymmetric
+                : option == "asym" ? ScaleRule::kAsymmetric
+                                   : ScaleRule::kNormal;
     what = 1;
   } else if (key == "scale") {
     if (value != "f16" && value != "f32") return unknown();
@@ -135,7 +137,9 @@ std::string to_string(const CodecSpec& spec) {
   if (!is_integer(spec.kind)) return std::string(name_of(spec.kind));
   if (spec.rule == ScaleRule::kLlama) return spec.kind == CodecKind::kInt8 ? "q8_0" : "q4_0";
   return fmt::format("{}:{},{}{}", name_of(spec.kind), unit_text(spec),
-                     spec.rule == ScaleRule::kSymmetric ? "sym" : "asym",
+                     spec.rule == ScaleRule::kSymmetric    ? "sym"
+                     : spec.rule == ScaleRule::kAsymmetric ? "asym"
+                                                           : "normal",
                      spec.scale == ScaleType::kF32 ? ",scale=f32" : "");
 }
 
@@ -162,9 +166,11 @@ Result<CodecSpec> parse_codec_spec(std::string_view text) {
   for (std::string_view rest = text.substr(colon + 1);;) {
     const std::size_t comma = rest.find(',');
     KVSPAN_CHECK_OK(apply_option(spec, rest.substr(0, comma), text, seen));
-    if (comma == std::string_view::npos) return spec;
+    if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
+  KVSPAN_CHECK_OK(check_codec_spec(spec));
+  return spec;
 }
 
 Status check_codec_spec(const CodecSpec& spec) {
@@ -174,6 +180,11 @@ Status check_codec_spec(const CodecSpec& spec) {
   if (spec.rule == ScaleRule::kLlama && spec != q8_0_spec() && spec != q4_0_spec()) {
     return fail(ErrorCode::kInvalidArgument,
                 "the rule of llama.cpp exists for int8 and int4 in groups of 32 with f16 scales");
+  }
+  const bool rows = spec.unit_rows == 1 && spec.unit_cols == 0;
+  if (spec.rule == ScaleRule::kNormal && (!rows || spec.kind == CodecKind::kInt8)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "levels for normal numbers exist for int4, int3 and int2 with one scale per row");
   }
   return {};
 }

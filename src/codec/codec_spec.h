@@ -13,6 +13,7 @@
 //         head=C         one per C components over all rows encoded together
 //         tensor         one for all that is encoded together
 //         sym | asym     symmetric (default), or with an offset of its own
+//         normal         levels for normal numbers; of whole rows
 //         scale=f16|f32  how scales and offsets are stored (default f16)
 //     q8_0 q4_0                         llama.cpp's arithmetic: groups of 32, f16 scales
 //
@@ -38,6 +39,8 @@ enum class ScaleRule : std::uint8_t {
   kSymmetric,   // int8, int4: x^ = scale v, |v| <= 127, 7; int3, int2: x^ = scale (v + 1/2)
   kAsymmetric,  // x^ = offset + scale v
   kLlama,       // q8_0: x^ = scale v, |v| <= 127; q4_0: x^ = scale v, -8 <= v <= 7
+  kNormal,      // x^ = scale times the level that v counts (codec/normal_levels.h), int4 to int2;
+                // scale: the row's root mean square, so that |x| stays
 };
 
 enum class ScaleType : std::uint8_t { kF16, kF32 };

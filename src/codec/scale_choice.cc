@@ -46,6 +46,9 @@ StoredScale choose_scale(const CodecSpec& spec, float low, float high) noexcept 
       s.fits =
           std::isfinite(to_float(to_half(most / (spec.kind == CodecKind::kInt8 ? 127.0f : 8.0f))));
       return s;
+    case ScaleRule::kNormal:
+      s.scale = stored(spec.scale, most);  // no row's root mean square is larger
+      break;
     case ScaleRule::kSymmetric:
       s.scale = stored_up(spec.scale, most / (has_middle_levels(spec) ? n : n - 1.0f));
       break;

@@ -12,7 +12,8 @@ TEST(CodecSpec, CanonicalTextsParseToThemselves) {
   for (const char* text :
        {"f32", "f16", "bf16", "int8:row,sym", "int4:group=32,sym", "int3:tile=64,asym",
         "int2:tile=64x16,sym,scale=f32", "int2:column=32,asym", "int8:column,sym",
-        "int8:head=64,sym", "int8:tensor,asym,scale=f32", "q8_0", "q4_0"}) {
+        "int8:head=64,sym", "int8:tensor,asym,scale=f32", "int4:row,normal",
+        "int2:row,normal,scale=f32", "q8_0", "q4_0"}) {
     const auto spec = parse_codec_spec(text);
     ASSERT_TRUE(spec) << spec.error().message;
     EXPECT_EQ(to_string(*spec), text);
@@ -82,6 +83,8 @@ TEST(CodecSpec, ErrorsNameTheWordAndWhatIsAllowed) {
 TEST(CodecSpec, FieldsThatNameNoCodecAreRefused) {
   EXPECT_FALSE(check_codec_spec({CodecKind::kF16, 1, 32}));
   EXPECT_FALSE(check_codec_spec({CodecKind::kInt3, 1, 32, ScaleRule::kLlama}));
+  EXPECT_FALSE(parse_codec_spec("int8:normal"));
+  EXPECT_FALSE(parse_codec_spec("int2:group=32,normal"));
   EXPECT_FALSE(check_codec_spec({CodecKind::kInt8, 1, 64, ScaleRule::kLlama}));
 }
 
