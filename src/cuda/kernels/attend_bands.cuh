@@ -8,7 +8,7 @@
 //
 // Weights times gains are rounded to 8 bits of a power of two that follows the largest so far: when
 // it grows, sums are shifted. A weight is off by less than 1/254 of that power, up as often as
-// down. What bounds it: unpacking (the integer pipe), then memory; docs/cuda.md has the counters.
+// down. What bounds it: unpacking (the integer pipe), then memory; docs/guide/cuda.md has the counters.
 #pragma once
 
 #include <cuda_fp16.h>

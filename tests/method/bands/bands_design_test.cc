@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bits by importance and the codes designed from a calibration.
 #include "method/bands/bands_design.h"
+#include "attention/bands/bands_tokens.h"
 
 #include <gtest/gtest.h>
 
@@ -97,10 +98,11 @@ TEST(BandsDesign, NeighboursShareKeysAndValues) {
   ASSERT_EQ(groups.size(), 2u);
   for (std::size_t g = 0; g < 2; ++g) {
     EXPECT_EQ(groups[g].options.first_head, std::int32_t(2 * g));
-    const BandsTokens tokens = groups[g].bands((*prepared)->shared);
-    EXPECT_FALSE(tokens.values);
-    EXPECT_EQ(tokens.keys.code().width(), 64);
-    EXPECT_EQ(tokens.keys.code().layout().stored() % 16, 0u);
+    const auto store = groups[g].make_store((*prepared)->shared);
+    auto& tokens = dynamic_cast<BandsTokens&>(*store);
+    EXPECT_EQ(tokens.values(), nullptr);
+    EXPECT_EQ(tokens.keys().code().width(), 64);
+    EXPECT_EQ(tokens.keys().code().layout().stored() % 16, 0u);
   }
 }
 
