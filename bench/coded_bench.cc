@@ -97,9 +97,8 @@ std::vector<SegmentList> lists_of(const Variant& variant, const LayerShape& laye
       const TensorView<const float, 3> some(rows.data() + t * heads * d, {kUnit, heads, d});
       const auto at = std::span(positions).subspan(t, kUnit);
       list.extend(at);
-      list.replace(
-          static_cast<std::int32_t>(t),
-          encode_rows({some, {}, some, at}, shape, {keys, values, false}, nullptr).value());
+      list.replace(static_cast<std::int32_t>(t),
+                   encode_rows({some, some, at}, shape, {keys, values, false}, nullptr).value());
     }
   }
   return lists;
