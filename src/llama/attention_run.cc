@@ -65,15 +65,15 @@ std::vector<std::vector<BatchRow>> equal_parts(std::span<const BatchRow> rows, s
   return parts;
 }
 
-// The two halves of a layer's step for one sequence. Attention may write where rows of any sequence
+// The two phases of a layer's step for one sequence. Attention may write where rows of any sequence
 // lie, so it begins when all of them have been stored.
-enum class Half { kStore, kAttend };
+enum class Phase { kStore, kAttend };
 
-Status step(Half half, const SequenceRows& of, int layer, const NodeRows& rows,
+Status step(Phase phase, const SequenceRows& of, int layer, const NodeRows& rows,
             std::span<const std::int32_t> all, AttentionScratch& scratch, Team& team) {
   const auto positions =
       all.subspan(static_cast<std::size_t>(of.begin), static_cast<std::size_t>(of.end - of.begin));
-  if (half == Half::kStore) {
+  if (phase == Phase::kStore) {
     KvRows stored;
     stored.keys = part(rows.keys, of);
     stored.values = part(rows.values, of);
@@ -87,7 +87,7 @@ Status step(Half half, const SequenceRows& of, int layer, const NodeRows& rows,
 
 // The sequences that this thread takes whole. Its first failure stays with it: other threads know
 // nothing of it yet.
-void step_alone(AttentionRun& run, Half half, int layer, const NodeRows& rows, int member,
+void step_alone(AttentionRun& run, Phase phase, int layer, const NodeRows& rows, int member,
                 int size) {
   const Ubatch& ubatch = run.ubatches[run.current];
   LoneThread& self = *run.alone[static_cast<std::size_t>(member)];
@@ -95,18 +95,18 @@ void step_alone(AttentionRun& run, Half half, int layer, const NodeRows& rows, i
   for (std::size_t i = 0; i < ubatch.whole && !self.error; ++i) {
     if (taker(i, size) != member) continue;
     Status status =
-        step(half, ubatch.sequences[i], layer, rows, ubatch.positions, *self.scratch, team);
+        step(phase, ubatch.sequences[i], layer, rows, ubatch.positions, *self.scratch, team);
     if (!status) self.error = std::move(status).error();
   }
 }
 
 // A step returns the same status on every thread, so all leave together.
-std::optional<Error> step_together(AttentionRun& run, Half half, std::size_t first, int layer,
+std::optional<Error> step_together(AttentionRun& run, Phase phase, std::size_t first, int layer,
                                    const NodeRows& rows, Team& team) {
   const Ubatch& ubatch = run.ubatches[run.current];
   for (std::size_t i = first; i < ubatch.sequences.size(); ++i) {
     Status status =
-        step(half, ubatch.sequences[i], layer, rows, ubatch.positions, *run.scratch, team);
+        step(phase, ubatch.sequences[i], layer, rows, ubatch.positions, *run.scratch, team);
     if (!status) return std::move(status).error();
   }
   return std::nullopt;
@@ -139,10 +139,10 @@ void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member,
   Team team(run.team, member, size);
   const std::size_t whole = size == run.threads ? run.ubatches[run.current].whole : 0;
   std::optional<Error> error;
-  for (const Half half : {Half::kStore, Half::kAttend}) {
-    if (half == Half::kStore && !rows.stores) continue;
+  for (const Phase phase : {Phase::kStore, Phase::kAttend}) {
+    if (phase == Phase::kStore && !rows.stores) continue;
     if (whole > 0) {
-      step_alone(run, half, layer, rows, member, size);
+      step_alone(run, phase, layer, rows, member, size);
       // Who is done helps those who attend alone.
       team.barrier([&] {
         bool helped = false;
@@ -151,7 +151,7 @@ void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member,
       });
     }
     if (whole == run.ubatches[run.current].sequences.size()) continue;
-    if (!error) error = step_together(run, half, whole, layer, rows, team);
+    if (!error) error = step_together(run, phase, whole, layer, rows, team);
     team.barrier();
   }
   if (!team.leader()) return;
