@@ -68,10 +68,14 @@ Result<Json> check_apart(const std::string& model, const ArchsFlags& flags) {
   KVSPAN_TRY(const auto end, run_process({self, "verify", "--archs", model, "--cache", flags.recipe,
                                           "--tokens", std::to_string(flags.tokens), "--threads",
                                           std::to_string(flags.threads), "--json", "-"}));
-  Json row = Json::parse(end.output, nullptr, /*allow_exceptions=*/false);
-  if (end.exit_code != 0 || !row.is_object()) {
-    row = Json{{"arch", ""}, {"runs", false}};
+  const Json found = Json::parse(end.output, nullptr, /*allow_exceptions=*/false);
+  Json row{{"runs", false}};
+  if (end.exit_code != 0 || !found.is_object()) {
     row["reason"] = fmt::format("libllama ended the process (exit status {})", end.exit_code);
+  } else {
+    for (const char* key : {"runs", "reason", "max_diff", "max_diff_stock"}) {
+      if (found.contains(key)) row[key] = found[key];
+    }
   }
   row["model"] = fs::path(model).stem().string();
   return row;
