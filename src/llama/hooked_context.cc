@@ -1,27 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama/hooked_context.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 
 #include "base/fail.h"
 #include "llama/ggml_log.h"
-#include "llama/graph_nodes.h"
+#include "llama/pages.h"
 
 namespace kvspan {
 namespace {
 
-// libllama has cleared its memory, and nobody reads or writes it again: its pages are given back.
-void give_back_pages(const ggml_tensor* memory) {
+// libllama has cleared its memory, and nobody reads or writes it again.
+void give_back(const ggml_tensor* memory) {
   if (memory->buffer == nullptr || !ggml_backend_buffer_is_host(memory->buffer)) return;
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory->data);
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + ggml_nbytes(memory)) / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  give_back_pages(memory->data, ggml_nbytes(memory));
 }
 
 }  // namespace
@@ -73,8 +66,8 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
   }
   for (const AttentionLayer& layer : probed.layers) {
     if (!options.overwrite) {
-      give_back_pages(layer.key_memory);
-      give_back_pages(layer.value_memory);
+      give_back(layer.key_memory);
+      give_back(layer.value_memory);
     }
   }
   hook_.set_probe(nullptr);

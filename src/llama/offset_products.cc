@@ -2,14 +2,13 @@
 #include "llama/offset_products.h"
 
 #include <ggml-cpu.h>
-#include <sys/mman.h>
 #include <traits.h>  // of ggml-cpu's sources
-#include <unistd.h>
 
 #include <cstdint>
 #include <string_view>
 
 #include "llama/block_offsets.h"
+#include "llama/pages.h"
 
 namespace kvspan {
 namespace {
@@ -59,15 +58,11 @@ bool multiplies(ggml_backend_dev_t device, ggml_backend_buffer_type_t layout,
   return ggml_backend_dev_supports_op(device, product);
 }
 
-// The file's pages of a weight that has been copied no longer need to be in memory. Those that it
-// shares with its neighbours stay, and so does a weight that is not a part of the mapped file.
-void give_back_pages(const ggml_tensor* weight) {
+// The file's pages of a weight that has been copied no longer need to be in memory. A weight that
+// is not a part of the mapped file stays.
+void give_back(const ggml_tensor* weight) {
   if (std::string_view(ggml_backend_buffer_name(weight->buffer)) != "CPU_Mapped") return;
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(weight->data);
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + ggml_nbytes(weight)) / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  give_back_pages(weight->data, ggml_nbytes(weight));
 }
 
 }  // namespace
@@ -114,7 +109,7 @@ OffsetProducts::Split* OffsetProducts::split_of(const ggml_tensor* weight) {
     split->traits = std::make_unique<OffsetTraits>(
         static_cast<ggml::cpu::tensor_traits*>(split->weight->extra), split->offsets.get());
     split->weight->extra = split->traits.get();
-    give_back_pages(weight);
+    give_back(weight);
     at->second = std::move(split);
     return at->second.get();
   }
