@@ -11,9 +11,9 @@
 
 #include "base/spelling.h"
 #include "cli/command.h"
-#include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/terminal.h"
+#include "cli/output/json_output.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/terminal.h"
 #include "cli/version.h"
 
 namespace kvspan::cli {
