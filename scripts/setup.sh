@@ -23,6 +23,7 @@ libcli11-dev <CLI/CLI.hpp>
 nlohmann-json3-dev <nlohmann/json.hpp>
 libedit-dev <histedit.h>
 libeigen3-dev <eigen3/Eigen/Core>
+pkgconf pkg-config
 libgtest-dev <gtest/gtest.h>
 libbenchmark-dev <benchmark/benchmark.h>
 LIST

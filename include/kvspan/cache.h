@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -87,6 +88,9 @@ struct CacheBytes {
   std::size_t total = 0;
 };
 
+// Takes the next bytes of what is saved; a failure ends the saving.
+using ByteSink = std::function<Status(std::span<const std::byte>)>;
+
 // Memory that attend needs besides the cache, owned by the caller and shared by all its caches (one
 // call at a time). Grows to what the largest call needs and stays there.
 class AttentionScratch;
@@ -129,24 +133,40 @@ class KvCache {
   virtual CacheBytes bytes() const = 0;
 
   // Everything this cache holds and has learnt, for CacheFactory::load
-  // (docs/reference/formats/cache.md). Codes that a factory's caches share are named by their
-  // checksum only. Fails where a kind of cache cannot be saved, and for lack of memory.
-  virtual Result<std::vector<std::byte>> save() const {
-    return Error{ErrorCode::kUnsupported, "a cache of " + recipe() + " cannot be saved"};
-  }
+  // (docs/reference/formats/cache.md), piece by piece. Codes that a factory's caches share are named
+  // by their checksum only. Fails where a kind of cache cannot be saved, for lack of memory, and
+  // with what the sink fails with.
+  virtual Status save(const ByteSink& sink) const;
+  // The same bytes in one piece.
+  Result<std::vector<std::byte>> save() const;
 };
 
 struct Calibration;  // kvspan/calibration.h
 
-// A recipe made ready for a model: codes are derived once and shared by the caches made from it.
-// Immutable; copies are cheap; owns all it uses.
+// Called by one thread at a time while codes are designed; false ends it with kCancelled.
+using DesignProgress = std::function<bool(std::size_t done, std::size_t total)>;
+
+// A recipe made ready for a model: codes are designed once and shared by the caches made from it,
+// whichever threads they are on. Immutable; copies are cheap; owns all it uses.
 class CacheFactory {
  public:
   // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
   // the shape, where it needs a calibration and none is given, and on a calibration that does not
   // fit the shape, needed or not. The calibration is not kept.
   static Result<CacheFactory> create(const CacheShape& shape, std::string_view recipe,
-                                     const Calibration* calibration = nullptr);
+                                     const Calibration* calibration = nullptr,
+                                     const DesignProgress& progress = nullptr);
+
+  // What was designed from the calibration (docs/reference/formats/codes.md): the same recipe and
+  // shape then need neither calibration nor time. Small where the recipe needs no calibration.
+  Result<std::vector<std::byte>> save_codes() const;
+  // The factory that save_codes() was called of, or one that makes equal caches. Fails with
+  // kCorruptData on damaged bytes, kUnsupported on those of another version of kvspan's designs,
+  // kInvalidArgument, naming what differs, on those of another recipe or shape.
+  static Result<CacheFactory> load_codes(const CacheShape& shape, std::string_view recipe,
+                                         std::span<const std::byte> codes);
+  // Calibration::checksum of what the codes were designed from; 0 where that was not from bytes.
+  std::uint64_t calibration_checksum() const noexcept;
 
   // An empty cache.
   std::unique_ptr<KvCache> make() const;

@@ -19,6 +19,7 @@ constexpr std::array kCommands{
     Command{"verify", "Compare logits with llama.cpp", setup_verify},
     Command{"calibrate", "Learn a model's directions from text, for recipes that need them",
             setup_calibrate},
+    Command{"cache", "List or remove calibrations and codes that are kept", setup_cache},
     Command{"eval", "Measure what a cache costs in quality", setup_eval},
     Command{"inspect", "Show how many directions keys and values need", setup_inspect},
     Command{"report", "Make one page of what other commands measured", setup_report},

@@ -39,6 +39,7 @@ Action setup_methods(CLI::App& app);
 Action setup_bench(CLI::App& app);
 Action setup_verify(CLI::App& app);
 Action setup_calibrate(CLI::App& app);
+Action setup_cache(CLI::App& app);
 Action setup_eval(CLI::App& app);
 Action setup_inspect(CLI::App& app);
 Action setup_report(CLI::App& app);

@@ -185,7 +185,7 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags) {
 void add_default_recipe(CLI::App& app, ModelFlags& flags) {
   flags.recipe.clear();
   app.get_option("--cache")->default_str(
-      fmt::format("{}, or full where the model has no calibration", kDefaultRecipe));
+      fmt::format("{}, with calib=online where the model has no calibration", kDefaultRecipe));
 }
 
 void add_json_flag(CLI::App& app, std::string& target) {

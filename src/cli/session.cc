@@ -11,16 +11,30 @@ namespace kvspan::cli {
 
 namespace {
 
-// Learning a model's directions takes minutes: nobody who asks one question should wait for it.
-Result<std::string> default_recipe(const Engine& engine, std::string& note) {
-  KVSPAN_TRY(const auto calibration, find_calibration(engine));
-  if (calibration) return std::string(kDefaultRecipe);
-  note = fmt::format(
-      "kvspan: the cache is full rank; once `kvspan calibrate` has learned the directions of {}, "
-      "it "
-      "will be {}\n",
-      engine.info().name, kDefaultRecipe);
-  return std::string("full");
+// Learning a model's directions takes a minute or more: nobody who asks one question should wait for
+// it. Without a calibration codes are learnt from the text itself, where the model's attention
+// allows that. What is wrong with a calibration that is there is said, and the cache is full rank.
+Status use_default_recipe(Session& session) {
+  const Engine& engine = *session.engine;
+  const auto path = calibration_path(engine);
+  if (path && file_calibration_checksum(*path)) {
+    const Status status = session.use_recipe(std::string(kDefaultRecipe));
+    if (status || status.error().code == ErrorCode::kCancelled) return status;
+    session.note = fmt::format(
+        "kvspan: {}; the cache is full rank (`kvspan calibrate` makes the calibration anew)\n",
+        status.error().message);
+    return session.use_recipe("full");
+  }
+  const std::string recipe = fmt::format("{},calib=online", kDefaultRecipe);
+  const bool learns = static_cast<bool>(session.use_recipe(recipe));
+  if (!learns) KVSPAN_CHECK_OK(session.use_recipe("full"));
+  session.note = fmt::format(
+      "kvspan: {} has no calibration: the cache {}; `kvspan calibrate --quick` makes one in about a "
+      "minute, and then it is {}\n",
+      engine.info().name,
+      learns ? "learns its code from the text, after the first 2,048 tokens" : "is full rank",
+      kDefaultRecipe);
+  return {};
 }
 
 Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlags& companions) {
@@ -34,6 +48,12 @@ Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlag
 }
 
 }  // namespace
+
+Status Session::use_recipe(const std::string& recipe) {
+  KVSPAN_TRY(caches, caches_for(*engine, recipe));
+  cache = caches->make();
+  return {};
+}
 
 void Session::say_code() {
   fmt::print(stderr, "{}", code.line(*cache));
@@ -54,11 +74,8 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   }
   if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
   session.engine->set_cancel_flag(&interrupted());
-  std::string recipe = flags.recipe;
-  if (recipe.empty()) {
-    KVSPAN_TRY(recipe, default_recipe(*session.engine, session.note));
-  }
-  KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
+  KVSPAN_CHECK_OK(flags.recipe.empty() ? use_default_recipe(session)
+                                       : session.use_recipe(flags.recipe));
   auto tokenizer = Tokenizer::open(path, chat_template);
   if (!tokenizer) {
     // One about the template begins with the flag's name.

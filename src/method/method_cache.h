@@ -35,7 +35,8 @@ class MethodCache final : public KvCache {
   void clear() override;
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
-  Result<std::vector<std::byte>> save() const override;
+  Status save(const ByteSink& sink) const override;
+  using KvCache::save;
   // What save() wrote of a cache with the same recipe, shape and codes.
   static Result<std::unique_ptr<MethodCache>> load(std::shared_ptr<const Prepared> prepared,
                                                    std::span<const std::byte> bytes);

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "cli/chat/answer_flags.h"
 #include "cli/chat/chat_commands.h"
+#include "cli/chat/saved_chat.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/program.h"
@@ -23,6 +24,7 @@ struct ChatFlags {
   SamplingFlags sampling;
   CompanionFlags companions;
   std::string system;
+  std::string resume;
 };
 
 // The file of the history; empty where there is no place for one.
@@ -77,6 +79,17 @@ int talk(Chat& chat, LineReader& reader, bool on_terminal) {
   return code;
 }
 
+// A file that is not there yet is made when leaving.
+Status resume_chat(const std::string& path, Chat& chat) {
+  const Status status = load_chat(path, chat);
+  if (!status && status.error().code != ErrorCode::kNotFound) return status;
+  if (status) {
+    fmt::print(stderr, "going on with {} messages of {}\n", chat.conversation.messages().size(),
+               path);
+  }
+  return {};
+}
+
 Result<int> chat(const ChatFlags& flags) {
   catch_interrupts(Interrupts::kAlways);
   KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
@@ -101,7 +114,10 @@ Result<int> chat(const ChatFlags& flags) {
   if (!session.tokenizer->has_chat_template()) {
     fmt::print(stderr, "this model has no chat template: it continues what you write\n");
   }
-  return talk(state, *reader, on_terminal);
+  if (!flags.resume.empty()) KVSPAN_CHECK_OK(resume_chat(flags.resume, state));
+  const int code = talk(state, *reader, on_terminal);
+  if (!flags.resume.empty()) KVSPAN_CHECK_OK(save_chat(flags.resume, state));
+  return code;
 }
 
 }  // namespace
@@ -110,6 +126,10 @@ Action setup_chat(CLI::App& app) {
   auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->model);
   add_text(app, "--system,--system-prompt", flags->system, "System message", "TEXT");
+  add_text(app, "--resume", flags->resume,
+           "Go on with the conversation that FILE holds, if there is one, and keep it there and its "
+           "cache in FILE.kv when leaving",
+           "FILE");
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
@@ -118,6 +138,7 @@ Action setup_chat(CLI::App& app) {
              "In the chat, /help lists the commands and Ctrl-C stops an answer.\n"
              "Examples:\n"
              "  kvspan chat -m smollm2\n"
+             "  kvspan chat -m smollm2 --resume notes.json\n"
              "  kvspan chat -m smollm2 --system \"Answer in one sentence.\" --temp 0.2\n"
              "  printf 'Hello\\n/stats\\n' | kvspan chat -m smollm2\n");
   return [flags] { return chat(*flags); };

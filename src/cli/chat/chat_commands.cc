@@ -7,15 +7,11 @@
 
 #include "base/fail.h"
 #include "base/spelling.h"
-#include "cli/chat/chat_file.h"
+#include "cli/chat/saved_chat.h"
 #include "cli/output/format.h"
-#include "io/atomic_file.h"
 
 namespace kvspan::cli {
 namespace {
-
-// Far beyond any context.
-constexpr std::size_t kChatFileLimit = std::size_t{64} << 20;
 
 struct ChatCommand {
   const char* name;
@@ -47,16 +43,13 @@ Status cache(Chat& chat, const std::string& recipe) {
 }
 
 Status save(Chat& chat, const std::string& path) {
-  KVSPAN_CHECK_OK(write_file(path, chat_to_json(chat.conversation.messages(), chat.model)));
+  KVSPAN_CHECK_OK(save_chat(path, chat));
   fmt::print(stderr, "saved {} messages to {}\n", chat.conversation.messages().size(), path);
   return {};
 }
 
 Status load(Chat& chat, const std::string& path) {
-  KVSPAN_TRY(const auto bytes, read_file(path, kChatFileLimit));
-  auto messages = chat_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  if (!messages) return fail(messages.error().code, "'{}' is {}", path, messages.error().message);
-  KVSPAN_CHECK_OK(chat.conversation.restore(*std::move(messages)));
+  KVSPAN_CHECK_OK(load_chat(path, chat));
   fmt::print(stderr, "loaded {} messages from {} | {}\n", chat.conversation.messages().size(), path,
              cache_text(chat));
   return {};
@@ -82,7 +75,7 @@ constexpr std::array kChatCommands{
     ChatCommand{"/stats", "", "messages, tokens and bytes held", stats},
     ChatCommand{"/cache", "[RECIPE]", "the cache; with a recipe, another one reads all again",
                 cache},
-    ChatCommand{"/save", "FILE", "write the conversation as JSON", save},
+    ChatCommand{"/save", "FILE", "write the conversation as JSON, and its cache to FILE.kv", save},
     ChatCommand{"/load", "FILE", "go on with a saved conversation", load},
     ChatCommand{"/regen", "", "answer the last message again", regen},
     ChatCommand{"/clear", "", "forget all but the system message", clear},

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/calibration.h"
 #include "cli/chat/conversation.h"
 
 #include <algorithm>
@@ -100,8 +99,13 @@ Status Conversation::restore(std::vector<ChatMessage> messages) {
   return status;
 }
 
+void Conversation::adopt(PromptCache saved) {
+  session_.cache = std::move(saved.cache);
+  held_ = std::move(saved.tokens);
+}
+
 Status Conversation::use_recipe(const std::string& recipe) {
-  KVSPAN_TRY(session_.cache, new_cache(*session_.engine, recipe));
+  KVSPAN_CHECK_OK(session_.use_recipe(recipe));
   held_.clear();
   return reread();
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/chat/answer.h"
+#include "cli/prompt_cache.h"
 #include "cli/session.h"
 
 namespace kvspan::cli {
@@ -35,6 +36,9 @@ class Conversation {
   void clear();
   // Replaces the conversation and reads it into the cache.
   Status restore(std::vector<ChatMessage> messages);
+  // What the cache holds; and a cache that was saved in its place, for restore() to go on from.
+  const std::vector<Token>& held() const noexcept { return held_; }
+  void adopt(PromptCache saved);
   // Replaces the cache and reads the conversation into the new one.
   Status use_recipe(const std::string& recipe);
 

@@ -39,7 +39,7 @@ struct DemoFlags {
 
 Result<Answer> answer_with(Session& session, const char* recipe, std::span<const Token> tokens,
                            const DemoFlags& flags, bool text_wanted) {
-  KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
+  KVSPAN_CHECK_OK(session.use_recipe(recipe));
   KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, *session.engine));
   GenerateOptions options;
   options.max_tokens = static_cast<std::int32_t>(flags.max_tokens);

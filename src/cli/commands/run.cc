@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/commands/track_file.h"
 #include "cli/flags.h"
+#include "cli/prompt_cache.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/text_input.h"
 
@@ -23,6 +24,7 @@ struct RunFlags {
   std::string system;
   std::string json;
   std::string track;
+  std::string prompt_cache;
   bool raw = false;
 };
 
@@ -42,6 +44,9 @@ Result<int> run(const RunFlags& flags) {
   fmt::print(stderr, "{}", session.note);
   session.say_code();
 
+  if (!flags.prompt_cache.empty()) {
+    KVSPAN_CHECK_OK(read_with_prompt_cache(flags.prompt_cache, session, tokens));
+  }
   GenerateOptions options;
   options.max_tokens = flags.sampling.token_limit();
   options.context = session.context;
@@ -77,10 +82,15 @@ Action setup_run(CLI::App& app) {
   add_sampling_flags(app, flags->sampling);
   add_companion_flags(app, flags->companions);
   add_json_flag(app, flags->json);
+  add_text(app, "--prompt-cache", flags->prompt_cache,
+           "Keep the cache of the prompt in FILE: what it holds of the prompt's beginning is not read "
+           "again",
+           "FILE");
   add_text(app, "--track", flags->track,
            "Hold every step against exact attention (slow) and write the errors of each "
            "layer as JSON lines, beside bounds where the recipe says certify=on",
            "FILE");
+  exclude_each_other(app, "--prompt-cache", "--track");
   set_footer(
       app,
       "Examples:\n"
@@ -88,6 +98,7 @@ Action setup_run(CLI::App& app) {
       "  kvspan run -m smollm2 -p \"Name a colour.\" --json-schema '{\"enum\": [\"red\", "
       "\"blue\"]}'\n"
       "  kvspan run -m smollm2 -f report.txt --system \"Summarise the text.\" -n 200\n"
+      "  kvspan run -m smollm2 -f book.txt --raw -n 40 --prompt-cache book.kv\n"
       "  echo \"Once upon a time\" | kvspan run -m stories260k --raw --json numbers.json\n"
       "  kvspan run -m smollm2 -f report.txt --cache fd:certify=on -n 20 --track errors.jsonl\n");
   return [flags] { return run(*flags); };

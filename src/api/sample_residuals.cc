@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/calibrate/sample_residuals.h"
+#include "api/sample_residuals.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/fail.h"
+#include "base/quantile.h"
 #include "cache/rope.h"
-#include "eval/bench/bench.h"
 #include "linalg/symmetric_eigen.h"
 
 namespace kvspan {

@@ -10,15 +10,15 @@
 
 namespace kvspan {
 
-// The rows [begin, end) of the batch that belong to one sequence.
-struct SequenceRows {
+// One sequence of a batch.
+struct SequenceShare {
   KvCache* cache = nullptr;
-  std::int32_t begin = 0;
-  std::int32_t end = 0;
+  std::int32_t tokens = 0;  // new ones
+  std::size_t number = 0;   // its place in the batch
 };
 
 // Puts those that threads take whole first and returns their number, a multiple of `threads`.
-std::size_t share_out(std::vector<SequenceRows>& sequences, int threads);
+std::size_t share_out(std::vector<SequenceShare>& sequences, int threads);
 
 // The thread that takes number i of them. Those before it in the same round have no less work, so
 // rounds go to and fro.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llama/sequence_shares.h"
+#include "api/sequence_shares.h"
 
 #include <algorithm>
 
@@ -11,19 +11,19 @@ namespace {
 constexpr double kAlike = 0.75;
 
 // What attention to a sequence takes, roughly.
-double work_of(const SequenceRows& rows) {
-  const double queries = rows.end - rows.begin;
+double work_of(const SequenceShare& rows) {
+  const double queries = rows.tokens;
   return queries * (queries + double(rows.cache->tokens()));
 }
 
 }  // namespace
 
-std::size_t share_out(std::vector<SequenceRows>& sequences, int threads) {
+std::size_t share_out(std::vector<SequenceShare>& sequences, int threads) {
   const auto round = static_cast<std::size_t>(threads);
   if (round < 2 || sequences.size() < round) return 0;
   std::stable_sort(sequences.begin(), sequences.end(),
                    [](const auto& a, const auto& b) { return work_of(a) > work_of(b); });
-  std::vector<SequenceRows> whole, together;
+  std::vector<SequenceShare> whole, together;
   for (std::size_t i = 0; i < sequences.size();) {
     const std::size_t end = i + round;
     const bool alike =

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llama/sequence_shares.h"
+#include "api/sequence_shares.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 
 #include "api/wrapped_cache.h"
-#include "tests/llama/exact_cache.h"
 
 namespace kvspan::testing {
 namespace {
 
+LayerShape small_layer() {
+  LayerShape layer;
+  layer.query_heads = layer.kv_heads = 1;
+  layer.key_dim = layer.value_dim = 4;
+  return layer;
+}
+
 class LongCache final : public WrappedCache {
  public:
   explicit LongCache(std::int32_t tokens)
-      : WrappedCache(std::make_unique<ExactCache>(CacheShape{})), tokens_(tokens) {}
+      : WrappedCache(make_cache({{small_layer()}}, "full").value()), tokens_(tokens) {}
   std::int32_t tokens() const noexcept override { return tokens_; }
 
  private:
@@ -27,8 +33,7 @@ class SequenceShares : public ::testing::Test {
   void bring(const std::vector<std::int32_t>& tokens) {
     for (const std::int32_t n : tokens) {
       caches_.push_back(std::make_unique<LongCache>(n));
-      const auto at = static_cast<std::int32_t>(sequences_.size());
-      sequences_.push_back({caches_.back().get(), at, at + 1});
+      sequences_.push_back({caches_.back().get(), 1, sequences_.size()});
     }
   }
   std::vector<std::int32_t> lengths() const {
@@ -37,7 +42,7 @@ class SequenceShares : public ::testing::Test {
     return tokens;
   }
   std::vector<std::unique_ptr<LongCache>> caches_;
-  std::vector<SequenceRows> sequences_;
+  std::vector<SequenceShare> sequences_;
 };
 
 using Lengths = std::vector<std::int32_t>;
@@ -64,7 +69,7 @@ TEST_F(SequenceShares, ALongOneAmongShortOnesIsShared) {
 
 TEST_F(SequenceShares, ManyRowsCountAsMuchWork) {
   bring({500, 500});
-  sequences_[1].end += 100;
+  sequences_[1].tokens += 100;
   EXPECT_EQ(share_out(sequences_, 2), 0u);
 }
 
