@@ -98,6 +98,18 @@ TEST(FitRecipe, ComesUpToTheBytesInFewCalls) {
   }
 }
 
+TEST(FitRecipe, PrefersTheLargerStepWithFewerRecentTokens) {
+  const auto fit = [](double bits) {
+    const auto target = static_cast<std::uint64_t>(10.0 * 4096 * bits);
+    return fit_recipe(Recipe::parse("quant").value(), target, two_layers(), 4096, invented_bytes)
+        ->recipe;
+  };
+  // 3.5 bits and 128 recent tokens are 3.89: a little less, and a little more.
+  EXPECT_TRUE(fit(3.8).starts_with("quant:bits=3,recent=")) << fit(3.8);
+  EXPECT_TRUE(fit(3.6).starts_with("quant:bits=2,recent=")) << fit(3.6);
+  EXPECT_TRUE(fit(4.2).starts_with("quant:bits=3,recent=")) << fit(4.2);
+}
+
 TEST(FitRecipe, RefusesWhatCannotBeReachedWithTheNearest) {
   const auto bytes = [](const std::string& recipe) { return invented_bytes(recipe); };
   // 2.5 bits of quant:bits=2 and the recent tokens are more than 2 bits.

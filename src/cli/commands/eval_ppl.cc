@@ -30,6 +30,7 @@ namespace kvspan::cli {
 namespace {
 
 constexpr int kBuckets = 8;  // of --long
+constexpr double kNoDivergence = 1e-6;
 
 struct PplFlags {
   ModelFlags model;
@@ -67,8 +68,9 @@ std::string table_of(const PerplexityReport& report) {
   for (const PerplexityRow& row : report.rows) {
     const PerplexityFigures& f = row.figures;
     const bool idle = &row != &report.rows.front() && row.nothing_compressed();
-    // Without anything compressed a recipe that predicts as full does has shown nothing.
-    const bool shown = f.positions > 0 && !(idle && f.kl == 0.0);
+    // Without anything compressed a recipe that predicts as full does, but for the order of sums, has
+    // shown nothing.
+    const bool shown = f.positions > 0 && !(idle && f.kl < kNoDivergence);
     const auto cell = [&](std::string text) { return shown ? std::move(text) : "-"; };
     table.add_row({row.recipe, fmt::format("{:.2f}", row.bits()), format_bytes(row.kv_bytes),
                    format_ratio(row.kv_bytes_full, row.kv_bytes),

@@ -78,12 +78,21 @@ Result<FittedRecipe> fit_recipe(const Recipe& recipe, std::uint64_t target, cons
   };
   std::optional<FittedRecipe> best;
   if (found.low) best = fitted(dial, *found.low);
-  if (best && options.spend_rest && found.low->bytes < (1.0 - options.near) * aim) {
-    KVSPAN_TRY(const Recipe lower, Recipe::parse(best->recipe));
-    if (const auto recent = recent_dial(lower, tokens)) {
-      KVSPAN_TRY(const Neighbours filled, search(*recent, aim, options.near, bytes_of));
-      if (filled.low) best = fitted(*recent, *filled.low);
+  const bool near = found.low && found.low->bytes >= (1.0 - options.near) * aim;
+  // The next larger step with fewer recent tokens, or else this one with more.
+  for (const auto* side : {&found.high, &found.low}) {
+    if (near || !options.spend_rest || !*side) continue;
+    KVSPAN_TRY(const Recipe step, Recipe::parse(dial.recipe((*side)->step)));
+    auto recent = recent_dial(step, tokens);
+    if (!recent) continue;
+    if (side == &found.high) {
+      recent->least = (recent->start + 1) / 2;
+      recent->most = recent->start;
     }
+    KVSPAN_TRY(const Neighbours filled, search(*recent, aim, options.near, bytes_of));
+    if (!filled.low) continue;
+    best = fitted(*recent, *filled.low);
+    break;
   }
   const auto off = [&](const FittedRecipe& of) {
     return std::abs(static_cast<double>(of.bytes) / aim - 1.0);

@@ -14,8 +14,8 @@ struct FitOptions {
   double near = 0.01;      // off by less than this share is as good as met
   double most_off = 0.03;  // off by more is refused
   bool over = false;       // whether more bytes than asked for will do, where they are nearer
-  // Whether bytes left over between two steps of a recipe's size are spent on recent tokens that
-  // stay as they came.
+  // Whether steps of a recipe's size that are too far apart are bridged by tokens that stay as they
+  // came: the larger step with fewer recent tokens, down to half of them, else the smaller with more.
   bool spend_rest = true;
 };
 

@@ -88,15 +88,16 @@ class EvalPpl(Interrupted):
             table = self.output_of(*base, *more, "--cache", recipe)
             self.assertRegex(table, rf"(?m)^{recipe} .* - +- +- +- +- +nothing compressed$")
             row = json.loads(self.output_of(*base, *more, "--cache", recipe, "--json", "-"))["rows"][1]
-            self.assertEqual((row["compressed_positions"], row["kl"]), (0, 0))
+            self.assertEqual(row["compressed_positions"], 0)
+            self.assertLess(row["kl"], 1e-6)
         table = self.output_of(*base, "--ctx", "256", "--cache", "quest:keep=64,skip=0")
         self.assertRegex(table, r"(?m)^quest:keep=64,skip=0 .* 0\.\d+x .*% +nothing compressed$")
 
     def test_fits_recipes_to_equal_bytes(self):
         base = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "512", "--windows", "1")
         recipes = ("--cache", "window", "--cache", "quant:recent=16,sink=4", "--cache", "h2o")
-        found = json.loads(self.output_of(*base, *recipes, "--at", "3x", "--json", "-"))
-        target = round(found["rows"][0]["kv_bytes_full"] / 3)
+        found = json.loads(self.output_of(*base, *recipes, "--at", "2.5x", "--json", "-"))
+        target = round(found["rows"][0]["kv_bytes_full"] / 2.5)
         self.assertEqual({fit["target_bytes"] for fit in found["equal_bytes"]["fitted"]}, {target})
         self.assertEqual([fit["given"] for fit in found["equal_bytes"]["fitted"]], ["window", "quant:sink=4,recent=16", "h2o"])
         for row, fit in zip(found["rows"][1:], found["equal_bytes"]["fitted"]):
