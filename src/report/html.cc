@@ -46,7 +46,7 @@ std::string page_style() {
          "td.some{min-width:9em}\ntd.long{min-width:12em;max-width:40em;overflow-wrap:anywhere}\n"
          "td.code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.95em;"
          "min-width:16em;overflow-wrap:anywhere}\n"
-         ".warning{border-left:4px solid var(--kv-1);padding:.2em .8em}\n"
+         ".warning{border-left:4px solid var(--kv-3);padding:.2em .8em}\n"
          "@media screen and (max-width:760px){.cards thead{display:none}"
          ".cards tr,.cards td{display:block}.cards tr{padding:.5em 0;"
          "border-bottom:1px solid var(--kv-grid)}.cards td{border:0;padding:1px 0;min-width:0;"

@@ -4,21 +4,12 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <utility>
 
+#include "recipe/declaration.h"
 #include "report/chart_style.h"
 
 namespace kvspan {
 namespace {
-
-// The families that are drawn together most often differ; the others share colours with those that
-// they seldom meet.
-constexpr std::array<std::pair<std::string_view, std::size_t>, 21> kColours{
-    {{"bands", 0},         {"quant", 1},    {"static", 2}, {"oscar", 3},     {"turbo", 4},
-     {"kvtc", 5},          {"spectral", 6}, {"full", 7},   {"fd", 8},        {"oja", 9},
-     {"rotate", 10},       {"prune", 11},   {"window", 6}, {"streaming", 9}, {"h2o", 8},
-     {"scissorhands", 10}, {"snapkv", 11},  {"quest", 4},  {"shadowkv", 5},  {"auto", 0},
-     {"llama.cpp", 7}}};
 
 std::string_view first_word(std::string_view name) {
   if (name.starts_with("kvspan ")) name.remove_prefix(7);
@@ -28,9 +19,12 @@ std::string_view first_word(std::string_view name) {
 }  // namespace
 
 bool has_own_colour(std::string_view name, std::size_t& colour) {
-  for (const auto& [method, own] : kColours) {
-    if (first_word(name) != method) continue;
-    colour = own;
+  std::string_view method = first_word(name);
+  if (method == "llama.cpp") method = "full";  // it reads all, too
+  const auto all = all_methods();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].name != method) continue;
+    colour = i % kSeriesColours;
     return true;
   }
   return false;

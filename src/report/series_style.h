@@ -20,8 +20,8 @@ struct SeriesStyle {
   std::string fill_class() const;
 };
 
-// The colour of the method that a name begins with ("bands:bits=2", "kvspan bands", "bands [1]");
-// none where it is no method's.
+// The colour of the method that a name begins with ("quant:bits=2", "kvspan quant", "quant [1]"),
+// by its place in the table of methods; none where it is no method's.
 bool has_own_colour(std::string_view name, std::size_t& colour);
 // One for each name. Names that are no method's get colours in order.
 std::vector<SeriesStyle> styles_of(const std::vector<std::string>& names);
