@@ -274,9 +274,10 @@ def pull(hub, quant, file, cache, mode):
                     url = f"{hub.endpoint}/{hub.repo}/resolve/{commit}/{urllib.parse.quote(entry['path'])}"
                     fetch(hub, entry, url, blob, progress, before)
             before += entry["size"]
-            link(folder / "snapshots" / commit, entry["path"], blob)
     finally:
         progress.end()
+    for entry, blob in zip(entries, blobs):  # only now: of a split model all parts are there, or none
+        link(folder / "snapshots" / commit, entry["path"], blob)
     reference = folder / "refs" / branch
     fresh = reference.with_name(f".{branch}.{os.getpid()}")
     fresh.write_text(commit)

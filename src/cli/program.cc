@@ -5,16 +5,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "base/spelling.h"
 #include "cli/command.h"
 #include "cli/output/json_output.h"
+#include "cli/output/standard_output.h"
+#include "cli/output/voice.h"
+#include "cli/short_flags.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/terminal.h"
 #include "cli/version.h"
+#include "llama/ggml_log.h"
 
 namespace kvspan::cli {
 namespace {
@@ -30,7 +32,16 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
+  for (std::string& name : short_flags_of(app)) names.push_back(std::move(name));
   return names;
+}
+
+// Of the command and its parts.
+void add_voice_flags_to_all(CLI::App& command) {
+  add_voice_flags(command);
+  for (CLI::App* part : command.get_subcommands(std::function<bool(CLI::App*)>())) {
+    add_voice_flags_to_all(*part);
+  }
 }
 
 struct Chosen {
@@ -101,9 +112,11 @@ Result<int> run_chosen(const CLI::App& app, const std::vector<Action>& actions) 
 
 // Results that could not be written were not given.
 int finish(int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
-  return code == 0 ? 1 : code;
+  if (const Status status = output_status(); !status) {
+    print_error(status.error().message);
+    return code == 0 ? 1 : code;
+  }
+  return code == kInterruptedExit && terminated() ? kTerminatedExit : code;
 }
 
 }  // namespace
@@ -120,7 +133,7 @@ void print_error(std::string_view message) {
 int exit_code_of(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::kCancelled:
-      return kInterruptedExit;
+      return terminated() ? kTerminatedExit : kInterruptedExit;
     case ErrorCode::kIo:
       return 1;
     default:
@@ -137,6 +150,7 @@ int run_program(int argc, const char* const* argv) {
   for (const Command& command : all_commands()) {
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     actions.push_back(command.setup(*sub));
+    add_voice_flags_to_all(*sub);
   }
   app.footer(
       "Examples:\n"
@@ -144,12 +158,17 @@ int run_program(int argc, const char* const* argv) {
       "  kvspan run -m smollm2 -p \"Why is the sky blue?\"\n"
       "  kvspan chat --help\n");
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = with_long_flags(app, {argv + 1, argv + argc});
+    std::reverse(arguments.begin(), arguments.end());  // as the parser takes them
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {  // --help, --version
     return finish(app.exit(success));
   } catch (const CLI::ParseError& error) {
     print_error(explain(app, error));
     return 2;
+  }
+  if (voice() == Voice::kVerbose) {
+    echo_ggml([](const char* text) { std::fputs(text, stderr); });
   }
   set_command_line(chosen_command(app).name, {argv + 1, argv + argc});
   const Result<int> code = run_chosen(app, actions);

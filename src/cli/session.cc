@@ -4,6 +4,7 @@
 #include "base/fail.h"
 #include "cli/calibration.h"
 #include "cli/model_path.h"
+#include "cli/output/voice.h"
 #include "cli/terminal/interrupt.h"
 #include "llama/calibration_file.h"
 
@@ -13,9 +14,17 @@ namespace {
 
 // Learning a model's directions takes minutes: nobody who asks one question should wait for it.
 Result<std::string> default_recipe(const Engine& engine, std::string& note) {
-  KVSPAN_TRY(const auto calibration, find_calibration(engine));
-  if (calibration) return std::string(kDefaultRecipe);
-  note = fmt::format(
+  const auto found = find_calibration(engine);
+  if (found && *found) return std::string(kDefaultRecipe);
+  if (!found && found.error().code == ErrorCode::kCorruptData) {
+    note += fmt::format("kvspan: {}; the cache is full rank, `kvspan calibrate` makes it anew\n",
+                        found.error().message);
+    return std::string("full");
+  }
+  // Without a folder of the user's there is none, and none can be kept.
+  if (!found && found.error().code == ErrorCode::kNotFound) return std::string("full");
+  if (!found) return found.error();
+  note += fmt::format(
       "kvspan: the cache is full rank; once `kvspan calibrate` has learned the directions of {}, "
       "it "
       "will be {}\n",
@@ -36,25 +45,32 @@ Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlag
 }  // namespace
 
 void Session::say_code() {
-  fmt::print(stderr, "{}", code.line(*cache));
+  say_details(code.line(*cache));
 }
 
 Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& companions) {
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   EngineOptions options{.threads = static_cast<int>(flags.threads)};
+  options.gpu_layers = companions.llama.layers_on_gpu();
+  options.rope = companions.llama.rope_options();
+  if (companions.llama.changes_rope()) options.context = static_cast<std::int32_t>(flags.context);
   KVSPAN_TRY(options.adapters, companions.adapters());
   KVSPAN_TRY(const std::string chat_template, companions.template_text());
   Session session;
   KVSPAN_TRY(session.engine, Engine::load(path, options));
   session.context = session.engine->info().context;
   if (flags.context > session.context) {
-    return fail(ErrorCode::kInvalidArgument, "--ctx-size: {} exceeds the model's context of {}",
+    return fail(ErrorCode::kInvalidArgument,
+                "--ctx-size: {} exceeds the model's context of {} (--rope-scaling yarn stretches "
+                "it)",
                 flags.context, session.context);
   }
   if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
   session.engine->set_cancel_flag(&interrupted());
-  std::string recipe = flags.recipe;
+  session.note = companions.llama.notes();
+  KVSPAN_TRY(std::string recipe, companions.llama.recipe());
+  if (recipe.empty()) recipe = flags.recipe;
   if (recipe.empty()) {
     KVSPAN_TRY(recipe, default_recipe(*session.engine, session.note));
   }

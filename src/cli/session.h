@@ -26,7 +26,7 @@ struct Session {
   std::string note;  // why the cache is what it is, where that should be said; else empty
   CodeNote code;     // what was said of the cache's code
 
-  // Says on standard error which code the cache uses, where that is news.
+  // With -v, says on standard error which code the cache uses, where that is news.
   void say_code();
 };
 

@@ -2,6 +2,7 @@
 // Reading whole files, and writing files that are either complete or not there.
 // A write goes to a temporary file in the same folder, which is flushed to the disk and then takes
 // the final name in one rename: readers see the old file or the new one, whatever happens between.
+// What a killed process left of such a write is removed by a later one to the same name.
 // What is there and no plain file (/dev/null, a pipe) is written to as it is, and never replaced.
 #pragma once
 

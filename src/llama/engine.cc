@@ -31,6 +31,35 @@ std::string metadata(const llama_model* model, const char* key) {
   return llama_model_meta_val_str(model, key, text, sizeof text) >= 0 ? text : "";
 }
 
+void set_rope(const RopeOptions& rope, const ModelInfo& info, llama_context_params& params) {
+  using Scaling = RopeOptions::Scaling;
+  switch (rope.scaling) {
+    case Scaling::kModel:
+      break;
+    case Scaling::kNone:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_NONE;
+      break;
+    case Scaling::kLinear:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_LINEAR;
+      break;
+    case Scaling::kYarn:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
+      break;
+  }
+  params.rope_freq_base = rope.base;
+  params.rope_freq_scale = rope.scale;
+  const bool stretches = rope.scaling == Scaling::kLinear || rope.scaling == Scaling::kYarn;
+  if (stretches && rope.scale == 0.0f && info.context > info.trained_context) {
+    params.rope_freq_scale =
+        static_cast<float>(info.trained_context) / static_cast<float>(info.context);
+  }
+  params.yarn_orig_ctx = static_cast<std::uint32_t>(rope.yarn_context);
+  params.yarn_ext_factor = rope.yarn_extrapolation;
+  params.yarn_attn_factor = rope.yarn_magnitude;
+  params.yarn_beta_slow = rope.yarn_beta_slow;
+  params.yarn_beta_fast = rope.yarn_beta_fast;
+}
+
 struct FreeModel {
   void operator()(llama_model* model) const { llama_model_free(model); }
 };
@@ -50,6 +79,10 @@ class Batch {
 };
 
 }  // namespace
+
+bool engine_has_gpu() {
+  return llama_supports_gpu_offload();
+}
 
 struct Engine::Impl {
   EngineOptions options;
@@ -87,6 +120,7 @@ Status Engine::Impl::open_context() {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<std::uint32_t>(options.context);
   params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options.block);
+  set_rope(options.rope, info, params);
   const bool recurrent = llama_model_is_hybrid(model.get());
   params.n_seq_max = static_cast<std::uint32_t>(std::clamp(options.sequences, 2, 256));
   if (recurrent) params.n_seq_max = std::min(params.n_seq_max, kRecurrentSequences);
@@ -128,7 +162,8 @@ void Engine::Impl::describe(const std::string& path) {
   info.hidden = llama_model_n_embd(model.get());
   info.layers = llama_model_n_layer(model.get());
   info.vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model.get()));
-  info.context = options.context > 0 ? options.context : llama_model_n_ctx_train(model.get());
+  info.trained_context = llama_model_n_ctx_train(model.get());
+  info.context = options.context > 0 ? options.context : info.trained_context;
   // Learned positions end; rotations do not.
   if (const ggml_tensor* positions = file->find_tensor("position_embd.weight")) {
     info.context = std::min(info.context, static_cast<std::int32_t>(positions->ne[1]));

@@ -10,7 +10,10 @@ namespace {
 std::atomic<bool> flag{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
 
-void set_flag(int) {
+std::atomic<bool> asked_to_end{false};
+
+void set_flag(int signal) {
+  if (signal == SIGTERM) asked_to_end.store(true, std::memory_order_relaxed);
   flag.store(true, std::memory_order_relaxed);
 }
 
@@ -26,6 +29,10 @@ void catch_interrupts(Interrupts mode) {
 
 std::atomic<bool>& interrupted() noexcept {
   return flag;
+}
+
+bool terminated() noexcept {
+  return asked_to_end.load(std::memory_order_relaxed);
 }
 
 }  // namespace kvspan::cli
