@@ -49,6 +49,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
           },
           "")
       ->type_name("N")
+      ->take_last()
       ->capture_default_str();
 }
 
@@ -68,7 +69,7 @@ void add_comma_list(CLI::App& app, const std::string& names, std::vector<T>& tar
 
 void add_text(CLI::App& app, const std::string& names, std::string& target,
               const std::string& description, const std::string& type) {
-  app.add_option(names, target, description)->type_name(type);
+  app.add_option(names, target, description)->type_name(type)->take_last();
 }
 
 void exclude_each_other(CLI::App& app, const std::string& one, const std::string& other) {
@@ -143,7 +144,8 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
                                      fmt::join(words, ", "));
           },
           "")
-      ->type_name(fmt::format("{}", fmt::join(words, "|")));
+      ->type_name(fmt::format("{}", fmt::join(words, "|")))
+      ->take_last();
 }
 
 void add_checked(CLI::App& app, const std::string& names, std::string& target,
@@ -158,7 +160,10 @@ void make_value_optional(CLI::App& app, const std::string& name, const std::stri
 
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::string& target,
                              const std::string& description) {
-  return app.add_option(names, target, description)->check(recipe_mistake, "")->type_name("RECIPE");
+  return app.add_option(names, target, description)
+      ->check(recipe_mistake, "")
+      ->type_name("RECIPE")
+      ->take_last();
 }
 
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,

@@ -24,7 +24,8 @@ namespace kvspan::cli {
 // Only this room's flags.cc and the files that build the program out of its subcommands include
 // CLI11, which takes six seconds to compile: a subcommand adds its flags with the functions below.
 
-// A value as it was typed. `type` is what --help calls it.
+// A value as it was typed. `type` is what --help calls it. Of a flag that is given again the last
+// value counts, here and below, but for lists and repeated ones.
 void add_text(CLI::App& app, const std::string& names, std::string& target,
               const std::string& description, const std::string& type);
 // The same where the program cannot do without.

@@ -36,6 +36,12 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   return names;
 }
 
+// One line for a flag that a command does not have.
+std::string no_such_flag(const CLI::App& command, const std::string& name, const std::string& flag) {
+  return fmt::format("{} has no flag '{}'{} (see kvspan {} --help)", name, flag,
+                     did_you_mean(flag, flag_names(command)), name);
+}
+
 // Of the command and its parts.
 void add_voice_flags_to_all(CLI::App& command) {
   add_voice_flags(command);
@@ -96,8 +102,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     const std::string first = rest.empty() ? "" : rest.front();
     if (!first.starts_with('-')) return fmt::format("'{}' is not expected here{}", first, see);
     const std::string flag = first.substr(0, first.find('='));
-    return fmt::format("{} has no flag '{}'{}{}", name, flag,
-                       did_you_mean(flag, flag_names(command)), see);
+    return no_such_flag(command, name, flag);
   }
   return error.what() + see;
 }
@@ -159,6 +164,14 @@ int run_program(int argc, const char* const* argv) {
       "  kvspan chat --help\n");
   try {
     std::vector<std::string> arguments = with_long_flags(app, {argv + 1, argv + argc});
+    if (const std::string flag = unknown_letters(app, arguments); !flag.empty()) {
+      const auto commands = app.get_subcommands([&](const CLI::App* command) {
+        return command->get_name() == arguments.front();
+      });
+      print_error(commands.empty() ? no_such_flag(app, "kvspan", flag)
+                                   : no_such_flag(*commands.front(), arguments.front(), flag));
+      return 2;
+    }
     std::reverse(arguments.begin(), arguments.end());  // as the parser takes them
     app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {  // --help, --version

@@ -36,7 +36,9 @@ Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlag
   if (companions.draft_model.empty()) return {};
   KVSPAN_TRY(const std::string path, find_model_path(companions.draft_model));
   KVSPAN_TRY(session.draft,
-             Draft::open(path, {.threads = static_cast<int>(flags.threads)}, *session.engine,
+             Draft::open(path,
+                         {.threads = static_cast<int>(flags.threads), .adapt_threads = true},
+                         *session.engine,
                          static_cast<std::int32_t>(companions.draft)));
   session.draft->set_cancel_flag(&interrupted());
   return {};
@@ -52,6 +54,7 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   EngineOptions options{.threads = static_cast<int>(flags.threads)};
+  options.adapt_threads = true;
   options.gpu_layers = companions.llama.layers_on_gpu();
   options.rope = companions.llama.rope_options();
   if (companions.llama.changes_rope()) options.context = static_cast<std::int32_t>(flags.context);
@@ -74,7 +77,11 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   if (recipe.empty()) {
     KVSPAN_TRY(recipe, default_recipe(*session.engine, session.note));
   }
-  KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
+  auto cache = new_cache(*session.engine, recipe);
+  if (!cache && cache.error().code == ErrorCode::kCorruptData) {
+    return fail(ErrorCode::kCorruptData, "{}; `kvspan calibrate` makes it anew, --cache full does without", cache.error().message);
+  }
+  KVSPAN_TRY(session.cache, std::move(cache));
   auto tokenizer = Tokenizer::open(path, chat_template);
   if (!tokenizer) {
     // One about the template begins with the flag's name.

@@ -17,6 +17,10 @@ namespace kvspan::cli {
 std::vector<std::string> with_long_flags(const CLI::App& program,
                                          std::vector<std::string> arguments);
 
+// The first argument that begins with one dash, has several letters and is no flag of the chosen
+// command; "": none. The parser underneath would take "-hg" for "-h", and "-ngk" for "-n gk".
+std::string unknown_letters(const CLI::App& program, const std::vector<std::string>& arguments);
+
 // Those of one command, "-hf" and so on, for hints.
 std::vector<std::string> short_flags_of(const CLI::App& command);
 

@@ -4,6 +4,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/expect.h"
@@ -13,6 +14,7 @@
 #include "llama/ggml_log.h"
 #include "llama/hooked_context.h"
 #include "llama/recurrent_slots.h"
+#include "llama/thread_choice.h"
 #include "llama/threadpool.h"
 
 namespace kvspan {
@@ -90,6 +92,7 @@ struct Engine::Impl {
   ModelInfo info;
   std::unique_ptr<llama_model, FreeModel> model;
   Threadpool threads;
+  std::optional<ThreadChoice> choice;
   const std::atomic<bool>* cancel = nullptr;
   std::unique_ptr<HookedContext> context;
   std::unique_ptr<Batch> batch;
@@ -250,6 +253,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
                                              const EngineOptions& options) {
   KVSPAN_EXPECT(options.threads >= 1 && options.block >= 1, "at least one thread and token");
   silence_ggml();
+  const ProcessTimes started = process_times();
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   KVSPAN_TRY(impl->file, GgufFile::open(path));
@@ -265,6 +269,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
   impl->info.kv_heads = first.kv_heads;
   impl->info.key_dim = first.key_dim;
   impl->batch = std::make_unique<Batch>(options.block);
+  impl->choice.emplace(options.threads, process_times() - started);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -311,9 +316,15 @@ Status Engine::decode(std::span<const BatchPart> batch) {
   impl.logit_rows = 0;
   KVSPAN_CHECK_OK(impl.check(batch));
   KVSPAN_CHECK_OK(impl.fill(batch));
+  const int threads =
+      impl.options.adapt_threads ? impl.choice->threads() : impl.options.threads;
+  llama_set_n_threads(native(), threads, threads);
+  const ProcessTimes started = process_times();
   if (Status status = impl.context->decode(impl.batch->get(), impl.rows); !status) {
     return impl.take_back(batch, std::move(status).error());
   }
+  const ProcessTimes ended = process_times();
+  impl.choice->saw(ended - started, ended.wall_s);
   if (impl.context->recurrent()) {
     for (const BatchRow& row : impl.rows) impl.states.advance(row.sequence, *row.cache);
   }

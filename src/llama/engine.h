@@ -58,6 +58,7 @@ struct EngineOptions {
   std::int32_t gpu_layers = 0;  // whose weights go to a GPU, where this was built for one
   std::vector<Adapter> adapters{};
   RopeOptions rope{};
+  bool adapt_threads = false;  // use one while other programs need the processors
 };
 
 // What a model is, in plain numbers.

@@ -17,6 +17,10 @@ struct ProcessTimes {
   double wall_s = 0.0;
   double cpu_s = 0.0;
   std::int64_t switches = 0;  // involuntary
+
+  ProcessTimes operator-(const ProcessTimes& earlier) const noexcept {
+    return {wall_s - earlier.wall_s, cpu_s - earlier.cpu_s, switches - earlier.switches};
+  }
 };
 ProcessTimes process_times();
 

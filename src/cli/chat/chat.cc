@@ -96,11 +96,11 @@ int talk(Chat& chat, LineReader& reader, bool on_terminal, const std::string& fi
   LeavingKeys leaving;
   const auto turn = [&](const std::string& text) {
     if (text.find_first_not_of(" \t\n") == std::string::npos) return;
-    if (const Status status = take_turn(chat, text); !status) {
-      print_error(status.error().message);
-      if (!on_terminal) code = exit_code_of(status.error().code);
-      chat.quit = chat.quit || !output_status();
-    }
+    const Status status = take_turn(chat, text);
+    if (status) return;
+    chat.quit = chat.quit || !output_status();  // the program says it in the end
+    if (!chat.quit) print_error(status.error().message);
+    if (!on_terminal) code = exit_code_of(status.error().code);
   };
   turn(first);
   while (!chat.quit && !terminated()) {

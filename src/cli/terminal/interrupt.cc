@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/terminal/interrupt.h"
 
+#include <poll.h>
+
+#include <cerrno>
 #include <csignal>
 #include <initializer_list>
 
@@ -29,6 +32,17 @@ void catch_interrupts(Interrupts mode) {
 
 std::atomic<bool>& interrupted() noexcept {
   return flag;
+}
+
+bool wait_readable(int fd) {
+  // A signal just before a system call that waits would not wake it: look again now and then.
+  constexpr int kGlanceMs = 200;
+  for (;;) {
+    if (interrupted()) return false;
+    pollfd wanted{fd, POLLIN, 0};
+    const int ready = poll(&wanted, 1, kGlanceMs);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;
+  }
 }
 
 bool terminated() noexcept {

@@ -137,19 +137,21 @@ class EditingReader final : public LineReader {
   static int read_character(EditLine* editor, wchar_t* out) {
     std::mbstate_t state{};
     for (;;) {
-      char byte = 0;
-      const ssize_t got = ::read(0, &byte, 1);
-      if (got == 0) return 0;
-      if (got > 0) ++of(editor).keys_;
-      if (got < 0) {
-        if (errno != EINTR) return -1;
-        if (!interrupted()) continue;  // a window size, a stop and continue
+      EditingReader& self = of(editor);
+      if (!wait_readable(0)) {
         const LineInfo* line = el_line(editor);
-        EditingReader& self = of(editor);
         self.typed_.assign(line->buffer, line->lastchar);
         self.was_interrupted_ = true;
         return -1;
       }
+      char byte = 0;
+      const ssize_t got = ::read(0, &byte, 1);
+      if (got == 0) return 0;
+      if (got < 0) {
+        if (errno == EINTR) continue;  // a window size, a stop and continue
+        return -1;
+      }
+      ++self.keys_;
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used == static_cast<std::size_t>(-2)) continue;  // more bytes belong to it
       if (used == static_cast<std::size_t>(-1)) *out = L'\ufffd';

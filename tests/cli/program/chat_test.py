@@ -188,9 +188,9 @@ class OnATerminal(ProgramTest):
         """Ctrl-C in the middle of an answer. A busy machine may read so late that the answer is over."""
         for _ in range(20):
             self.type_at_prompt(START + "\r")
-            self.wait_for(r"time\r\n.*\w")
+            self.wait_for(r"time\r\n\x1b\[\?2004l[^\x1b]*\w")
             self.type("\x03")
-            if "cancelled" in self.wait_for(r"tokens \| [^>]*> |Ctrl-C twice[^>]*> "):
+            if "cancelled" in self.wait_for(r"tokens \| [^>]*> |stopped while[^>]*> |Ctrl-C twice[^>]*> "):
                 return
             self.type_at_prompt("/clear\r")
             self.wait_for(r"/clear[^>]*> ")

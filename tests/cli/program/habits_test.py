@@ -66,7 +66,7 @@ class Flags(ProgramTest):
 
     def test_a_longer_context_needs_rope(self):
         self.refused("run", "-m", STORIES, "-p", START, "-c", "1024", says=["exceeds the model's context of 512", "--rope-scaling"])
-        words = " ".join(["the cat and the dog"] * 60)
+        words = " ".join(["the cat and the dog"] * 90)
         for scaling in ("linear", "yarn"):
             numbers = json.loads(self.output_of("run", "-m", STORIES, "-p", words, "-n", "4", "--json", "-", "-c", "1024",
                                                 "--rope-scaling", scaling))
@@ -130,7 +130,7 @@ class Endings(ProgramTest):
         file.write_bytes(file.read_bytes()[:-1000])
         done = self.run_program("run", "-m", STORIES, "-p", START, "-n", "56", "--temp", "0", "-t", "1")
         self.assertEqual((done.returncode, done.stdout.decode()), (0, REST + "\n"), done.stderr)
-        self.assertRegex(done.stderr.decode(), rf"kvspan: '{re.escape(str(file))}'.*the cache is full rank, `kvspan calibrate` makes it anew\n")
+        self.assertRegex(done.stderr.decode(), rf"kvspan: calibration '{re.escape(str(file))}'.*the cache is full rank, `kvspan calibrate` makes it anew\n")
         self.refused("run", "-m", STORIES, "-p", START, "--cache", "bands:bits=2", says=[str(file), "kvspan calibrate"])
         self.output_of("calibrate", "-m", STORIES, "-f", TREE / "data/text/tinystories_head.txt", "--tokens", "2048", "-t", "1")
         self.output_of("run", "-m", STORIES, "-p", START, "-n", "4", "-t", "1", "--cache", "bands:bits=2")
