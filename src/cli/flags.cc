@@ -183,7 +183,8 @@ void add_hub_flags(CLI::App& app, std::string& model) {
       app.add_option_function<std::string>(
              "--hf-repo,--hf",
              [&model](const std::string& name) {
-               const std::size_t file = model.starts_with(kHubPrefix) ? model.find('#') : model.size();
+               const std::size_t file =
+                   model.starts_with(kHubPrefix) ? model.find('#') : model.size();
                model = fmt::format("{}{}{}", kHubPrefix, name,
                                    model.substr(std::min(file, model.size())));
              },

@@ -9,8 +9,8 @@
 
 namespace kvspan::cli {
 
-// What a model's name begins with where Hugging Face has it: "hf:USER/REPO:QUANT", and with one file
-// of the repository "hf:USER/REPO#FILE". -hf writes names like this.
+// What a model's name begins with where Hugging Face has it: "hf:USER/REPO:QUANT", and with one
+// file of the repository "hf:USER/REPO#FILE". -hf writes names like this.
 inline constexpr std::string_view kHubPrefix = "hf:";
 
 // The file of a model named by -m. An unknown name is answered with the nearest known one. A model

@@ -37,7 +37,8 @@ std::vector<std::string> flag_names(const CLI::App& app) {
 }
 
 // One line for a flag that a command does not have.
-std::string no_such_flag(const CLI::App& command, const std::string& name, const std::string& flag) {
+std::string no_such_flag(const CLI::App& command, const std::string& name,
+                         const std::string& flag) {
   return fmt::format("{} has no flag '{}'{} (see kvspan {} --help)", name, flag,
                      did_you_mean(flag, flag_names(command)), name);
 }
@@ -165,9 +166,8 @@ int run_program(int argc, const char* const* argv) {
   try {
     std::vector<std::string> arguments = with_long_flags(app, {argv + 1, argv + argc});
     if (const std::string flag = unknown_letters(app, arguments); !flag.empty()) {
-      const auto commands = app.get_subcommands([&](const CLI::App* command) {
-        return command->get_name() == arguments.front();
-      });
+      const auto commands = app.get_subcommands(
+          [&](const CLI::App* command) { return command->get_name() == arguments.front(); });
       print_error(commands.empty() ? no_such_flag(app, "kvspan", flag)
                                    : no_such_flag(*commands.front(), arguments.front(), flag));
       return 2;

@@ -36,10 +36,8 @@ Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlag
   if (companions.draft_model.empty()) return {};
   KVSPAN_TRY(const std::string path, find_model_path(companions.draft_model));
   KVSPAN_TRY(session.draft,
-             Draft::open(path,
-                         {.threads = static_cast<int>(flags.threads), .adapt_threads = true},
-                         *session.engine,
-                         static_cast<std::int32_t>(companions.draft)));
+             Draft::open(path, {.threads = static_cast<int>(flags.threads), .adapt_threads = true},
+                         *session.engine, static_cast<std::int32_t>(companions.draft)));
   session.draft->set_cancel_flag(&interrupted());
   return {};
 }
@@ -79,7 +77,9 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   }
   auto cache = new_cache(*session.engine, recipe);
   if (!cache && cache.error().code == ErrorCode::kCorruptData) {
-    return fail(ErrorCode::kCorruptData, "{}; `kvspan calibrate` makes it anew, --cache full does without", cache.error().message);
+    return fail(ErrorCode::kCorruptData,
+                "{}; `kvspan calibrate` makes it anew, --cache full does without",
+                cache.error().message);
   }
   KVSPAN_TRY(session.cache, std::move(cache));
   auto tokenizer = Tokenizer::open(path, chat_template);

@@ -13,12 +13,12 @@ struct ShortFlag {
   const char* meant;
 };
 constexpr std::array kShortFlags{
-    ShortFlag{"-hf", "--hf-repo"},          ShortFlag{"-hfr", "--hf-repo"},
-    ShortFlag{"-hff", "--hf-file"},         ShortFlag{"-ngl", "--gpu-layers"},
-    ShortFlag{"-ctk", "--cache-type-k"},    ShortFlag{"-ctv", "--cache-type-v"},
-    ShortFlag{"-fa", "--flash-attn"},       ShortFlag{"-sys", "--system-prompt"},
-    ShortFlag{"-cnv", "--conversation"},    ShortFlag{"-no-cnv", "--no-conversation"},
-    ShortFlag{"-md", "--model-draft"},      ShortFlag{"-jf", "--json-schema-file"},
+    ShortFlag{"-hf", "--hf-repo"},       ShortFlag{"-hfr", "--hf-repo"},
+    ShortFlag{"-hff", "--hf-file"},      ShortFlag{"-ngl", "--gpu-layers"},
+    ShortFlag{"-ctk", "--cache-type-k"}, ShortFlag{"-ctv", "--cache-type-v"},
+    ShortFlag{"-fa", "--flash-attn"},    ShortFlag{"-sys", "--system-prompt"},
+    ShortFlag{"-cnv", "--conversation"}, ShortFlag{"-no-cnv", "--no-conversation"},
+    ShortFlag{"-md", "--model-draft"},   ShortFlag{"-jf", "--json-schema-file"},
 };
 
 // The option of `command` with this name, which is as typed ("-n", "--temp"); null: none.

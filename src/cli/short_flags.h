@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags of several letters after one dash, as llama.cpp has them (-hf, -ngl): each stands for a long
-// one. The parser underneath would read them as several flags of one letter.
+// Flags of several letters after one dash, as llama.cpp has them (-hf, -ngl): each stands for a
+// long one. The parser underneath would read them as several flags of one letter.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ class AtomicFile {
  private:
   AtomicFile(std::string path, std::string temporary, int descriptor);
   std::string path_, temporary_;  // no temporary: a device or pipe, written directly
-  int descriptor_;  // -1: nothing to clean up
+  int descriptor_;                // -1: nothing to clean up
 };
 
 Status write_file(const std::string& path, std::span<const std::byte> bytes);

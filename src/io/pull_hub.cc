@@ -10,9 +10,9 @@
 namespace kvspan {
 
 Result<std::string> pull_hub_model(const HubModel& model) {
-  std::vector<std::string> command = {
-      "python3",  "-c",         detail::kHubScript, model.name, "--endpoint", model.endpoint,
-      "--cache", model.folder, "--machine"};
+  std::vector<std::string> command = {"python3",  "-c",         detail::kHubScript,
+                                      model.name, "--endpoint", model.endpoint,
+                                      "--cache",  model.folder, "--machine"};
   if (!model.file.empty()) command.insert(command.end(), {"--file", model.file});
   if (!model.progress.empty()) command.insert(command.end(), {"--progress", model.progress});
   auto run = run_process(command);

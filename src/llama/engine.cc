@@ -316,8 +316,7 @@ Status Engine::decode(std::span<const BatchPart> batch) {
   impl.logit_rows = 0;
   KVSPAN_CHECK_OK(impl.check(batch));
   KVSPAN_CHECK_OK(impl.fill(batch));
-  const int threads =
-      impl.options.adapt_threads ? impl.choice->threads() : impl.options.threads;
+  const int threads = impl.options.adapt_threads ? impl.choice->threads() : impl.options.threads;
   llama_set_n_threads(native(), threads, threads);
   const ProcessTimes started = process_times();
   if (Status status = impl.context->decode(impl.batch->get(), impl.rows); !status) {

@@ -94,8 +94,8 @@ class Passes {
   Engine& engine_;
   KvCache& cache_;
   Draft* draft_;
-  std::int32_t prompt_;  // tokens that the cache held before the answer; below 0 where parts of
-                         // the answer made room
+  std::int32_t prompt_;      // tokens that the cache held before the answer; below 0 where parts of
+                             // the answer made room
   std::vector<Token> pass_;  // of the last decode: a token of the answer and guesses
   std::int32_t row_ = 0;
   std::size_t guessed_ = 0, right_ = 0;

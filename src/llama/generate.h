@@ -23,8 +23,8 @@ struct GenerateOptions {
   std::vector<std::string> stop;
   // Asked with the text so far after every token, if there; true ends the answer (kStopString).
   std::function<bool(const std::string& text)> enough{};
-  // Asked where the context is full, if there: leaves a cache that ends with the answer's tokens but
-  // the last, and is shorter. Where there is none, the answer ends (kContext).
+  // Asked where the context is full, if there: leaves a cache that ends with the answer's tokens
+  // but the last, and is shorter. Where there is none, the answer ends (kContext).
   std::function<Status(std::span<const Token> answer)> make_room{};
   Draft* draft = nullptr;  // guesses ahead, if there; it has read the prompt (Draft::start)
 };

@@ -118,8 +118,8 @@ TEST(Conversation, AnAnswerLongerThanTheContextGoesOn) {
   Session session = open_stories(32);
   Conversation conversation = start(session, 100);
   std::string streamed;
-  auto answer = conversation.ask("Once upon a time",
-                                 [&](std::string_view piece) { streamed += piece; });
+  auto answer =
+      conversation.ask("Once upon a time", [&](std::string_view piece) { streamed += piece; });
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->generation.tokens.size(), 100u);
   EXPECT_GT(answer->shifts, 3u);

@@ -143,7 +143,7 @@ TEST_F(StockAnswers, WithStretchedPositions) {
     load({.block = 64, .context = 1024, .rope = c.rope});
     EXPECT_EQ(answer().tokens, stock);
     const auto turned = try_answer({.temperature = 0}, {.max_tokens = kTokens, .stop = {}},
-                                   "fd:rope=pre,rk=8,rv=8,store=f32,chunk=128");
+                                   "fd:rope=pre,rk=8,rv=8,store=f32,bases=f32,first=full,tau=1");
     ASSERT_TRUE(turned) << turned.error().message;
     EXPECT_EQ(turned->tokens, stock);
     answers.push_back(stock);

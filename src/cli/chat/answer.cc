@@ -163,11 +163,11 @@ std::string stats_line(const Answer& a) {
       a.generation.guessed == 0
           ? ""
           : fmt::format(" ({} of {} guesses right)", a.generation.right, a.generation.guessed);
-  return fmt::format(
-      "{}{} + {} tokens{} | prefill {} tok/s | decode {} tok/s | {} | {} | {}",
-      a.prompt_tokens, reused, a.generation.tokens.size(), draft,
-      format_rate(a.read_tokens, a.read_seconds), format_rate(a.decoded_tokens, a.decode_seconds),
-      kv_text(a), a.recipe, name_of(a.generation.reason));
+  return fmt::format("{}{} + {} tokens{} | prefill {} tok/s | decode {} tok/s | {} | {} | {}",
+                     a.prompt_tokens, reused, a.generation.tokens.size(), draft,
+                     format_rate(a.read_tokens, a.read_seconds),
+                     format_rate(a.decoded_tokens, a.decode_seconds), kv_text(a), a.recipe,
+                     name_of(a.generation.reason));
 }
 
 void print_stats(const Answer& answer) {

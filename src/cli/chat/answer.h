@@ -25,16 +25,16 @@ struct Answer {
   std::size_t prompt_tokens = 0;  // the whole prompt
   std::size_t read_tokens = 0;    // its part that was not in the cache before
   double read_seconds = 0.0;
-  std::size_t decoded_tokens = 0;  // read after the prompt
+  std::size_t decoded_tokens = 0;    // read after the prompt
   std::size_t dropped_messages = 0;  // of a conversation, because the context was full
   std::size_t cut_tokens = 0;        // of a prompt that was too long, out of its middle
-  std::size_t shifts = 0;          // how often a full context was shortened meanwhile
-  std::vector<Token> held;         // the tokens that are in the cache now
+  std::size_t shifts = 0;            // how often a full context was shortened meanwhile
+  std::vector<Token> held;           // the tokens that are in the cache now
   double decode_seconds = 0.0;
 };
 
-// What a sequence becomes when the context is full: given all tokens of the answer so far, a shorter
-// sequence that ends with its last ones.
+// What a sequence becomes when the context is full: given all tokens of the answer so far, a
+// shorter sequence that ends with its last ones.
 using Shorten = std::function<Result<std::vector<Token>>(std::span<const Token> answer)>;
 
 // `prompt` is the whole sequence; the cache holds its first cache->tokens() tokens, fewer than all.

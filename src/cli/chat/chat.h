@@ -13,7 +13,7 @@ struct ChatFlags {
   SamplingFlags sampling;
   CompanionFlags companions;
   std::string system;
-  std::string first;  // message that is asked before any is read; "": none
+  std::string first;          // message that is asked before any is read; "": none
   bool conversation = false;  // changes nothing
 };
 

@@ -108,7 +108,8 @@ constexpr std::array kChatCommands{
                 cache},
     ChatCommand{"/save", "FILE", "write the conversation as JSON", save},
     ChatCommand{"/load", "FILE", "go on with a saved conversation", load},
-    ChatCommand{"/system", "[TEXT]", "the system message; with a text, another one", system_message},
+    ChatCommand{"/system", "[TEXT]", "the system message; with a text, another one",
+                system_message},
     ChatCommand{"/regen", "", "answer the last message again", regen},
     ChatCommand{"/undo", "", "take back the last question and its answer", undo},
     ChatCommand{"/clear", "", "forget all but the system message", clear},
@@ -120,10 +121,11 @@ Status help(Chat&, const std::string&) {
     fmt::print(stderr, "  {:<18}{}\n", fmt::format("{} {}", command.name, command.argument),
                command.summary);
   }
-  fmt::print(stderr,
-             "Ctrl-C stops an answer; twice within a second it leaves. What is pasted is one message; "
-             "so is what\nstands between two \"\"\", and a line that ends in \\ goes on in the next. A "
-             "message may begin with a\nspace, and then with a slash.\n");
+  fmt::print(
+      stderr,
+      "Ctrl-C stops an answer; twice within a second it leaves. What is pasted is one message; "
+      "so is what\nstands between two \"\"\", and a line that ends in \\ goes on in the next. A "
+      "message may begin with a\nspace, and then with a slash.\n");
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/calibration.h"
 #include "cli/chat/conversation.h"
+#include "cli/calibration.h"
 
 #include <algorithm>
 #include <utility>
@@ -40,8 +40,8 @@ std::vector<ChatMessage> Conversation::visible() const {
 }
 
 bool Conversation::drop_oldest() {
-  const auto spoken = static_cast<std::size_t>(
-      std::count_if(messages_.begin(), messages_.end(), [](const auto& m) { return m.role != "system"; }));
+  const auto spoken = static_cast<std::size_t>(std::count_if(
+      messages_.begin(), messages_.end(), [](const auto& m) { return m.role != "system"; }));
   // A turn ends where the next question begins.
   const std::size_t first = messages_.size() - spoken;
   std::size_t next = dropped_ + 1;
@@ -127,8 +127,8 @@ Status Conversation::undo() {
     return fail(ErrorCode::kInvalidArgument, "there is nothing to take back");
   }
   messages_.erase(std::next(question).base(), messages_.end());
-  const auto spoken = static_cast<std::size_t>(
-      std::count_if(messages_.begin(), messages_.end(), [](const auto& m) { return m.role != "system"; }));
+  const auto spoken = static_cast<std::size_t>(std::count_if(
+      messages_.begin(), messages_.end(), [](const auto& m) { return m.role != "system"; }));
   dropped_ = std::min(dropped_, spoken);
   return {};
 }

@@ -31,7 +31,8 @@ class Conversation {
 
   // Adds the user's message and the answer to it. Where the context is full the oldest turns are
   // dropped, and in the end the middle of what is left. On failure (a message longer than the
-  // context, an engine error) and when cancelled before the answer began, the message is taken back.
+  // context, an engine error) and when cancelled before the answer began, the message is taken
+  // back.
   Result<Answer> ask(const std::string& text, const Stream& stream);
   // Drops the last answer and gives another one. Fails when there is none.
   Result<Answer> answer_again(const Stream& stream);
@@ -40,7 +41,8 @@ class Conversation {
   void clear();
   // Takes the last question and its answer away. Fails when there is none.
   Status undo();
-  // Replaces the system message; "" takes it away. What follows it is read again with the next turn.
+  // Replaces the system message; "" takes it away. What follows it is read again with the next
+  // turn.
   void set_system(const std::string& text);
   // Replaces the conversation and reads it into the cache.
   Status restore(std::vector<ChatMessage> messages);
@@ -52,8 +54,8 @@ class Conversation {
   Status reread();
   // The messages that are in the context.
   std::vector<ChatMessage> visible() const;
-  // Their tokens, after dropping the oldest turns until there are at most `most` of them, or nothing
-  // is left to drop but the last message.
+  // Their tokens, after dropping the oldest turns until there are at most `most` of them, or
+  // nothing is left to drop but the last message.
   Result<std::vector<Token>> encode_within(std::size_t most, bool open_answer);
   // Drops the oldest turn from the context; false where only the last is left.
   bool drop_oldest();

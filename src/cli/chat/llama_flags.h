@@ -16,7 +16,7 @@ struct LlamaFlags {
   std::string key_type;    // f16, q8_0, q4_0; "": not given
   std::string value_type;
   std::string flash_attention;
-  std::string rope_scaling;  // none, linear, yarn; "": the model's
+  std::string rope_scaling;   // none, linear, yarn; "": the model's
   float rope_stretch = 0.0f;  // 0: not given; context is stretched by this
   RopeOptions rope;           // but for what the two above become
 

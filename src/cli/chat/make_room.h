@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A context that is full is no end: what is in the middle goes. The beginning stays, on which models
-// rest much attention (Xiao et al. 2023) and where the system message is, and so does the latest.
+// A context that is full is no end: what is in the middle goes. The beginning stays, on which
+// models rest much attention (Xiao et al. 2023) and where the system message is, and so does the
+// latest.
 #pragma once
 
 #include <span>

@@ -301,7 +301,8 @@ Action setup_bench(CLI::App& app) {
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure (see kvspan methods)");
-  add_list(app, "--depth", flags->depths, "Context depths, increasing; default: 16, 2048 and 8100, as far as the model goes");
+  add_list(app, "--depth", flags->depths,
+           "Context depths, increasing; default: 16, 2048 and 8100, as far as the model goes");
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
   add_list(app, "--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0");
   add_measured_text_flag(app, flags->file);

@@ -45,8 +45,8 @@ bool is_calibrated(const std::string& path) {
   const auto folder = user_cache_folder();
   if (!fingerprint || !folder) return false;
   std::error_code ignored;
-  return std::filesystem::exists(
-      fmt::format("{}/calibration/{}.gguf", *folder, *fingerprint), ignored);
+  return std::filesystem::exists(fmt::format("{}/calibration/{}.gguf", *folder, *fingerprint),
+                                 ignored);
 }
 
 Result<int> list(const ListFlags& flags) {
@@ -58,8 +58,8 @@ Result<int> list(const ListFlags& flags) {
     std::error_code ignored;
     const std::uintmax_t bytes = std::filesystem::file_size(model.path, ignored);
     const bool calibrated = is_calibrated(model.path);
-    table.add_row({model.name, ignored ? "?" : format_bytes(bytes), calibrated ? "yes" : "no",
-                   model.path});
+    table.add_row(
+        {model.name, ignored ? "?" : format_bytes(bytes), calibrated ? "yes" : "no", model.path});
     rows.push_back({{"name", model.name},
                     {"bytes", ignored ? Json() : Json(bytes)},
                     {"calibrated", calibrated},

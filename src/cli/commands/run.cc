@@ -35,8 +35,8 @@ std::size_t cut_middle(std::vector<Token>& tokens, const Session& session, const
   const auto context = static_cast<std::size_t>(session.context);
   if (tokens.size() <= context) return 0;
   const std::size_t all = tokens.size();
-  tokens = without_middle(
-      tokens, context - room_for_answer(session.context, flags.sampling.token_limit()));
+  tokens = without_middle(tokens,
+                          context - room_for_answer(session.context, flags.sampling.token_limit()));
   say(fmt::format(
       "kvspan: the prompt has {} tokens, the context holds {}: {} from its middle are left out\n",
       all, context, all - tokens.size()));

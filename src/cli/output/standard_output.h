@@ -8,8 +8,8 @@
 
 namespace kvspan::cli {
 
-// Flushed at once. Where that fails (a full disk), nothing more is written and interrupted() is set,
-// so that whoever makes the text stops.
+// Flushed at once. Where that fails (a full disk), nothing more is written and interrupted() is
+// set, so that whoever makes the text stops.
 void write_output(std::string_view text);
 // Fails, with the first reason, where something could not be written.
 Status output_status();

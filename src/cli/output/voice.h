@@ -18,7 +18,7 @@ enum class Voice {
   kVerbose,  // and how they came about
 };
 enum class ProgressStyle {
-  kAuto,   // a bar on a terminal, lines elsewhere
+  kAuto,  // a bar on a terminal, lines elsewhere
   kBar,
   kPlain,  // lines
   kNone,

@@ -17,8 +17,8 @@ void catch_interrupts(Interrupts mode);
 // Set by Ctrl-C, cleared by whoever has dealt with it.
 std::atomic<bool>& interrupted() noexcept;
 
-// Waits until file descriptor `fd` can be read, or has ended; false where interrupted() is set first,
-// whenever the signal came.
+// Waits until file descriptor `fd` can be read, or has ended; false where interrupted() is set
+// first, whenever the signal came.
 bool wait_readable(int fd);
 
 // Whether SIGTERM came: the program shall end, and not just what it is doing.

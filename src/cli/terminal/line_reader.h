@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lines the user types: edited, with a history that is kept from one session to the next, where
-// standard input is a terminal (libedit; what is pasted is one piece, line breaks and all); plain lines where it is a pipe or libedit is missing.
-// Prompt and echo go to standard error.
+// standard input is a terminal (libedit; what is pasted is one piece, line breaks and all); plain
+// lines where it is a pipe or libedit is missing. Prompt and echo go to standard error.
 #pragma once
 
 #include <memory>

@@ -23,18 +23,12 @@ constexpr std::wstring_view kPasteEnd = L"\033[201~";
 
 // What terminals send for keys that libedit does not know by itself.
 constexpr std::pair<const char*, const char*> kKeys[] = {
-    {"\\e[200~", "kvspan-paste"},
-    {"\\e[1;5D", "ed-prev-word"},  // Ctrl and Alt with the arrows
-    {"\\e[1;3D", "ed-prev-word"},
-    {"\\e[1;5C", "em-next-word"},
-    {"\\e[1;3C", "em-next-word"},
-    {"^W", "ed-delete-prev-word"},
-    {"\\e^?", "ed-delete-prev-word"},
-    {"\\e[H", "ed-move-to-beg"},  // Home, End
-    {"\\e[1~", "ed-move-to-beg"},
-    {"\\e[F", "ed-move-to-end"},
-    {"\\e[4~", "ed-move-to-end"},
-    {"\\e[3~", "ed-delete-next-char"},
+    {"\\e[200~", "kvspan-paste"},     {"\\e[1;5D", "ed-prev-word"},  // Ctrl and Alt with the arrows
+    {"\\e[1;3D", "ed-prev-word"},     {"\\e[1;5C", "em-next-word"},
+    {"\\e[1;3C", "em-next-word"},     {"^W", "ed-delete-prev-word"},
+    {"\\e^?", "ed-delete-prev-word"}, {"\\e[H", "ed-move-to-beg"},  // Home, End
+    {"\\e[1~", "ed-move-to-beg"},     {"\\e[F", "ed-move-to-end"},
+    {"\\e[4~", "ed-move-to-end"},     {"\\e[3~", "ed-delete-next-char"},
 };
 
 struct FreeEditor {
