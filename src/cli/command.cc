@@ -13,6 +13,8 @@ constexpr std::array kCommands{
     Command{"tokenize", "Show the tokens of a text", setup_tokenize},
     Command{"info", "Describe a model", setup_info},
     Command{"pull", "Fetch a model by name, or list those there are", setup_pull},
+    Command{"list", "List the models that are here", setup_list},
+    Command{"rm", "Remove a model that was fetched", setup_rm},
     Command{"import", "Convert a Hugging Face folder to GGUF", setup_import},
     Command{"methods", "List the methods of recipes, or explain one", setup_methods},
     Command{"bench", "Measure speed and memory by context depth", setup_bench},

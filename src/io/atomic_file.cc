@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "io/abandoned_files.h"
 
 namespace kvspan {
 namespace {
@@ -33,7 +34,8 @@ bool is_device_or_pipe(const std::string& path) {
 }
 
 // Opens a file that was not there; the umask decides its mode. The name holds the process and a
-// count, so a file that a killed process left behind is stepped over.
+// count, so a file that a killed process left behind is stepped over until it is old enough to be
+// removed.
 int open_new(const std::string& path, std::string& name) {
   static std::atomic<unsigned> count{0};
   while (true) {
@@ -66,6 +68,7 @@ Result<AtomicFile> AtomicFile::create(std::string path) {
     if (device < 0) return system_error("open", path);
     return AtomicFile(std::move(path), std::move(temporary), device);
   }
+  remove_abandoned(path + ".", ".tmp");
   const int descriptor = open_new(path, temporary);
   if (descriptor < 0) return system_error("create a file beside", path);
   return AtomicFile(std::move(path), std::move(temporary), descriptor);
