@@ -77,6 +77,7 @@ class LlamaCaches {
   CacheBytes bytes() const;
   // A sequence as bytes, and back (docs/reference/formats/cache.md).
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
+  Result<SavedCache> save_with_runs(std::int32_t sequence) const;
   Status load(std::int32_t sequence, std::span<const std::byte> bytes);
 
  private:

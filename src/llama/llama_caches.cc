@@ -187,11 +187,16 @@ CacheBytes LlamaCaches::bytes() const {
 }
 
 Result<std::vector<std::byte>> LlamaCaches::save(std::int32_t sequence) const {
+  KVSPAN_TRY(SavedCache saved, save_with_runs(sequence));
+  return std::move(saved.bytes);
+}
+
+Result<SavedCache> LlamaCaches::save_with_runs(std::int32_t sequence) const {
   if (impl_->context->recurrent()) {
     return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be saved");
   }
   const KvCache* cache = impl_->find(sequence);
-  return cache != nullptr ? cache->save() : impl_->factory->make()->save();
+  return cache != nullptr ? cache->save_with_runs() : impl_->factory->make()->save_with_runs();
 }
 
 Status LlamaCaches::load(std::int32_t sequence, std::span<const std::byte> bytes) {

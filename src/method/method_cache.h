@@ -36,6 +36,7 @@ class MethodCache final : public KvCache {
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
   Result<std::vector<std::byte>> save() const override;
+  Result<SavedCache> save_with_runs() const override;
   // What save() wrote of a cache with the same recipe, shape and codes.
   static Result<std::unique_ptr<MethodCache>> load(std::shared_ptr<const Prepared> prepared,
                                                    std::span<const std::byte> bytes);
@@ -54,6 +55,8 @@ class MethodCache final : public KvCache {
   std::string code_source() const;
 
  private:
+  Result<std::vector<std::byte>> save(std::vector<SavedRun>* runs) const;
+
   struct Member {
     Group group;
     std::unique_ptr<Policy> policy;      // null: rows stay

@@ -148,6 +148,16 @@ Status MethodCache::Member::load(const StateReader& from) {
 }
 
 Result<std::vector<std::byte>> MethodCache::save() const {
+  return save(nullptr);
+}
+
+Result<SavedCache> MethodCache::save_with_runs() const {
+  SavedCache saved;
+  KVSPAN_TRY(saved.bytes, save(&saved.runs));
+  return saved;
+}
+
+Result<std::vector<std::byte>> MethodCache::save(std::vector<SavedRun>* runs) const {
   try {
     ByteWriter out;
     begin_frame(kFormat, 0, out);
@@ -161,7 +171,7 @@ Result<std::vector<std::byte>> MethodCache::save() const {
     for (const Layer& layer : layers_) {
       out.put(layer.next);
       out.put(layer.queries);
-      for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.save({out, codes}));
+      for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.save({out, codes, runs}));
     }
     end_frame(out);
     return std::move(out.bytes());
