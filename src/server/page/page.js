@@ -278,8 +278,9 @@ function note_speed(speed, timings) {
 
 function show_kv(kv) {
   const number = (value) => (typeof value === 'number' && Number.isFinite(value) ? value : 0);
-  at('model').textContent = [kv.model, kv.recipe].filter(Boolean).join(' · ');
-  at('model').title = at('model').textContent;
+  const name = String(kv.model ?? '').split('/').pop().replace(/\.gguf$/, '');
+  at('model').textContent = [name, kv.recipe].filter(Boolean).join(' · ');
+  at('model').title = [kv.model, kv.recipe].filter(Boolean).join(' · ');
   const bytes = number(kv.bytes), full = number(kv.f16_bytes);
   remember('memory', bytes);
   remember('full', full);
