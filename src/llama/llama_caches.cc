@@ -209,4 +209,16 @@ Status LlamaCaches::load(std::int32_t sequence, std::span<const std::byte> bytes
   return {};
 }
 
+Status LlamaCaches::take(std::int32_t sequence, std::unique_ptr<KvCache> cache) {
+  KVSPAN_CHECK_OK(impl_->check_sequence(sequence));
+  if (impl_->context->recurrent()) {
+    return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be loaded");
+  }
+  if (cache->recipe() != recipe() || !(cache->shape() == shape())) {
+    return fail(ErrorCode::kInvalidArgument, "a cache of {} for a context with {}", cache->recipe(), recipe());
+  }
+  impl_->put(sequence, std::move(cache));
+  return {};
+}
+
 }  // namespace kvspan
