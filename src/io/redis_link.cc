@@ -241,6 +241,9 @@ Result<std::vector<RedisReply>> RedisLink::exchange(std::span<const RedisCommand
     }
     replies.push_back(std::move(out));
   }
+  if (context.reader->pos < context.reader->len) {
+    return fail(ErrorCode::kCorruptData, "{} answers more than it was asked", address_.text());
+  }
   if (refused) return *std::move(refused);
   return replies;
 }

@@ -24,7 +24,7 @@ Result<std::unique_ptr<DiskBlobs>> DiskBlobs::open(std::string folder, std::uint
   const std::string probe = fmt::format("{}/probe.kv", blobs->folder_);
   KVSPAN_CHECK_OK(write_file(probe, std::string_view()));
   remove_file(probe);
-  blobs->sweep();
+  blobs->sweep(0);
   return blobs;
 }
 
@@ -68,7 +68,7 @@ Status DiskBlobs::put(std::span<const BlobView> blobs) {
     const std::lock_guard lock(mutex_);
     bytes_ += sum;
     written_ += sum;
-    if (bytes_ > limit_ || written_ > limit_ / 10) sweep();
+    if (bytes_ > limit_ || written_ > limit_ / 10) sweep(sum);
   }
   for (const BlobView& blob : blobs) {
     const std::string to = path(blob.key);
@@ -89,11 +89,11 @@ std::uint64_t DiskBlobs::bytes() const {
   return bytes_;
 }
 
-void DiskBlobs::sweep() {
+void DiskBlobs::sweep(std::uint64_t coming) {
   const FolderLock lock(folder_ + "/lock");
   std::vector<FolderFile> files = list_files(folder_);
   const std::int64_t now = clock_ns();
-  std::uint64_t sum = written_;  // what is about to be written counts
+  std::uint64_t sum = coming;
   std::erase_if(files, [&](const FolderFile& file) {
     if (file.path.ends_with(kEnding)) return false;
     // Nothing else is this store's to remove.

@@ -32,8 +32,9 @@ class DiskBlobs final : public Blobs {
   DiskBlobs(std::string folder, std::uint64_t limit)
       : folder_(std::move(folder)), limit_(limit) {}
   std::string path(const std::string& key) const;
-  // Looks at the folder, and removes what is too much and what killed programs left.
-  void sweep();
+  // Looks at the folder, and removes what is too much, so many more bytes counted, and what killed
+  // programs left.
+  void sweep(std::uint64_t coming);
 
   const std::string folder_;
   const std::uint64_t limit_;
