@@ -14,11 +14,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kvspan/result.h"
-#include "kvspan/saved_cache.h"
 #include "kvspan/team.h"
 #include "kvspan/tensor_view.h"
 
@@ -135,12 +133,6 @@ class KvCache {
   // checksum only. Fails where a kind of cache cannot be saved, and for lack of memory.
   virtual Result<std::vector<std::byte>> save() const {
     return Error{ErrorCode::kUnsupported, "a cache of " + recipe() + " cannot be saved"};
-  }
-  // The same bytes, with where tokens lie in them.
-  virtual Result<SavedCache> save_with_runs() const {
-    Result<std::vector<std::byte>> bytes = save();
-    if (!bytes) return std::move(bytes).error();
-    return SavedCache{std::move(*bytes), {}};
   }
 };
 

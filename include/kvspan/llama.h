@@ -25,6 +25,7 @@
 
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
+#include "kvspan/saved_cache.h"
 
 struct llama_model;
 struct llama_context;

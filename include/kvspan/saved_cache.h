@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "kvspan/result.h"
+
 namespace kvspan {
+
+class KvCache;  // kvspan/cache.h
 
 // Bytes of some neighbouring tokens in one layer that no later token changes.
 struct SavedRun {
@@ -19,5 +23,8 @@ struct SavedCache {
   std::vector<std::byte> bytes;  // what KvCache::save gives
   std::vector<SavedRun> runs;    // by offset, apart from each other; none where a cache knows none
 };
+
+// What the cache's save() gives, and where tokens lie in it.
+Result<SavedCache> save_with_runs(const KvCache& cache);
 
 }  // namespace kvspan

@@ -196,7 +196,7 @@ Result<SavedCache> LlamaCaches::save_with_runs(std::int32_t sequence) const {
     return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be saved");
   }
   const KvCache* cache = impl_->find(sequence);
-  return cache != nullptr ? cache->save_with_runs() : impl_->factory->make()->save_with_runs();
+  return kvspan::save_with_runs(cache != nullptr ? *cache : *impl_->factory->make());
 }
 
 Status LlamaCaches::load(std::int32_t sequence, std::span<const std::byte> bytes) {

@@ -14,6 +14,7 @@
 #include "base/byte_stream.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
+#include "kvspan/saved_cache.h"
 #include "method/group.h"
 #include "method/prepared.h"
 
@@ -36,7 +37,8 @@ class MethodCache final : public KvCache {
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
   Result<std::vector<std::byte>> save() const override;
-  Result<SavedCache> save_with_runs() const override;
+  // The same; `runs`, where given, gets the places of tokens in it (kvspan/saved_cache.h).
+  Result<std::vector<std::byte>> save(std::vector<SavedRun>* runs) const;
   // What save() wrote of a cache with the same recipe, shape and codes.
   static Result<std::unique_ptr<MethodCache>> load(std::shared_ptr<const Prepared> prepared,
                                                    std::span<const std::byte> bytes);
@@ -55,8 +57,6 @@ class MethodCache final : public KvCache {
   std::string code_source() const;
 
  private:
-  Result<std::vector<std::byte>> save(std::vector<SavedRun>* runs) const;
-
   struct Member {
     Group group;
     std::unique_ptr<Policy> policy;      // null: rows stay

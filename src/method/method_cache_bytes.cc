@@ -151,12 +151,6 @@ Result<std::vector<std::byte>> MethodCache::save() const {
   return save(nullptr);
 }
 
-Result<SavedCache> MethodCache::save_with_runs() const {
-  SavedCache saved;
-  KVSPAN_TRY(saved.bytes, save(&saved.runs));
-  return saved;
-}
-
 Result<std::vector<std::byte>> MethodCache::save(std::vector<SavedRun>* runs) const {
   try {
     ByteWriter out;

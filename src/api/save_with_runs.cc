@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "api/wrapped_cache.h"
+#include "base/fail.h"
+#include "kvspan/saved_cache.h"
+#include "method/method_cache.h"
+
+namespace kvspan {
+
+Result<SavedCache> save_with_runs(const KvCache& cache) {
+  SavedCache saved;
+  if (const auto* methods = dynamic_cast<const MethodCache*>(&cache)) {
+    KVSPAN_TRY(saved.bytes, methods->save(&saved.runs));
+  } else {
+    KVSPAN_TRY(saved.bytes, cache.save());
+  }
+  return saved;
+}
+
+}  // namespace kvspan
