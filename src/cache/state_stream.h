@@ -6,7 +6,7 @@
 
 #include "base/byte_stream.h"
 #include "base/memory.h"
-#include "cache/code_bytes.h"
+#include "cache/code/code_bytes.h"
 
 namespace kvspan {
 

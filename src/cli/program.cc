@@ -11,10 +11,10 @@
 
 #include "base/spelling.h"
 #include "cli/command.h"
-#include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/serve.h"
-#include "cli/terminal.h"
+#include "cli/commands/serve.h"
+#include "cli/output/json_output.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/terminal.h"
 #include "cli/version.h"
 
 namespace kvspan::cli {
