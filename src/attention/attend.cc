@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "attention/item.h"
-#include "attention/kernels.h"
+#include "attention/kernels/kernels.h"
+#include "attention/segments/item.h"
 #include "attention/softmax_state.h"
 #include "base/expect.h"
 #include "base/fail.h"

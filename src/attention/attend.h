@@ -11,7 +11,7 @@
 #include <span>
 
 #include "attention/scratch.h"
-#include "cache/segment_list.h"
+#include "cache/segments/segment_list.h"
 #include "kvspan/cache.h"
 #include "kvspan/team.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/byte_stream.h"
 #include "base/memory.h"
-#include "cache/code_bytes.h"
+#include "cache/code/code_bytes.h"
 #include "kvspan/saved_cache.h"
 
 namespace kvspan {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "eval/calibrate.h"
+#include "eval/calibrate/calibrate.h"
 #include "kvspan/cache.h"
 
 namespace kvspan::cli {

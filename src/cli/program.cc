@@ -11,9 +11,10 @@
 
 #include "base/spelling.h"
 #include "cli/command.h"
-#include "cli/interrupt.h"
-#include "cli/json_output.h"
-#include "cli/terminal.h"
+#include "cli/commands/serve.h"
+#include "cli/output/json_output.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/terminal.h"
 #include "cli/version.h"
 
 namespace kvspan::cli {
@@ -106,6 +107,13 @@ int finish(int code) {
   return code == 0 ? 1 : code;
 }
 
+int finish_serve(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const Result<int> code = run_serve(arguments, app.get_subcommand("serve")->help("kvspan serve"));
+  if (code) return finish(*code);
+  print_error(code.error().message);
+  return exit_code_of(code.error().code);
+}
+
 }  // namespace
 
 void print_error(std::string_view message) {
@@ -143,6 +151,10 @@ int run_program(int argc, const char* const* argv) {
       "  kvspan pull smollm2\n"
       "  kvspan run -m smollm2 -p \"Why is the sky blue?\"\n"
       "  kvspan chat --help\n");
+  // Its flags are llama-server's, which only that knows.
+  if (argc > 1 && std::string_view(argv[1]) == "serve") {
+    return finish_serve(app, {argv + 2, argv + argc});
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

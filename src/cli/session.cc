@@ -3,8 +3,8 @@
 
 #include "base/fail.h"
 #include "cli/calibration.h"
-#include "cli/interrupt.h"
 #include "cli/model_path.h"
+#include "cli/terminal/interrupt.h"
 #include "llama/calibration_file.h"
 
 namespace kvspan::cli {

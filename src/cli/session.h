@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "cli/answer_flags.h"
 #include "cli/calibration.h"
+#include "cli/chat/answer_flags.h"
 #include "cli/flags.h"
 #include "kvspan/cache.h"
 #include "llama/engine.h"

@@ -14,6 +14,7 @@
 #include "io/random_file.h"
 #include "io/user_folders.h"
 #include "llama/calibration_reader.h"
+#include "llama/file_fingerprint.h"
 
 namespace kvspan {
 namespace {
@@ -132,7 +133,11 @@ Result<Calibration> decode_calibration(std::span<const std::byte> bytes, const s
   return calibration;
 }
 
-Result<Calibration> open_calibration(const Engine& engine, const std::string& path) {
+namespace {
+
+// Of the model with that fingerprint, whose shape it is not held against.
+Result<Calibration> open_for(const std::string& fingerprint, const std::string& model,
+                             const std::string& path) {
   KVSPAN_TRY(RandomFile opened, RandomFile::open(path));
   const auto file = std::make_shared<const RandomFile>(std::move(opened));
   CalibrationBytes from{path, file->bytes(), nullptr, nullptr};
@@ -142,16 +147,37 @@ Result<Calibration> open_calibration(const Engine& engine, const std::string& pa
   from.stream = [file] { return file->stream(); };
   KVSPAN_TRY(const auto reader, CalibrationReader::open(std::move(from)));
   Calibration calibration = reader->header();
-  const std::string fingerprint = engine.fingerprint();
   if (calibration.fingerprint != fingerprint) {
     return fail(
         ErrorCode::kInvalidArgument,
         "calibration '{}' was made for the model '{}' with fingerprint {}; this is '{}' with "
         "fingerprint {} (kvspan calibrate makes its own)",
-        path, calibration.model, calibration.fingerprint, engine.info().name, fingerprint);
+        path, calibration.model, calibration.fingerprint, model, fingerprint);
   }
   calibration.source = path;
   calibration.read_layer = [reader](std::size_t layer) { return reader->layer(layer); };
+  return calibration;
+}
+
+Result<std::string> path_for(const std::string& fingerprint) {
+  KVSPAN_TRY(const std::string folder, user_cache_folder());
+  return fmt::format("{}/calibration/{}.gguf", folder, fingerprint);
+}
+
+Result<std::optional<Calibration>> or_none(Result<Calibration> opened) {
+  if (opened) return std::optional<Calibration>(std::move(*opened));
+  // One that an earlier kvspan wrote is as good as none: making it anew replaces it.
+  if (opened.error().code == ErrorCode::kNotFound ||
+      opened.error().code == ErrorCode::kUnsupported) {
+    return std::optional<Calibration>();
+  }
+  return std::move(opened).error();
+}
+
+}  // namespace
+
+Result<Calibration> open_calibration(const Engine& engine, const std::string& path) {
+  KVSPAN_TRY(Calibration calibration, open_for(engine.fingerprint(), engine.info().name, path));
   if (Status status = check_calibration(engine.cache_shape(), calibration); !status) {
     return fail(ErrorCode::kCorruptData, "'{}': {}", path, status.error().message);
   }
@@ -168,20 +194,18 @@ Result<Calibration> load_calibration(const Engine& engine, const std::string& pa
 }
 
 Result<std::string> calibration_path(const Engine& engine) {
-  KVSPAN_TRY(const std::string folder, user_cache_folder());
-  return fmt::format("{}/calibration/{}.gguf", folder, engine.fingerprint());
+  return path_for(engine.fingerprint());
 }
 
 Result<std::optional<Calibration>> find_calibration(const Engine& engine) {
   KVSPAN_TRY(const std::string path, calibration_path(engine));
-  Result<Calibration> loaded = open_calibration(engine, path);
-  if (loaded) return std::optional<Calibration>(std::move(*loaded));
-  // One that an earlier kvspan wrote is as good as none: making it anew replaces it.
-  if (loaded.error().code == ErrorCode::kNotFound ||
-      loaded.error().code == ErrorCode::kUnsupported) {
-    return std::optional<Calibration>();
-  }
-  return std::move(loaded).error();
+  return or_none(open_calibration(engine, path));
+}
+
+Result<std::optional<Calibration>> find_calibration(const std::string& model_path) {
+  KVSPAN_TRY(const std::string fingerprint, file_fingerprint(model_path));
+  KVSPAN_TRY(const std::string path, path_for(fingerprint));
+  return or_none(open_for(fingerprint, model_path, path));
 }
 
 }  // namespace kvspan

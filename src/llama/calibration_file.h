@@ -34,5 +34,8 @@ Result<Calibration> load_calibration(const Engine& engine, const std::string& pa
 Result<std::string> calibration_path(const Engine& engine);
 // From there, opened; empty when none has been made yet.
 Result<std::optional<Calibration>> find_calibration(const Engine& engine);
+// The same for a model that need not be loaded, whose shape it is not held against
+// (CacheFactory::create does).
+Result<std::optional<Calibration>> find_calibration(const std::string& model_path);
 
 }  // namespace kvspan

@@ -98,6 +98,10 @@ const std::string& LlamaCaches::recipe() const noexcept {
   return impl_->factory->recipe();
 }
 
+const CacheFactory& LlamaCaches::factory() const noexcept {
+  return *impl_->factory;
+}
+
 Status LlamaCaches::decode(const llama_batch& batch) {
   if (batch.n_tokens < 1) return fail(ErrorCode::kInvalidArgument, "the batch has no tokens");
   KVSPAN_TRY(const auto rows, impl_->rows_of(batch));
@@ -184,6 +188,11 @@ CacheBytes LlamaCaches::bytes() const {
   }
   sum.shared = impl_->factory->shared_bytes();
   return sum;
+}
+
+CacheBytes LlamaCaches::bytes(std::int32_t sequence) const {
+  const KvCache* cache = impl_->find(sequence);
+  return cache != nullptr ? cache->bytes() : CacheBytes{};
 }
 
 Result<std::vector<std::byte>> LlamaCaches::save(std::int32_t sequence) const {

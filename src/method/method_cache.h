@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/segment_store.h"
+#include "attention/segments/segment_store.h"
 #include "attention/token_store.h"
 #include "base/byte_stream.h"
 #include "base/memory.h"

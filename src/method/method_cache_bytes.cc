@@ -7,7 +7,7 @@
 
 #include "base/byte_frame.h"
 #include "base/fail.h"
-#include "cache/code_bytes.h"
+#include "cache/code/code_bytes.h"
 #include "method/method_cache.h"
 #include "method/state_bytes.h"
 

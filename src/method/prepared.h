@@ -14,8 +14,8 @@
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
 #include "method/group.h"
-#include "method/policy.h"
-#include "method/selector.h"
+#include "method/policies/policy.h"
+#include "method/selectors/selector.h"
 #include "recipe/recipe.h"
 
 namespace kvspan {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A conversation must give what a fresh cache would give, while reading only what is new. On
 // stories260K, which has no chat template, so that messages are continued as plain text.
-#include "cli/conversation.h"
+#include "cli/chat/conversation.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/interrupt.h"
-#include "cli/prompt.h"
+#include "cli/chat/prompt.h"
+#include "cli/terminal/interrupt.h"
 
 namespace kvspan::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/answer_flags.h"
+#include "cli/chat/answer_flags.h"
 
 #include <gtest/gtest.h>
 

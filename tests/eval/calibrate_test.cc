@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calibrations against plain double-precision loops over recorded activations of real models.
-#include "eval/calibrate.h"
+#include "eval/calibrate/calibrate.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "base/half.h"
 #include "cache/rope.h"
-#include "eval/sample_residuals.h"
-#include "eval/windows.h"
+#include "eval/calibrate/sample_residuals.h"
+#include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/tokenizer.h"
 #include "tests/eval/recording_cache.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/study_plan.h"
+#include "eval/study/study_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/fail.h"
-#include "eval/break_even.h"
-#include "eval/rank_statistics.h"
+#include "eval/bench/break_even.h"
+#include "eval/study/rank_statistics.h"
 #include "recipe/recipe.h"
 
 namespace kvspan::testing {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/random.h"
-#include "eval/study_rows.h"
+#include "eval/study/study_rows.h"
 
 namespace kvspan::testing {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every outcome of every falsifier, from invented rows whose answer is known.
-#include "eval/study_verdicts.h"
+#include "eval/study/study_verdicts.h"
 
 #include <gtest/gtest.h>
 

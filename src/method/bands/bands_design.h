@@ -10,7 +10,7 @@
 #include "cache/bands/bands_code.h"
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
-#include "method/moments.h"
+#include "method/calibrated/moments.h"
 #include "recipe/value.h"
 
 namespace kvspan {

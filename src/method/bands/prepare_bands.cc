@@ -9,7 +9,7 @@
 #include "method/bands/bands_parts.h"
 #include "method/bands/bands_policy.h"
 #include "method/bands/prepare_bands.h"
-#include "method/quant_codes.h"
+#include "method/methods/quant_codes.h"
 
 namespace kvspan::detail {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attention/bands/bands_tokens.h"
-#include "attention/certificate.h"
+#include "attention/certificate/certificate.h"
 #include "base/cpu_level.h"
 #include "base/random.h"
 #include "base/thread_pool.h"

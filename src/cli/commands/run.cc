@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan run: one prompt, one answer.
+#include <cstdio>
+
+#include "base/fail.h"
+#include "cli/chat/answer.h"
+#include "cli/chat/answer_flags.h"
+#include "cli/chat/prompt.h"
+#include "cli/command.h"
+#include "cli/commands/track_file.h"
+#include "cli/flags.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/text_input.h"
+
+namespace kvspan::cli {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  CompanionFlags companions;
+  TextFlags prompt;
+  std::string system;
+  std::string json;
+  std::string track;
+  bool raw = false;
+};
+
+Result<int> run(const RunFlags& flags) {
+  catch_interrupts(Interrupts::kOnce);
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_TRY(TrackFile track, TrackFile::create(flags.track));
+  KVSPAN_CHECK_OK(check_text(flags.system, "--system"));
+  KVSPAN_TRY(const std::string text, read_text(flags.prompt, LastNewline::kDrop));
+  KVSPAN_TRY(const SamplerOptions sampling, flags.sampling.sampler());
+  KVSPAN_TRY(Session session, open_session(flags.model, flags.companions));
+  KVSPAN_TRY(const auto sampler, make_sampler(sampling, *session.engine));
+  KVSPAN_CHECK_OK(track.watch(session.cache));
+  KVSPAN_TRY(const std::vector<Token> tokens,
+             encode_question(*session.tokenizer, text, flags.system, flags.raw));
+  KVSPAN_CHECK_OK(check_prompt_length(tokens.size(), session));
+  fmt::print(stderr, "{}", session.note);
+  session.say_code();
+
+  GenerateOptions options;
+  options.max_tokens = flags.sampling.token_limit();
+  options.context = session.context;
+  options.stop = flags.sampling.stop;
+  const bool text_wanted = flags.json != "-";
+  KVSPAN_TRY(const Answer answer,
+             answer_prompt(session, tokens, *sampler, options, [&](std::string_view piece) {
+               if (!text_wanted) return;
+               std::fwrite(piece.data(), 1, piece.size(), stdout);
+               std::fflush(stdout);
+             }));
+  const Generation& generation = answer.generation;
+  if (text_wanted && !generation.tokens.empty() && !generation.text.ends_with('\n')) {
+    std::fputc('\n', stdout);
+  }
+  KVSPAN_CHECK_OK(track.write());
+  KVSPAN_CHECK_OK(write_json(to_json(answer), flags.json));
+  print_stats(answer);
+  session.say_code();
+  return generation.reason == StopReason::kCancelled ? kInterruptedExit : 0;
+}
+
+}  // namespace
+
+Action setup_run(CLI::App& app) {
+  auto flags = std::make_shared<RunFlags>();
+  add_model_flag(app, flags->model);
+  add_text_flags(app, flags->prompt, "-p,--prompt");
+  add_text(app, "--system,--system-prompt", flags->system, "System message", "TEXT");
+  add_switch(app, "--raw", flags->raw, "Continue the text as it is, without the chat template");
+  add_engine_flags(app, flags->model);
+  add_default_recipe(app, flags->model);
+  add_sampling_flags(app, flags->sampling);
+  add_companion_flags(app, flags->companions);
+  add_json_flag(app, flags->json);
+  add_text(app, "--track", flags->track,
+           "Hold every step against exact attention (slow) and write the errors of each "
+           "layer as JSON lines, beside bounds where the recipe says certify=on",
+           "FILE");
+  set_footer(
+      app,
+      "Examples:\n"
+      "  kvspan run -m smollm2 -p \"Why is the sky blue?\" --temp 0\n"
+      "  kvspan run -m smollm2 -p \"Name a colour.\" --json-schema '{\"enum\": [\"red\", "
+      "\"blue\"]}'\n"
+      "  kvspan run -m smollm2 -f report.txt --system \"Summarise the text.\" -n 200\n"
+      "  echo \"Once upon a time\" | kvspan run -m stories260k --raw --json numbers.json\n"
+      "  kvspan run -m smollm2 -f report.txt --cache fd:certify=on -n 20 --track errors.jsonl\n");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace kvspan::cli
