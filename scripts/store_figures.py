@@ -40,7 +40,8 @@ def measure(options, recipe, text):
         computed_ms, _ = first_token_ms(first, document + questions[0])
         first.until_store(lambda numbers: numbers["saved"] == 1)
         held = redis.used_bytes() - empty
-        f16 = first.get("/kv")["f16_bytes"] / first.get("/kv")["sequences"][0]["tokens"]
+        kv = first.get("/kv")
+        f16 = kv["bytes"]["f16"] / kv["tokens"]
         second = Server(options.program, *flags, "--store", redis.url).wait()
         found_ms, found = first_token_ms(second, document + questions[1])
         kv = second.get("/kv")

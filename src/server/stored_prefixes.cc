@@ -87,7 +87,7 @@ void StoredPrefixes::save(const LlamaCaches& caches, std::int32_t sequence,
   writer_->put({tokens.begin(), tokens.end()}, least, std::move(*saved));
 }
 
-std::optional<StoreStatistics> StoredPrefixes::statistics() const {
+StoreStatistics StoredPrefixes::statistics() const {
   const std::lock_guard lock(mutex_);
   return store_ ? store_->statistics() : StoreStatistics{};
 }

@@ -31,7 +31,7 @@ class StoredPrefixes final : public PrefixBlocks {
             std::span<const std::int32_t> tokens) override;
   void save(const LlamaCaches& caches, std::int32_t sequence,
             std::span<const std::int32_t> tokens, bool prompt_ends) override;
-  std::optional<StoreStatistics> statistics() const override;
+  StoreStatistics statistics() const override;
 
  private:
   struct Sequence {

@@ -281,13 +281,14 @@ function show_kv(kv) {
   const name = String(kv.model ?? '').split('/').pop().replace(/\.gguf$/, '');
   at('model').textContent = [name, kv.recipe].filter(Boolean).join(' · ');
   at('model').title = [kv.model, kv.recipe].filter(Boolean).join(' · ');
-  const bytes = number(kv.bytes), full = number(kv.f16_bytes);
+  const bytes = number(kv.bytes?.total ?? kv.bytes), full = number(kv.bytes?.f16 ?? kv.f16_bytes);
+  const budget = number(kv.budget?.bytes ?? kv.budget);
   remember('memory', bytes);
   remember('full', full);
   at('memory-now').textContent = bytes_text(bytes) + (full > 0 && bytes > 0 ? ` · ${(full / bytes).toFixed(1)}× less` : '');
   const tokens = (kv.sequences ?? []).reduce((sum, sequence) => sum + number(sequence.tokens), 0);
   at('memory-note').textContent = `${tokens.toLocaleString('en')} tokens; f16 would take ${bytes_text(full)}` +
-    (kv.budget ? `; budget ${bytes_text(number(kv.budget))}` : '') + '.';
+    (budget > 0 ? `; budget ${bytes_text(budget)}` : '') + '.';
   line_chart(at('memory-chart'), `KV memory ${bytes_text(bytes)}, in f16 ${bytes_text(full)}`, history_of.memory, history_of.full);
   const layers = (kv.layers ?? []).map((layer) => number(layer.bytes));
   at('layers-section').hidden = layers.length === 0 || bytes === 0;
