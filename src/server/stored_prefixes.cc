@@ -37,15 +37,12 @@ bool StoredPrefixes::take_ahead(LlamaCaches& caches, std::int32_t sequence,
   const auto n = static_cast<std::int32_t>(same) * kBlockTokens;
   // Where it ends, or the prompt goes another way, it has served.
   const bool goes_on = same == chain.size() && same < state.chain.size();
-  const std::unique_ptr<KvCache> cache = std::move(state.ahead);
+  std::unique_ptr<KvCache> cache = std::move(state.ahead);
   if (n <= caches.tokens(sequence) || n < cache->least_tokens()) return false;
   Result<std::unique_ptr<KvCache>> cut = cache->fork();
   if (!cut || !(*cut)->truncate(n) || !caches.take(sequence, std::move(*cut))) return false;
   state.known = std::max(state.known, n);
-  if (goes_on) {
-    auto rest = cache->fork();
-    if (rest) state.ahead = std::move(*rest);
-  }
+  if (goes_on) state.ahead = std::move(cache);
   return true;
 }
 
@@ -71,14 +68,14 @@ void StoredPrefixes::load(LlamaCaches& caches, std::int32_t sequence,
 
 void StoredPrefixes::save(const LlamaCaches& caches, std::int32_t sequence,
                           std::span<const std::int32_t> tokens, bool prompt_ends) {
+  Sequence& state = sequences_[sequence];
+  if (prompt_ends) state.ahead.reset();
   const auto size = static_cast<std::int32_t>(tokens.size());
   const std::int32_t least = caches.least_tokens(sequence);
   const bool goes_back = least <= size / kBlockTokens * kBlockTokens;
   // One that can go back serves all its beginnings, so the last will do; one that cannot serves where
   // it is.
   if (!goes_back || (!prompt_ends && least <= 1)) return;
-  Sequence& state = sequences_[sequence];
-  if (prompt_ends) state.ahead.reset();
   if (!PrefixStore::worth_putting(size, state.known)) return;
   (void)store(caches);
   Result<SavedCache> saved = caches.save_with_runs(sequence);
