@@ -140,7 +140,9 @@ TEST_P(StoredPrefixTest, KeepsSharedTokensOnce) {
     before += bytes;
     if (i == 0) first_bytes = bytes;
     // Two of the four blocks at least are shared: the last but one may hold rows that are still moving.
-    if (i == 1) EXPECT_LT(bytes, first_bytes * 3 / 4);
+    if (i == 1) {
+      EXPECT_LT(bytes, first_bytes * 3 / 4);
+    }
   }
 }
 

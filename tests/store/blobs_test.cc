@@ -3,6 +3,7 @@
 // several programs at once, one of which is killed; Redis that is away, slow, full or not Redis.
 #include "store/blobs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -329,7 +330,9 @@ TEST(NotRedis, ThatSendsAnythingIsNeverBelieved) {
     limits.call_ms = 1000;
     RedisBlobs blobs(server.address(), 100, limits);
     const auto found = get_one(blobs, 1);
-    if (found) EXPECT_LT(found->size(), 200u);
+    if (found) {
+      EXPECT_LT(found->size(), 200u);
+    }
   }
 }
 

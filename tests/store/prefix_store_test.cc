@@ -150,7 +150,9 @@ TEST_P(PrefixStoreTest, SpoiltEntriesAreMisses) {
     PrefixStore store(std::move(watched), kIdentity);
     ASSERT_TRUE(store.put(text, 1, right));
     const std::vector<std::string> keys = blobs.keys();
-    if (round == 0) ASSERT_EQ(keys.size(), 1 + 4 + 1 + 4u);  // rest, blocks, manifest, index
+    if (round == 0) {
+      ASSERT_EQ(keys.size(), 1 + 4 + 1 + 4u);  // rest, blocks, manifest, index
+    }
     if (!keys.empty()) {
       const std::string& key = keys[random.below(keys.size())];
       auto bytes = *blobs.get(std::span(&key, 1)).value().front();
