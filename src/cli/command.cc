@@ -9,6 +9,7 @@ namespace {
 constexpr std::array kCommands{
     Command{"run", "Answer one prompt", setup_run},
     Command{"chat", "Talk with a model", setup_chat},
+    Command{"serve", "Serve a model over HTTP, as llama-server does", setup_serve},
     Command{"demo", "Ask about a long text and compare caches", setup_demo},
     Command{"tokenize", "Show the tokens of a text", setup_tokenize},
     Command{"info", "Describe a model", setup_info},

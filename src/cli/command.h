@@ -46,6 +46,7 @@ Action setup_eval(CLI::App& app);
 Action setup_inspect(CLI::App& app);
 Action setup_report(CLI::App& app);
 Action setup_study(CLI::App& app);
+Action setup_serve(CLI::App& app);
 Action setup_completion(CLI::App& app);
 
 }  // namespace kvspan::cli

@@ -9,6 +9,7 @@
 
 #include "base/spelling.h"
 #include "cli/command.h"
+#include "cli/commands/serve.h"
 #include "cli/output/json_output.h"
 #include "cli/output/standard_output.h"
 #include "cli/output/voice.h"
@@ -125,6 +126,13 @@ int finish(int code) {
   return code == kInterruptedExit && terminated() ? kTerminatedExit : code;
 }
 
+int finish_serve(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const Result<int> code = run_serve(arguments, app.get_subcommand("serve")->help("kvspan serve"));
+  if (code) return finish(*code);
+  print_error(code.error().message);
+  return exit_code_of(code.error().code);
+}
+
 }  // namespace
 
 void print_error(std::string_view message) {
@@ -163,6 +171,10 @@ int run_program(int argc, const char* const* argv) {
       "  kvspan pull smollm2\n"
       "  kvspan run -m smollm2 -p \"Why is the sky blue?\"\n"
       "  kvspan chat --help\n");
+  // Its flags are llama-server's, which only that knows.
+  if (argc > 1 && std::string_view(argv[1]) == "serve") {
+    return finish_serve(app, {argv + 2, argv + argc});
+  }
   try {
     std::vector<std::string> arguments = with_long_flags(app, {argv + 1, argv + argc});
     if (const std::string flag = unknown_letters(app, arguments); !flag.empty()) {

@@ -90,8 +90,7 @@ Status AtomicFile::commit() {
     return {};
   }
   if (fsync(descriptor_) != 0) return system_error("flush", path_);
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) return system_error("put in place", path_);
-  close(std::exchange(descriptor_, -1));
+  KVSPAN_CHECK_OK(commit_unflushed());
   // The rename itself is durable once the folder is; a folder that cannot be synced (some network
   // file systems) still holds a complete file.
   const int folder = open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -99,6 +98,13 @@ Status AtomicFile::commit() {
     fsync(folder);
     close(folder);
   }
+  return {};
+}
+
+Status AtomicFile::commit_unflushed() {
+  if (temporary_.empty()) return commit();
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return system_error("put in place", path_);
+  close(std::exchange(descriptor_, -1));
   return {};
 }
 

@@ -27,6 +27,9 @@ class AtomicFile {
   Status write(std::span<const std::byte> bytes);
   // Makes the file durable and visible under its name. To be called once, as the last call.
   Status commit();
+  // The same without waiting for the disk: when the machine stops, the file may be there and damaged.
+  // For what is checked when it is read and can be made again.
+  Status commit_unflushed();
 
  private:
   AtomicFile(std::string path, std::string temporary, int descriptor);
