@@ -22,6 +22,7 @@ libfmt-dev <fmt/format.h>
 libcli11-dev <CLI/CLI.hpp>
 nlohmann-json3-dev <nlohmann/json.hpp>
 libedit-dev <histedit.h>
+libssl-dev <openssl/ssl.h>
 libeigen3-dev <eigen3/Eigen/Core>
 libgtest-dev <gtest/gtest.h>
 libbenchmark-dev <benchmark/benchmark.h>
