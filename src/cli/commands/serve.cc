@@ -39,7 +39,10 @@ Result<double> seconds_of(const std::string& text) {
 }
 
 Result<std::size_t> bytes_of(const std::string& text) {
-  const KeyDeclaration flag{.name = "--kv-budget", .kind = ValueKind::kBytes, .max = 0x1p52};
+  KeyDeclaration flag;
+  flag.name = "--kv-budget";
+  flag.kind = ValueKind::kBytes;
+  flag.max = 0x1p52;
   auto value = parse_value(flag, text);
   const auto* bytes = value ? std::get_if<ByteCount>(&*value) : nullptr;
   if (bytes == nullptr || bytes->bytes == 0) {
