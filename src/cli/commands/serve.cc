@@ -23,11 +23,10 @@ namespace {
 
 constexpr std::string_view kRecipeWithoutCalibration = "bands:calib=online";
 
-// Other ways by which the server gets a model, or serves several.
-constexpr std::array<std::string_view, 14> kModelSources{
-    "-hf",  "-hfr", "--hf-repo",    "-mu",          "--model-url",  "-dr",     "--docker-repo",
-    "--models-dir", "--models-preset", "--models-max", "--list-devices", "--version", "--cache-list",
-    "--completion-bash"};
+// Where one is given no model is needed, or it comes from elsewhere.
+constexpr std::array<std::string_view, 12> kModelSources{
+    "-hf", "-hfr",           "--hf-repo", "-mu", "--model-url",  "-dr",
+    "--docker-repo", "--list-devices", "--version", "-cl", "--cache-list", "--completion-bash"};
 
 Result<double> seconds_of(const std::string& text) {
   double value = 0.0;
@@ -142,6 +141,11 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
   options.answer_tokens = flags.answer_tokens;
   if (has_any(flags.others, {"-mm", "--mmproj", "-mmu", "--mmproj-url"})) {
     return fail(ErrorCode::kUnsupported, "--mmproj: kvspan's caches take text, no pictures or sounds yet");
+  }
+  for (const char* router : {"--models-dir", "--models-preset"}) {
+    if (has_any(flags.others, {router})) {
+      return fail(ErrorCode::kUnsupported, "{}: kvspan serve serves one model; start one for each", router);
+    }
   }
   if (has_any(flags.others, {"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"})) {
     fmt::print(stderr, "kvspan: --cache RECIPE says how keys and values are kept; --cache-type-k and -v say nothing here\n");
