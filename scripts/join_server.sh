@@ -4,9 +4,9 @@
 # on kvspan's caches without a change of its sources:
 #     scripts/join_server.sh OUT.o PASSED.txt ARCHIVE...
 # Every call of a libllama function becomes a call of kvspan_serve_<its name without llama_>, except those listed in
-# PASSED.txt. src/server defines these; a function that is in neither place does not link. Its routes,
-# signal handlers and the question whether a sequence can go back are turned the same way (below). All other names become local: the program has its own common
-# library beside the server's.
+# PASSED.txt. src/server defines these; a function that is in neither place does not link. Its routes, its signal
+# handlers and the question whether a sequence can go back are turned the same way (below). All other names become
+# local: the program has its own common library beside the server's.
 set -euo pipefail
 out=$1 passed=$2
 shift 2
