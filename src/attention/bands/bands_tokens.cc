@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/bands/attend_bands.h"
+#include "attention/bands/attend_rebuilt.h"
 #include "attention/bands/certificate_bands.h"
 #include "base/fail.h"
 
@@ -44,6 +45,7 @@ void BandsTokens::read(std::int32_t first, std::int32_t end, RowBlock& to) const
 
 Status BandsTokens::attend(const AttendCall& call, std::span<const StorePart> parts,
                            AttentionScratch& scratch, Team& team) const {
+  if (pays_to_rebuild(call, parts)) return attend_rebuilt(call, parts, scratch, team);
   for (const StorePart& part : parts) {
     const auto& tokens = static_cast<const BandsTokens&>(*part.store);
     KVSPAN_CHECK_OK(attend_bands(call.layer, part.first_head, tokens.keys_, tokens.value_store(),
