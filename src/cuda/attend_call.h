@@ -52,11 +52,9 @@ struct AttendCall {
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
   // Of the items before each; apart from them, so that a search reads few lines.
   std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
-  // Runs of move_anchors anchors and of fold_means blocks of the mean, likewise: what one block
-  // prepares, multiples of kMoveAnchors and of kFoldBlocks.
-  std::int32_t move_anchors = 0, fold_means = 0;
-  std::int32_t move_runs_before[kMaxItems] = {}, fold_runs_before[kMaxItems] = {};
-  std::int32_t total_move_runs = 0, total_fold_runs = 0;
+  // Tiles of kMoveAnchors anchors and of kFoldBlocks blocks of the mean, likewise.
+  std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
+  std::int32_t total_move_tiles = 0, total_fold_tiles = 0;
 
   // The layer.
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;

@@ -46,7 +46,7 @@ void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window
 int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call) {
   call.item_count = 0;
   call.total_anchors = call.total_means = call.total_parts = call.total_row_parts = 0;
-  call.total_move_runs = call.total_fold_runs = 0;
+  call.total_move_tiles = call.total_fold_tiles = 0;
   const int groups = std::max(1, call.groups);
   std::int64_t steps = 0, rows = 0, anchors = 0, means = 0;
   int count = 0;
@@ -63,17 +63,6 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     rows += item.before.size() + item.after.size();
     ++count;
   }
-  // Queries are prepared by as many blocks as fit at once, each for one tile of heads.
-  const std::int64_t head_tiles =
-      std::max(1, call.kv_heads) *
-      std::max<std::int64_t>(1, ceil_div(call.query_heads / std::max(1, call.kv_heads), 4));
-  const auto run = [&](std::int64_t blocks, std::int64_t tile, std::int64_t at_once) {
-    const std::int64_t tiles = (blocks / tile + count) * head_tiles;
-    const std::int64_t most = limits.processors * at_once;
-    return static_cast<std::int32_t>(tile * std::clamp<std::int64_t>((tiles + most - 1) / most, 1, 8));
-  };
-  call.move_anchors = run(anchors, kMoveAnchors, kMoveAtOnce);
-  call.fold_means = run(means, kFoldBlocks, kFoldAtOnce);
   // One block for each place that there is, each as long as the others; a block has several teams.
   const std::int64_t places =
       std::max<std::int64_t>(1, std::int64_t{limits.processors} * limits.blocks_at_once / groups);
@@ -101,14 +90,14 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     item.means_before = call.total_means;
     call.parts_before[call.item_count] = call.total_parts;
     call.row_parts_before[call.item_count] = call.total_row_parts;
-    call.move_runs_before[call.item_count] = call.total_move_runs;
-    call.fold_runs_before[call.item_count] = call.total_fold_runs;
+    call.move_tiles_before[call.item_count] = call.total_move_tiles;
+    call.fold_tiles_before[call.item_count] = call.total_fold_tiles;
     call.total_anchors += item.anchors;
     call.total_means += item.means;
     call.total_parts += item.parts;
     call.total_row_parts += item.row_parts;
-    call.total_move_runs += ceil_div(item.anchors, call.move_anchors);
-    call.total_fold_runs += ceil_div(item.means, call.fold_means);
+    call.total_move_tiles += ceil_div(item.anchors, kMoveAnchors);
+    call.total_fold_tiles += ceil_div(item.means, kFoldBlocks);
     call.items[call.item_count++] = item;
   }
   return call.item_count;

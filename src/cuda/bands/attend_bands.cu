@@ -65,11 +65,20 @@ cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& 
                                 cudaStream_t stream) {
   const AttendNeed need{call.padded_queries, call.chunks, variant.uniform2, call.most_tile_bytes,
                         call.mean_terms};
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups));
+  config.blockDim = dim3(static_cast<unsigned>(variant.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(variant.shared_bytes(need));
+  config.stream = stream;
+  // Blocks begin while the last of what prepares the call end, and wait themselves.
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   void* arguments[] = {const_cast<AttendCall*>(&call)};
-  const dim3 grid(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups));
-  // Two kernels come before it, and it waits for both: it is launched as usual.
-  return cudaLaunchKernel(variant.kernel, grid, dim3(static_cast<unsigned>(variant.threads)),
-                          arguments, static_cast<std::size_t>(variant.shared_bytes(need)), stream);
+  return cudaLaunchKernelExC(&config, variant.kernel, arguments);
 }
 
 }  // namespace kvspan::cuda

@@ -279,6 +279,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (asks) {
     while (asked < end && asked < begin + Shape::kStages) ask();
   }
+  cudaGridDependencySynchronize();  // moved and folded queries are there
 
   ChunkSums<Shape> acc[Shape::kChunks] = {};
   RunningSoftmax<kRows8> state;

@@ -59,51 +59,50 @@ __device__ __forceinline__ void read_queries(const AttendCall& call, const HeadT
   }
 }
 
-// Turns of an anchor, a part by each lane; anchors beyond the last repeat it.
-struct AnchorTurns {
-  static constexpr int kLanePairs = kMaxPairs / 32;
-  float2 turn[kLanePairs];
-  __device__ __forceinline__ void read(const AttendCall& call, const MoveAnchors& anchors, int a) {
-    const int lane = threadIdx.x & 31, pairs = call.rope_pairs;
+// Rows of the tile, turned and rounded: row 4 a + n is query n at anchor a. All queries of an anchor
+// by one warp. Rows beyond the last anchor repeat it.
+template <int kWarps>
+__device__ __forceinline__ void turn_rows(const AttendCall& call, const MoveAnchors& anchors,
+                                          const PrepareMemory& memory, char* shared) {
+  constexpr int kLanePairs = kMaxPairs / 32;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int pairs = call.rope_pairs, numbers = 32 * key_steps_of(call.key_dim);
+#pragma unroll 1
+  for (int a = warp; a < kMoveAnchors; a += kWarps) {
     const int position =
         (anchors.first + min(a, anchors.count - 1)) * call.anchor + call.anchor / 2;
     const float2* const turns =
         call.turns + static_cast<std::int64_t>(position / kTurnStep) * pairs;
+    float2 turn[kLanePairs];
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) {
       const int j = 32 * i + lane;
       turn[i] = j < pairs ? __ldg(turns + j) : make_float2(0.0f, 0.0f);
     }
-  }
-};
-
-// Rows of anchor a, turned and rounded: row 4 a + n is query n. By one warp.
-__device__ __forceinline__ void turn_rows(const AttendCall& call, const AnchorTurns& turns, int a,
-                                          const PrepareMemory& memory, char* shared) {
-  const int lane = threadIdx.x & 31;
-  const int pairs = call.rope_pairs, numbers = 32 * key_steps_of(call.key_dim);
 #pragma unroll 1
-  for (int n = 0; n < kTileQueries; ++n) {
-    const float* const query =
-        reinterpret_cast<const float*>(shared + memory.queries) + n * numbers;
-    const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
-    const float by = longest > 0.0f ? __fdividef(127.0f, longest) : 0.0f;
-    auto* const to = reinterpret_cast<std::int8_t*>(shared + memory.rows) +
-                     (a * kTileQueries + n) * memory.row_stride;
+    for (int n = 0; n < kTileQueries; ++n) {
+      const float* const query =
+          reinterpret_cast<const float*>(shared + memory.queries) + n * numbers;
+      const float longest =
+          reinterpret_cast<const float*>(shared + memory.longest)[n];
+      const float by = longest > 0.0f ? __fdividef(127.0f, longest) : 0.0f;
+      auto* const to = reinterpret_cast<std::int8_t*>(shared + memory.rows) +
+                       (a * kTileQueries + n) * memory.row_stride;
 #pragma unroll
-    for (int i = 0; i < AnchorTurns::kLanePairs; ++i) {
-      const int j = 32 * i + lane;
-      if (j >= pairs) break;
-      const PairPlace at = pair_place(j, pairs, call.neighbours);
-      const float x = query[at.first], y = query[at.second];
-      const float2 turn = turns.turn[i];
-      const float first = x * turn.x + y * turn.y, second = y * turn.x - x * turn.y;
-      to[at.first] = static_cast<std::int8_t>(__float_as_int(fmaf(first, by, kUnits)));
-      to[at.second] = static_cast<std::int8_t>(__float_as_int(fmaf(second, by, kUnits)));
-    }
+      for (int i = 0; i < kLanePairs; ++i) {
+        const int j = 32 * i + lane;
+        if (j >= pairs) break;
+        const PairPlace at = pair_place(j, pairs, call.neighbours);
+        const float x = query[at.first], y = query[at.second];
+        const float first = x * turn[i].x + y * turn[i].y;
+        const float second = y * turn[i].x - x * turn[i].y;
+        to[at.first] = static_cast<std::int8_t>(__float_as_int(fmaf(first, by, kUnits)));
+        to[at.second] = static_cast<std::int8_t>(__float_as_int(fmaf(second, by, kUnits)));
+      }
 #pragma unroll 1
-    for (int i = 2 * pairs + lane; i < numbers; i += 32) {
-      to[i] = static_cast<std::int8_t>(__float_as_int(fmaf(query[i], by, kUnits)));
+      for (int i = 2 * pairs + lane; i < numbers; i += 32) {
+        to[i] = static_cast<std::int8_t>(__float_as_int(fmaf(query[i], by, kUnits)));
+      }
     }
   }
 }
