@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "attention/kernels.h"
-#include "attention/plan.h"
+#include "attention/kernels/kernels.h"
+#include "attention/segments/plan.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "bench/machine.h"

@@ -17,8 +17,8 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "bench/machine.h"
-#include "cache/coded_side.h"
-#include "cache/encode_rows.h"
+#include "cache/code/coded_side.h"
+#include "cache/rows/encode_rows.h"
 
 namespace kvspan {
 namespace {

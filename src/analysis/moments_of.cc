@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/expect.h"
-#include "method/rotated_moment.h"
+#include "method/calibrated/rotated_moment.h"
 
 namespace kvspan {
 namespace {

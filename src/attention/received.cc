@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "attention/attend.h"
-#include "attention/coded_run.h"
+#include "attention/coded/coded_run.h"
 #include "base/expect.h"
 #include "base/fail.h"
 #include "cache/visible.h"

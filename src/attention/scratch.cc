@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <new>
 
-#include "attention/coded_run.h"
+#include "attention/coded/coded_run.h"
 #include "base/expect.h"
 
 namespace kvspan {

@@ -11,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include "attention/plan.h"
+#include "attention/segments/plan.h"
 #include "base/memory.h"
 #include "kvspan/result.h"
 

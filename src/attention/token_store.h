@@ -12,7 +12,7 @@
 
 #include "attention/scratch.h"
 #include "attention/store_facts.h"
-#include "cache/row_block.h"
+#include "cache/rows/row_block.h"
 #include "cache/state_stream.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"

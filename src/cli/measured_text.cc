@@ -6,7 +6,7 @@
 #include "base/fail.h"
 #include "cli/data_folder.h"
 #include "cli/flags.h"
-#include "cli/text_input.h"
+#include "cli/terminal/text_input.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::cli {

@@ -7,7 +7,7 @@
 
 #include "base/expect.h"
 #include "base/random.h"
-#include "eval/bench.h"
+#include "eval/bench/bench.h"
 
 namespace kvspan {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "method/learned_code.h"
+#include "method/calibrated/learned_code.h"
 
 namespace kvspan {
 

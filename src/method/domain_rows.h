@@ -2,8 +2,8 @@
 // Rows of some heads as the code of a domain sees them, for trackers and decompositions.
 #pragma once
 
+#include "method/calibrated/learned_code.h"
 #include "method/group.h"
-#include "method/learned_code.h"
 
 namespace kvspan {
 

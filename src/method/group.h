@@ -15,15 +15,15 @@
 #include <span>
 #include <vector>
 
-#include "attention/segment_store.h"
+#include "attention/segments/segment_store.h"
 #include "attention/token_store.h"
-#include "cache/encode_rows.h"
-#include "cache/row_block.h"
-#include "cache/segment_list.h"
+#include "cache/rows/encode_rows.h"
+#include "cache/rows/row_block.h"
+#include "cache/segments/segment_list.h"
 #include "cache/state_stream.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
-#include "method/token_scores.h"
+#include "method/selectors/token_scores.h"
 
 namespace kvspan {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 
 namespace kvspan {
 namespace {

@@ -4,7 +4,7 @@
 // full f32 cache, every call.
 #pragma once
 
-#include "cache/segment_list.h"
+#include "cache/segments/segment_list.h"
 
 namespace kvspan {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "attention/integer_rows.h"
-#include "cache/coded_side.h"
-#include "cache/encode_rows.h"
+#include "attention/rows/integer_rows.h"
+#include "cache/code/coded_side.h"
+#include "cache/rows/encode_rows.h"
 #include "tests/attention/oracle.h"
 
 namespace kvspan::testing {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kernel of every level this machine has, against double precision (products) or the
 // definition (softmax), with misaligned pointers and lengths around the vector width.
-#include "attention/kernels.h"
+#include "attention/kernels/kernels.h"
 
 #include <gtest/gtest.h>
 

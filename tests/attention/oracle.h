@@ -14,7 +14,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
-#include "cache/segment_list.h"
+#include "cache/segments/segment_list.h"
 
 namespace kvspan::testing {
 

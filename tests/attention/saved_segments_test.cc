@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cache/segment_list_bytes.h"
+#include "cache/segments/segment_list_bytes.h"
 #include "tests/attention/random_case.h"
 
 namespace kvspan {

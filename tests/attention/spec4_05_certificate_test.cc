@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "attention/certificate.h"
-#include "attention/segment_store.h"
+#include "attention/certificate/certificate.h"
+#include "attention/segments/segment_store.h"
 #include "tests/attention/activations.h"
 #include "tests/attention/random_case.h"
 #include "tests/base/sweep.h"

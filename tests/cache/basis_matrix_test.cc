@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/basis_matrix.h"
+#include "cache/code/basis_matrix.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes: what is refused, and the products they compute.
-#include "cache/code.h"
+#include "cache/code/code.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "cache/code.h"
-#include "cache/encode_rows.h"
+#include "cache/code/code.h"
+#include "cache/rows/encode_rows.h"
 
 namespace kvspan::testing {
 

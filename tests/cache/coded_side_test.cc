@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Coded segments: what they give back, what they lost, forks, truncation, refusals.
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 
 #include <gtest/gtest.h>
 

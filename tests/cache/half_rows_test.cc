@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/half_rows.h"
+#include "cache/rows/half_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Coded segments that follow each other under the same codes: joined as they come, bit for bit.
-#include "cache/join_segments.h"
+#include "cache/segments/join_segments.h"
 
 #include <gtest/gtest.h>
 
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 #include "tests/cache/coded_rows.h"
 
 namespace kvspan {

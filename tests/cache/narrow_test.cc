@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/narrow.h"
+#include "cache/rows/narrow.h"
 
 #include <gtest/gtest.h>
 

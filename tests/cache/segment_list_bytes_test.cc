@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving and loading lists of segments: round trips bit for bit, and bytes that are truncated,
 // damaged or forged.
-#include "cache/segment_list_bytes.h"
+#include "cache/segments/segment_list_bytes.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "base/byte_frame.h"
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 #include "tests/base/sweep.h"
 #include "tests/cache/coded_rows.h"
 

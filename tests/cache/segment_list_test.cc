@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random sequences of append, truncate, clear and fork against plain arrays.
-#include "cache/segment_list.h"
+#include "cache/segments/segment_list.h"
 
 #include <gtest/gtest.h>
 

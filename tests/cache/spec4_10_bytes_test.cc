@@ -9,7 +9,7 @@
 #include <new>
 
 #include "base/memory.h"
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 #include "tests/cache/coded_rows.h"
 
 namespace {

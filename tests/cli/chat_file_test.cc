@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/chat_file.h"
+#include "cli/chat/chat_file.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/progress_bar.h"
+#include "cli/output/progress_bar.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/table.h"
+#include "cli/output/table.h"
 
 #include <gtest/gtest.h>
 

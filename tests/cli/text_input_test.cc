@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/text_input.h"
+#include "cli/terminal/text_input.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/prompt.h"
+#include "cli/chat/prompt.h"
 
 namespace kvspan::cli {
 namespace {

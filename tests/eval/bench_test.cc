@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/bench.h"
+#include "eval/bench/bench.h"
 
 #include <gtest/gtest.h>
 
-#include "eval/verify.h"
+#include "eval/verify/verify.h"
 
 namespace kvspan {
 namespace {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calibrations against plain double-precision loops over recorded activations of real models.
-#include "eval/calibrate.h"
+#include "eval/calibrate/calibrate.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
 
+#include "api/sample_residuals.h"
 #include "base/half.h"
 #include "cache/rope.h"
-#include "eval/sample_residuals.h"
-#include "eval/windows.h"
+#include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/tokenizer.h"
 #include "tests/eval/recording_cache.h"

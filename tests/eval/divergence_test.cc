@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/divergence.h"
+#include "eval/perplexity/divergence.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "eval/bench.h"
+#include "eval/bench/bench.h"
 
 namespace kvspan {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/half.h"
-#include "eval/windows.h"
+#include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/engine.h"
 #include "llama/tokenizer.h"

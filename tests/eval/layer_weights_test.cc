@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/layer_weights.h"
+#include "eval/calibrate/layer_weights.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "eval/one_layer_cache.h"
-#include "eval/perplexity.h"
+#include "eval/calibrate/one_layer_cache.h"
+#include "eval/perplexity/perplexity.h"
 
 namespace kvspan {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores against the Python packages that LongBench's own scripts call (fixtures/longbench), and
 // prompts and truncation by hand.
-#include "eval/longbench.h"
+#include "eval/tasks/longbench.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "eval/python_words.h"
+#include "eval/retrieval/python_words.h"
 #include "io/atomic_file.h"
 #include "io/sha256.h"
 

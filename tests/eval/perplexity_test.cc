@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Perplexity on a real (if tiny) model: against plain loops, against llama.cpp, and with caches
 // that are wrong on purpose.
-#include "eval/perplexity.h"
+#include "eval/perplexity/perplexity.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <cmath>
 #include <limits>
 
-#include "eval/divergence.h"
-#include "eval/windows.h"
+#include "eval/perplexity/divergence.h"
+#include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/tokenizer.h"
 #include "tests/eval/faulty_cache.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generated prompts: what is hidden is there once, the question asks for it, and nothing else
 // would answer it.
-#include "eval/retrieval.h"
+#include "eval/retrieval/retrieval.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <set>
 #include <sstream>
 
-#include "eval/haystack.h"
-#include "eval/random_text.h"
-#include "eval/ruler.h"
+#include "eval/retrieval/haystack.h"
+#include "eval/retrieval/random_text.h"
+#include "eval/retrieval/ruler.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::testing {

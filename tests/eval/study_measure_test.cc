@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units of a study on a real (if tiny) model, with recipes that need no calibration.
-#include "eval/study_measure.h"
+#include "eval/study/study_measure.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 
-#include "eval/windows.h"
+#include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/tokenizer.h"
 #include "tests/eval/faulty_cache.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/task_rows.h"
+#include "eval/tasks/task_rows.h"
 
 #include <gtest/gtest.h>
 
-#include "eval/text_tasks.h"
+#include "eval/tasks/text_tasks.h"
 #include "io/atomic_file.h"
 
 namespace kvspan::testing {

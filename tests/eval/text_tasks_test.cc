@@ -2,16 +2,16 @@
 // Scores on a real (if tiny) model, against plain loops over its logits, and with caches that are
 // wrong on purpose. The right answers are what the model itself writes, so that the full cache has
 // them all right and any fault shows.
-#include "eval/text_tasks.h"
+#include "eval/tasks/text_tasks.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
 
-#include "eval/divergence.h"
-#include "eval/likelihood.h"
-#include "eval/retrieval_measurement.h"
+#include "eval/perplexity/divergence.h"
+#include "eval/retrieval/retrieval_measurement.h"
+#include "eval/tasks/likelihood.h"
 #include "llama/generate.h"
 #include "tests/eval/faulty_cache.h"
 

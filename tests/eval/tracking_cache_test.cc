@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tracked errors of recipes on a real model and on activations of one.
-#include "eval/tracking_cache.h"
+#include "eval/study/tracking_cache.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "base/thread_pool.h"
-#include "eval/calibrate.h"
-#include "eval/windows.h"
+#include "eval/calibrate/calibrate.h"
+#include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/engine.h"
 #include "llama/tokenizer.h"

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 #include "codec/codec.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/certificate.h"
+#include "attention/certificate/certificate.h"
 #include "cache/layer_part.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"

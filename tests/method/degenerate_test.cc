@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"
 #include "tests/method/synthetic.h"

@@ -8,10 +8,10 @@
 #include <map>
 #include <string>
 
-#include "cache/coded_side.h"
+#include "cache/code/coded_side.h"
 #include "linalg/subspaces.h"
-#include "method/fd_policy.h"
 #include "method/method_cache.h"
+#include "method/policies/fd_policy.h"
 #include "recipe/recipe.h"
 #include "tests/method/synthetic.h"
 

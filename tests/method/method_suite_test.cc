@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/certificate.h"
+#include "attention/certificate/certificate.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"
 #include "tests/method/held_positions.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "method/rotated_moment.h"
+#include "method/calibrated/rotated_moment.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <limits>
 #include <numbers>
 
-#include "attention/bands/score_steps.h"
-#include "attention/item.h"
+#include "attention/bands/kernels/score_steps.h"
 #include "attention/score_bias.h"
+#include "attention/segments/item.h"
 #include "base/memory.h"
 #include "cache/rope.h"
 #include "cache/visible.h"

@@ -7,8 +7,8 @@
 
 #include "attention/bands/anchor_turns.h"
 #include "attention/bands/bands_cut.h"
-#include "attention/bands/bands_kernels.h"
-#include "attention/kernels.h"
+#include "attention/bands/kernels/bands_kernels.h"
+#include "attention/kernels/kernels.h"
 
 namespace kvspan {
 

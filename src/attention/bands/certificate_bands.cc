@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/bands/bands_kernels.h"
+#include "attention/bands/kernels/bands_kernels.h"
 #include "cache/rope.h"
 #include "cache/visible.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/cpu_level.h"
-#include "cache/dot.h"
-#include "cache/half_rows.h"
+#include "cache/rows/dot.h"
+#include "cache/rows/half_rows.h"
 #include "codec/kernels.h"
 
 namespace kvspan {

@@ -7,8 +7,8 @@
 #include "base/byte_stream.h"
 #include "base/fail.h"
 #include "cache/bands/bands_code.h"
-#include "cache/narrow.h"
-#include "cache/segment.h"
+#include "cache/rows/narrow.h"
+#include "cache/segments/segment.h"
 
 namespace kvspan {
 namespace {

@@ -10,7 +10,7 @@
 #include "cache/bands/bands_code.h"
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
-#include "method/moments.h"
+#include "method/calibrated/moments.h"
 #include "recipe/value.h"
 
 namespace kvspan {
@@ -53,6 +53,6 @@ struct GroupBands : BandsCodes {
 Result<std::vector<std::vector<GroupBands>>> design_bands(
     const CacheShape& shape, const Calibration& calibration,
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
-    const std::shared_ptr<Ledger>& ledger);
+    const std::shared_ptr<Ledger>& ledger, const DesignProgress& progress = nullptr);
 
 }  // namespace kvspan

@@ -10,8 +10,8 @@
 #include "base/fail.h"
 #include "cache/bands/bands_residuals.h"
 #include "method/bands/learn_bands.h"
+#include "method/policies/unit_policy.h"
 #include "method/state_bytes.h"
-#include "method/unit_policy.h"
 
 namespace kvspan {
 namespace {

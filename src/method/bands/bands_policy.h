@@ -21,7 +21,7 @@
 #include "attention/bands/bands_tokens.h"
 #include "method/bands/bands_design.h"
 #include "method/coding_plan.h"
-#include "method/policy.h"
+#include "method/policies/policy.h"
 
 namespace kvspan {
 

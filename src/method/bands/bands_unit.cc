@@ -9,8 +9,8 @@
 #include "cache/rope.h"
 #include "method/bands/band_steps.h"
 #include "method/bands/bands_parts.h"
-#include "method/learned_code.h"
-#include "method/rotated_moment.h"
+#include "method/calibrated/learned_code.h"
+#include "method/calibrated/rotated_moment.h"
 
 namespace kvspan::detail {
 namespace {

@@ -15,7 +15,7 @@
 #include "kvspan/result.h"
 #include "linalg/matrix.h"
 #include "method/bands/bands_design.h"
-#include "method/moments.h"
+#include "method/calibrated/moments.h"
 
 namespace kvspan::detail {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The integer kernels of bands at every level of this processor against the plain loops and against
 // double.
-#include "attention/bands/bands_kernels.h"
+#include "attention/bands/kernels/bands_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "attention/kernels.h"
+#include "attention/kernels/kernels.h"
 #include "base/random.h"
 #include "cache/bands/anchored_means.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores made in steps against those made at once by the plain loops.
-#include "attention/bands/score_steps.h"
+#include "attention/bands/kernels/score_steps.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/certificate.h"
+#include "attention/certificate/certificate.h"
 #include "base/half.h"
 #include "method/bands/bands_policy.h"
 #include "method/method_cache.h"

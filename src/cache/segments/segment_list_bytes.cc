@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/segments/segment_list_bytes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/byte_frame.h"
+#include "base/half.h"
+#include "cache/code/coded_side_bytes.h"
+
+namespace kvspan {
+namespace {
+
+constexpr FrameFormat kFormat{"segments", "KVSPSEG", 1};
+// Far beyond any context, and far enough from overflow for whoever adds to a position.
+constexpr std::int32_t kMaxPosition = 1 << 30;
+
+enum PositionForm : std::uint8_t { kConsecutive = 0, kListed = 1 };
+enum SideForm : std::uint8_t { kRows = 0, kCoded = 1 };
+
+bool is_nan(const std::byte* from, Element element) {
+  if (element == Element::kF16) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, from, sizeof(bits));
+    return (bits & 0x7fffu) > 0x7c00u;
+  }
+  float value = 0.0f;
+  std::memcpy(&value, from, sizeof(value));
+  return std::isnan(value);
+}
+
+void write_positions(const Positions& positions, ByteWriter& out) {
+  const std::int32_t n = positions.size();
+  const bool consecutive = positions.at(n - 1) - positions.at(0) == n - 1;
+  out.put(static_cast<std::uint8_t>(consecutive ? kConsecutive : kListed));
+  for (std::int32_t i = 0; i < (consecutive ? 1 : n); ++i) out.put(positions.at(i));
+}
+
+Status read_positions(std::int32_t tokens, std::int32_t next, Segment& segment, ByteReader& in,
+                      const std::shared_ptr<Ledger>& ledger) {
+  KVSPAN_TRY(const auto form, in.get<std::uint8_t>("form of positions"));
+  if (form > kListed) return in.wrong("form of positions", 1, int{form}, "0 or 1");
+  KVSPAN_CHECK_OK(
+      in.expect_at_least("positions", form == kListed ? std::size_t(tokens) * sizeof(next) : 4));
+  std::int32_t position = 0;
+  for (std::int32_t i = 0; i < tokens; ++i) {
+    if (i == 0 || form == kListed) {
+      KVSPAN_TRY(position, in.get<std::int32_t>("position"));
+    } else {
+      ++position;
+    }
+    if (position < next || position > kMaxPosition) {
+      return in.wrong("position", sizeof(position), position,
+                      fmt::format("{} to {}", next, kMaxPosition));
+    }
+    segment.positions.push(position, segment.capacity, ledger);
+    next = position + 1;
+  }
+  return {};
+}
+
+void write_rows(const RowSide& side, std::int32_t heads, std::int32_t dim, std::int32_t tokens,
+                ByteWriter& out) {
+  for (std::int32_t h = 0; h < heads; ++h) {
+    const RowsView rows = side.head(h);
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      out.put_bytes({rows.from(t).data, static_cast<std::size_t>(dim) * bytes_of(rows.element)});
+    }
+  }
+}
+
+Result<RowSide> read_rows(const GroupShape& shape, std::int32_t dim, const Segment& segment,
+                          ByteReader& in, const std::shared_ptr<Ledger>& ledger) {
+  const std::size_t number = bytes_of(shape.element);
+  const std::size_t row = static_cast<std::size_t>(dim) * number;
+  const std::size_t start = in.offset();
+  KVSPAN_TRY(const auto bytes,
+             in.get_bytes("rows", static_cast<std::size_t>(shape.heads) *
+                                      static_cast<std::size_t>(segment.tokens()) * row));
+  for (std::size_t at = 0; at < bytes.size(); at += number) {
+    if (!is_nan(bytes.data() + at, shape.element)) continue;
+    return fail(ErrorCode::kCorruptData, "{}: row number at byte {} is NaN; allowed: any other",
+                in.what(), start + at);
+  }
+  RowSide side(shape.heads, dim, segment.capacity, shape.element, ledger);
+  const std::byte* from = bytes.data();
+  for (std::int32_t h = 0; h < shape.heads; ++h) {
+    for (std::int32_t t = 0; t < segment.tokens(); ++t, from += row) {
+      std::memcpy(side.row(h, t), from, row);
+    }
+  }
+  return side;
+}
+
+void write_segment(const Segment& segment, const GroupShape& shape, CodeWriter& codes,
+                   ByteWriter& out) {
+  // Nothing more is ever written to a coded segment, so it is loaded without room.
+  out.put(segment.coded() ? segment.tokens() : segment.capacity);
+  out.put(segment.tokens());
+  out.put(static_cast<std::uint8_t>(segment.coded_keys ? kCoded : kRows));
+  out.put(static_cast<std::uint8_t>(segment.coded_values ? kCoded : kRows));
+  write_positions(segment.positions, out);
+  const auto side = [&](const CodedSide* coded, const RowSide& rows, std::int32_t dim) {
+    if (coded != nullptr) {
+      CodedSideBytes::write(*coded, codes, out);
+    } else {
+      write_rows(rows, shape.heads, dim, segment.tokens(), out);
+    }
+  };
+  side(segment.coded_keys.get(), segment.keys, shape.key_dim);
+  side(segment.coded_values.get(), segment.values, shape.value_dim);
+}
+
+Result<Segment> read_segment(const SegmentList& list, CodeReader& codes, ByteReader& in,
+                             const std::shared_ptr<Ledger>& ledger) {
+  const GroupShape& shape = list.shape();
+  Segment segment;
+  KVSPAN_TRY(segment.capacity, in.get<std::int32_t>("capacity"));
+  KVSPAN_TRY(const auto tokens, in.get<std::int32_t>("tokens"));
+  if (tokens < 1 || tokens > segment.capacity) {
+    return in.wrong("tokens", sizeof(tokens), tokens,
+                    fmt::format("1 to the capacity {}", segment.capacity));
+  }
+  // What is allocated is bounded by what the caller's list allocates anyway, or by the bytes that
+  // follow: a token takes at least one.
+  const SegmentGrowth& growth = list.growth();
+  const std::int64_t most = std::max({growth.sink, growth.least, growth.most});
+  std::uint8_t forms[2];
+  for (std::uint8_t& form : forms) {
+    KVSPAN_TRY(form, in.get<std::uint8_t>("form of a side"));
+    if (form > kCoded) return in.wrong("form of a side", 1, int{form}, "0 or 1");
+  }
+  if (segment.capacity > std::max<std::int64_t>(most, tokens) ||
+      static_cast<std::size_t>(tokens) > in.left()) {
+    return fail(ErrorCode::kCorruptData,
+                "{}: capacity {} and {} tokens before byte {}; allowed: up to {} unless full, and "
+                "{} bytes are left",
+                in.what(), segment.capacity, tokens, in.offset(), most, in.left());
+  }
+  KVSPAN_CHECK_OK(read_positions(tokens, list.next_position(), segment, in, ledger));
+  const auto read_side = [&](bool keys, RowSide& rows,
+                             std::shared_ptr<const CodedSide>& coded) -> Status {
+    const std::int32_t dim = keys ? shape.key_dim : shape.value_dim;
+    if (forms[keys ? 0 : 1] == kRows) {
+      KVSPAN_TRY(rows, read_rows(shape, dim, segment, in, ledger));
+    } else {
+      KVSPAN_TRY(coded, CodedSideBytes::read(keys, shape.heads, dim, tokens, codes, in, ledger));
+    }
+    return {};
+  };
+  KVSPAN_CHECK_OK(read_side(true, segment.keys, segment.coded_keys));
+  KVSPAN_CHECK_OK(read_side(false, segment.values, segment.coded_values));
+  return segment;
+}
+
+}  // namespace
+
+void save(const SegmentList& list, CodeWriter& codes, ByteWriter& out,
+          std::vector<SavedRun>* runs) {
+  const GroupShape& shape = list.shape();
+  for (const std::int32_t n : {shape.heads, shape.key_dim, shape.value_dim}) out.put(n);
+  out.put(static_cast<std::uint32_t>(shape.element));
+  out.put(static_cast<std::uint32_t>(list.segments().size()));
+  for (const Segment& segment : list.segments()) {
+    const std::size_t start = out.written();
+    write_segment(segment, shape, codes, out);
+    // Rows are still added to a segment that has room.
+    const bool done = segment.coded() || segment.tokens() == segment.capacity;
+    if (runs == nullptr || !done) continue;
+    const std::int32_t end = segment.positions.at(segment.tokens() - 1) + 1;
+    runs->push_back({start, out.written() - start, end});
+  }
+}
+
+Result<SegmentList> load_segment_list(const GroupShape& shape, const SegmentGrowth& growth,
+                                      CodeReader& codes, ByteReader& in,
+                                      const std::shared_ptr<Ledger>& ledger) {
+  const std::size_t start = in.offset();
+  GroupShape saved;
+  KVSPAN_TRY(saved.heads, in.get<std::int32_t>("heads"));
+  KVSPAN_TRY(saved.key_dim, in.get<std::int32_t>("key dimension"));
+  KVSPAN_TRY(saved.value_dim, in.get<std::int32_t>("value dimension"));
+  KVSPAN_TRY(const auto element, in.get<std::uint32_t>("element"));
+  if (element > 1) return in.wrong("element", sizeof(element), element, "0 (f16) or 1 (f32)");
+  saved.element = static_cast<Element>(element);
+  if (!(saved == shape)) {
+    return fail(
+        ErrorCode::kCorruptData,
+        "{}: shape at byte {} is of {} heads, {} key and {} value dimensions in {}; allowed "
+        "here: {}, {}, {}, {}",
+        in.what(), start, saved.heads, saved.key_dim, saved.value_dim, element == 0 ? "f16" : "f32",
+        shape.heads, shape.key_dim, shape.value_dim,
+        shape.element == Element::kF16 ? "f16" : "f32");
+  }
+  KVSPAN_TRY(const auto count, in.get<std::uint32_t>("number of segments"));
+  SegmentList list(shape, ledger, growth);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    KVSPAN_TRY(Segment segment, read_segment(list, codes, in, ledger));
+    list.append(std::move(segment));
+  }
+  return list;
+}
+
+std::vector<std::byte> save_segment_list(const SegmentList& list) {
+  ByteWriter out;
+  begin_frame(kFormat, 0, out);
+  CodeWriter codes({}, out);
+  save(list, codes, out);
+  end_frame(out);
+  return std::move(out.bytes());
+}
+
+Result<SegmentList> load_segment_list(std::span<const std::byte> bytes, const GroupShape& shape,
+                                      const SegmentGrowth& growth,
+                                      const std::shared_ptr<Ledger>& ledger) {
+  KVSPAN_TRY(OpenFrame frame, open_frame(kFormat, bytes));
+  if (frame.kind != 0) {
+    return fail(ErrorCode::kCorruptData, "{}: kind at byte 12 is {}; allowed: 0", kFormat.what,
+                frame.kind);
+  }
+  KVSPAN_TRY(CodeReader codes, CodeReader::open({}, frame.payload, ledger));
+  KVSPAN_TRY(SegmentList list, load_segment_list(shape, growth, codes, frame.payload, ledger));
+  KVSPAN_CHECK_OK(frame.payload.expect_left("end", 0));
+  return list;
+}
+
+}  // namespace kvspan

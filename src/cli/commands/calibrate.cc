@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvspan calibrate: learns a model's directions from text and keeps them in a file.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "base/fail.h"
+#include "cli/calibration.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/known_layer_weights.h"
+#include "cli/model_path.h"
+#include "cli/output/format.h"
+#include "cli/output/json_output.h"
+#include "cli/output/progress_bar.h"
+#include "cli/terminal/interrupt.h"
+#include "io/user_folders.h"
+
+namespace kvspan::cli {
+namespace {
+
+struct CalibrateFlags {
+  ModelFlags model;
+  std::string file;
+  std::string output;
+  std::string json;
+  std::int64_t tokens = CalibrateOptions{}.tokens;
+  std::string layer_weights = "auto";
+  bool quick = false;
+};
+
+Result<std::string> output_path(const CalibrateFlags& flags, const Engine& engine) {
+  if (!flags.output.empty()) {
+    KVSPAN_CHECK_OK(check_json_target(flags.output));  // its folder is there
+    return flags.output;
+  }
+  KVSPAN_TRY(std::string path, calibration_path(engine));
+  KVSPAN_CHECK_OK(make_folders(path.substr(0, path.rfind('/'))));
+  return path;
+}
+
+// Before layers are weighed: the tokens that are read for it, at the speed that the text was read.
+void say_how_long(const Engine& engine, double seconds_a_token) {
+  const double seconds =
+      seconds_a_token * static_cast<double>(tokens_to_measure_costs(engine.cache_shape()));
+  fmt::print(stderr,
+             "kvspan: measuring what errors of each layer cost will take about {:.0f} minutes; the "
+             "calibration is in use meanwhile, and stays as it is where this is stopped (--quick "
+             "leaves it out)\n",
+             std::max(1.0, std::ceil(seconds / 60.0)));
+}
+
+Result<int> calibrate(const CalibrateFlags& flags) {
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
+  catch_interrupts(Interrupts::kOnce);
+  KVSPAN_TRY(const std::string model_path, find_model_path(flags.model.model));
+  KVSPAN_TRY(const std::string text, calibration_text(flags.file));
+  KVSPAN_TRY(const auto engine,
+             Engine::load(model_path, {.threads = static_cast<int>(flags.model.threads)}));
+  engine->set_cancel_flag(&interrupted());
+  KVSPAN_TRY(const std::string path, output_path(flags, *engine));
+
+  CalibrateOptions options;
+  options.tokens = flags.tokens;
+  std::optional<ProgressBar> bar;
+  const auto started = std::chrono::steady_clock::now();
+  auto calibration =
+      calibrate_on_text(*engine, text, options, [&](std::size_t done, std::size_t total) {
+        if (!bar) bar.emplace("calibrating", "tokens", total);
+        bar->update(done);
+      });
+  bar.reset();
+  const double text_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  if (!calibration) return std::move(calibration).error();
+  bool known = false;
+  const std::string weights = flags.quick ? "none" : flags.layer_weights;
+  if (flags.quick || weights == "auto") {
+    KVSPAN_TRY(known, take_known_layer_weights(*calibration));
+  }
+  if (weights != "none" && !known) {
+    // What has been learnt already is worth keeping if this is stopped.
+    KVSPAN_CHECK_OK(save_calibration(path, *calibration));
+    say_how_long(*engine, text_seconds / static_cast<double>(calibration->tokens));
+    KVSPAN_CHECK_OK(
+        measure_costs(model_path, static_cast<int>(flags.model.threads), text, *calibration));
+  }
+  KVSPAN_CHECK_OK(save_calibration(path, *calibration));
+
+  Json json{{"model", calibration->model},
+            {"fingerprint", calibration->fingerprint},
+            {"file", path},
+            {"tokens", calibration->tokens},
+            {"window", calibration->window},
+            {"skip", calibration->skip},
+            {"samples", calibration->sample_positions.size()},
+            {"layers", calibration->layers.size()}};
+  for (const LayerCalibration& layer : calibration->layers) {
+    if (!has_layer_weights(*calibration)) break;
+    json["key_weights"].push_back(layer.key_weight);
+    json["value_weights"].push_back(layer.value_weight);
+  }
+  for (const RatePoint& point : calibration->rates) {
+    json["rates"].push_back({{"bits", point.bits}, {"kl", point.kl}, {"loss", point.loss}});
+  }
+  KVSPAN_CHECK_OK(write_json(json, flags.json));
+  if (flags.json != "-") {
+    fmt::print("{} tokens of windows of {}, the first {} of each left out\nwritten to {}\n",
+               format_count(static_cast<std::uint64_t>(calibration->tokens)), calibration->window,
+               calibration->skip, path);
+    fmt::print("layer weights: {}\n", !has_layer_weights(*calibration) ? "none"
+                                      : known ? "those that come with kvspan for this model"
+                                              : "measured");
+  }
+  return 0;
+}
+
+}  // namespace
+
+Action setup_calibrate(CLI::App& app) {
+  auto flags = std::make_shared<CalibrateFlags>();
+  add_model_flag(app, flags->model);
+  add_thread_flags(app, flags->model);
+  add_text(app, "-f,--file", flags->file,
+           "Text to learn from (default: prose, encyclopedia, web and code that come with "
+           "kvspan)",
+           "FILE");
+  add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
+  add_switch(app, "--quick", flags->quick,
+             "Leave for later what takes longest: measuring what errors of each layer cost, where "
+             "that does not come with kvspan");
+  add_choice(
+      app, "--layer-weights", flags->layer_weights,
+      "What errors of each layer cost: those that come with kvspan for this model, else "
+      "measured (auto), measured, the longer part of the work, or none: bands then takes all "
+      "layers alike",
+      {"auto", "measure", "none"});
+  add_text(app, "-o,--output", flags->output,
+           "Where to write (default: the user's cache folder, where recipes look)", "FILE");
+  add_json_flag(app, flags->json);
+  set_footer(app,
+             "Examples:\n"
+             "  kvspan calibrate -m smollm2\n"
+             "  kvspan calibrate -m my_model.gguf --quick\n"
+             "  kvspan calibrate -m gemma3 --file notes.txt --tokens 8192 -o notes.gguf\n"
+             "Recipes that need a calibration make it themselves the first time.");
+  return [flags] { return calibrate(*flags); };
+}
+
+}  // namespace kvspan::cli

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "method/policies/policy.h"
+
+#include "base/fail.h"
+
+namespace kvspan {
+
+std::string Policy::code_source(const Group&) const {
+  return {};
+}
+
+Status Policy::save(const StateWriter&) const {
+  return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be saved");
+}
+
+Status Policy::load(const Group&, const StateReader&) {
+  return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be loaded");
+}
+
+}  // namespace kvspan
