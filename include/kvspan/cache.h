@@ -41,8 +41,8 @@ struct Rope {
 };
 
 struct LayerShape {
-  std::int32_t query_heads =
-      0;  // a multiple of kv_heads; query head h reads KV head h / (query_heads / kv_heads)
+  // A multiple of kv_heads; query head h reads KV head h / (query_heads / kv_heads).
+  std::int32_t query_heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t key_dim = 0;    // of one head
   std::int32_t value_dim = 0;  // of one head
@@ -132,12 +132,11 @@ class KvCache {
 
   virtual CacheBytes bytes() const = 0;
 
-  // Everything this cache holds and has learnt, for CacheFactory::load
-  // (docs/reference/formats/cache.md), piece by piece. Codes that a factory's caches share are named
-  // by their checksum only. Fails where a kind of cache cannot be saved, for lack of memory, and
-  // with what the sink fails with.
+  // Everything this cache holds and has learnt, for CacheFactory::load, piece by piece or in one
+  // (docs/reference/formats/cache.md). Codes that a factory's caches share are named by their
+  // checksum only. Fails where a kind of cache cannot be saved, for lack of memory, and as the
+  // sink.
   virtual Status save(const ByteSink& sink) const;
-  // The same bytes in one piece.
   Result<std::vector<std::byte>> save() const;
 };
 
@@ -146,8 +145,8 @@ struct Calibration;  // kvspan/calibration.h
 // Called by one thread at a time while codes are designed; false ends it with kCancelled.
 using DesignProgress = std::function<bool(std::size_t done, std::size_t total)>;
 
-// A recipe made ready for a model: codes are designed once and shared by the caches made from it,
-// whichever threads they are on. Immutable; copies are cheap; owns all it uses.
+// A recipe made ready for a model: codes are designed once and shared by the caches made from it.
+// Immutable, for any threads; copies are cheap; owns all it uses.
 class CacheFactory {
  public:
   // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
@@ -157,12 +156,10 @@ class CacheFactory {
                                      const Calibration* calibration = nullptr,
                                      const DesignProgress& progress = nullptr);
 
-  // What was designed from the calibration (docs/reference/formats/codes.md): the same recipe and
-  // shape then need neither calibration nor time. Small where the recipe needs no calibration.
+  // What was designed from the calibration (docs/reference/formats/codes.md); and a factory that
+  // makes equal caches, without calibration or delay. Damaged bytes are kCorruptData, those of
+  // another version of kvspan's designs kUnsupported, of another recipe or shape kInvalidArgument.
   Result<std::vector<std::byte>> save_codes() const;
-  // The factory that save_codes() was called of, or one that makes equal caches. Fails with
-  // kCorruptData on damaged bytes, kUnsupported on those of another version of kvspan's designs,
-  // kInvalidArgument, naming what differs, on those of another recipe or shape.
   static Result<CacheFactory> load_codes(const CacheShape& shape, std::string_view recipe,
                                          std::span<const std::byte> codes);
   // Calibration::checksum of what the codes were designed from; 0 where that was not from bytes.
@@ -170,10 +167,9 @@ class CacheFactory {
 
   // An empty cache.
   std::unique_ptr<KvCache> make() const;
-  // The cache that save() wrote, of the same recipe, shape and codes: from here on the two do the
-  // same, bit for bit. Fails with kCorruptData, naming field and byte, on anything else; whatever
-  // it accepts is safe to go on with. Allocates no more than a small multiple of bytes.size()
-  // beside what an empty cache has.
+  // The cache that save() wrote, of the same recipe, shape and codes: the two do the same, bit for
+  // bit. Fails with kCorruptData, naming field and byte, on anything else; what it accepts is safe
+  // to go on with. Allocates a small multiple of bytes.size() beside what an empty cache has.
   Result<std::unique_ptr<KvCache>> load(std::span<const std::byte> bytes) const;
   const std::string& recipe() const noexcept;  // canonical
   std::size_t shared_bytes() const noexcept;   // of the codes that all its caches share
@@ -183,8 +179,7 @@ class CacheFactory {
   std::shared_ptr<const struct Prepared> prepared_;
 };
 
-// Whether the recipe can only be made with a calibration of the model. Fails where it does not
-// parse.
+// Whether the recipe can only be made with a calibration. Fails where it does not parse.
 Result<bool> needs_calibration(std::string_view recipe);
 
 // A cache of its own, for a recipe that needs no calibration.
@@ -195,14 +190,13 @@ std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) no
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch();
 // Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members
-// on caches of this shape, whatever their tokens and queries. For 9 query heads on 3 KV heads of d
-// = 64 that is 1.7 MB and 0.6 MB for each thread, for 32 on 8 of d = 128 3.2 MB and 2.0 MB. The
-// bound leaves out one number per query and head where the parts of a call meet (sinks, selectors,
-// methods with stores of their own), and what such stores work in: for the former shape and 2 bits
-// some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held count both.
+// on caches of this shape, whatever their tokens and queries: for 9 query heads on 3 KV heads of d =
+// 64 1.7 MB and 0.6 MB for each thread. The bound leaves out one number per query and head where the
+// parts of a call meet (sinks, selectors, methods with stores of their own), and what such stores
+// work in: some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held count both.
 // Beside the scratch a step of a layer needs one number per token where a method watches attention;
-// a selector that reads some tokens (quest, shadowkv) copies of those that it reads; and
-// static:read=reconstruct all rows. These return when the layer settles.
+// a selector that reads some tokens (quest, shadowkv) copies of those; static:read=reconstruct all
+// rows. These return when the layer settles.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 

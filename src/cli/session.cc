@@ -11,8 +11,8 @@ namespace kvspan::cli {
 
 namespace {
 
-// Learning a model's directions takes a minute or more: nobody who asks one question should wait for
-// it. Without a calibration codes are learnt from the text itself, where the model's attention
+// Learning a model's directions takes a minute or more: nobody who asks one question should wait
+// for it. Without a calibration codes are learnt from the text itself, where the model's attention
 // allows that. What is wrong with a calibration that is there is said, and the cache is full rank.
 Status use_default_recipe(Session& session) {
   const Engine& engine = *session.engine;
@@ -29,7 +29,8 @@ Status use_default_recipe(Session& session) {
   const bool learns = static_cast<bool>(session.use_recipe(recipe));
   if (!learns) KVSPAN_CHECK_OK(session.use_recipe("full"));
   session.note = fmt::format(
-      "kvspan: {} has no calibration: the cache {}; `kvspan calibrate --quick` makes one in about a "
+      "kvspan: {} has no calibration: the cache {}; `kvspan calibrate --quick` makes one in about "
+      "a "
       "minute, and then it is {}\n",
       engine.info().name,
       learns ? "learns its code from the text, after the first 2,048 tokens" : "is full rank",

@@ -126,10 +126,11 @@ Action setup_chat(CLI::App& app) {
   auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->model);
   add_text(app, "--system,--system-prompt", flags->system, "System message", "TEXT");
-  add_text(app, "--resume", flags->resume,
-           "Go on with the conversation that FILE holds, if there is one, and keep it there and its "
-           "cache in FILE.kv when leaving",
-           "FILE");
+  add_text(
+      app, "--resume", flags->resume,
+      "Go on with the conversation that FILE holds, if there is one, and keep it there and its "
+      "cache in FILE.kv when leaving",
+      "FILE");
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
