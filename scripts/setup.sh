@@ -22,6 +22,8 @@ libfmt-dev <fmt/format.h>
 libcli11-dev <CLI/CLI.hpp>
 nlohmann-json3-dev <nlohmann/json.hpp>
 libedit-dev <histedit.h>
+libhiredis-dev <hiredis/hiredis.h>
+redis-server redis-server
 libeigen3-dev <eigen3/Eigen/Core>
 pkgconf pkg-config
 libgtest-dev <gtest/gtest.h>

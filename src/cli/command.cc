@@ -9,10 +9,13 @@ namespace {
 constexpr std::array kCommands{
     Command{"run", "Answer one prompt", setup_run},
     Command{"chat", "Talk with a model", setup_chat},
+    Command{"serve", "Serve a model over HTTP, as llama-server does", setup_serve},
     Command{"demo", "Ask about a long text and compare caches", setup_demo},
     Command{"tokenize", "Show the tokens of a text", setup_tokenize},
     Command{"info", "Describe a model", setup_info},
     Command{"pull", "Fetch a model by name, or list those there are", setup_pull},
+    Command{"list", "List the models that are here", setup_list},
+    Command{"rm", "Remove a model that was fetched", setup_rm},
     Command{"import", "Convert a Hugging Face folder to GGUF", setup_import},
     Command{"methods", "List the methods of recipes, or explain one", setup_methods},
     Command{"bench", "Measure speed and memory by context depth", setup_bench},

@@ -33,6 +33,8 @@ Action setup_chat(CLI::App& app);
 Action setup_demo(CLI::App& app);
 Action setup_tokenize(CLI::App& app);
 Action setup_info(CLI::App& app);
+Action setup_list(CLI::App& app);
+Action setup_rm(CLI::App& app);
 Action setup_pull(CLI::App& app);
 Action setup_import(CLI::App& app);
 Action setup_methods(CLI::App& app);
@@ -44,6 +46,7 @@ Action setup_eval(CLI::App& app);
 Action setup_inspect(CLI::App& app);
 Action setup_report(CLI::App& app);
 Action setup_study(CLI::App& app);
+Action setup_serve(CLI::App& app);
 Action setup_completion(CLI::App& app);
 
 }  // namespace kvspan::cli

@@ -4,6 +4,7 @@
 #include "base/fail.h"
 #include "cli/calibration.h"
 #include "cli/model_path.h"
+#include "cli/output/voice.h"
 #include "cli/terminal/interrupt.h"
 #include "llama/calibration_file.h"
 
@@ -11,8 +12,8 @@ namespace kvspan::cli {
 
 namespace {
 
-// Learning a model's directions takes a minute or more: nobody who asks one question should wait
-// for it. Without a calibration codes are learnt from the text itself, where the model's attention
+// Learning a model's directions takes a minute or more: nobody who asks one question should wait for
+// it. Without a calibration codes are learnt from the text itself, where the model's attention
 // allows that. What is wrong with a calibration that is there is said, and the cache is full rank.
 Status use_default_recipe(Session& session) {
   const Engine& engine = *session.engine;
@@ -20,7 +21,7 @@ Status use_default_recipe(Session& session) {
   if (path && file_calibration_checksum(*path)) {
     const Status status = session.use_recipe(std::string(kDefaultRecipe));
     if (status || status.error().code == ErrorCode::kCancelled) return status;
-    session.note = fmt::format(
+    session.note += fmt::format(
         "kvspan: {}; the cache is full rank (`kvspan calibrate` makes the calibration anew)\n",
         status.error().message);
     return session.use_recipe("full");
@@ -28,9 +29,8 @@ Status use_default_recipe(Session& session) {
   const std::string recipe = fmt::format("{},calib=online", kDefaultRecipe);
   const bool learns = static_cast<bool>(session.use_recipe(recipe));
   if (!learns) KVSPAN_CHECK_OK(session.use_recipe("full"));
-  session.note = fmt::format(
-      "kvspan: {} has no calibration: the cache {}; `kvspan calibrate --quick` makes one in about "
-      "a "
+  session.note += fmt::format(
+      "kvspan: {} has no calibration: the cache {}; `kvspan calibrate --quick` makes one in about a "
       "minute, and then it is {}\n",
       engine.info().name,
       learns ? "learns its code from the text, after the first 2,048 tokens" : "is full rank",
@@ -38,12 +38,19 @@ Status use_default_recipe(Session& session) {
   return {};
 }
 
+Status use_named_recipe(Session& session, const std::string& recipe) {
+  const Status status = session.use_recipe(recipe);
+  if (status || status.error().code != ErrorCode::kCorruptData) return status;
+  return fail(ErrorCode::kCorruptData, "{}; `kvspan calibrate` makes it anew, --cache full does without",
+              status.error().message);
+}
+
 Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlags& companions) {
   if (companions.draft_model.empty()) return {};
   KVSPAN_TRY(const std::string path, find_model_path(companions.draft_model));
   KVSPAN_TRY(session.draft,
-             Draft::open(path, {.threads = static_cast<int>(flags.threads)}, *session.engine,
-                         static_cast<std::int32_t>(companions.draft)));
+             Draft::open(path, {.threads = static_cast<int>(flags.threads), .adapt_threads = true},
+                         *session.engine, static_cast<std::int32_t>(companions.draft)));
   session.draft->set_cancel_flag(&interrupted());
   return {};
 }
@@ -57,26 +64,34 @@ Status Session::use_recipe(const std::string& recipe) {
 }
 
 void Session::say_code() {
-  fmt::print(stderr, "{}", code.line(*cache));
+  say_details(code.line(*cache));
 }
 
 Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& companions) {
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   EngineOptions options{.threads = static_cast<int>(flags.threads)};
+  options.adapt_threads = true;
+  options.gpu_layers = companions.llama.layers_on_gpu();
+  options.rope = companions.llama.rope_options();
+  if (companions.llama.changes_rope()) options.context = static_cast<std::int32_t>(flags.context);
   KVSPAN_TRY(options.adapters, companions.adapters());
   KVSPAN_TRY(const std::string chat_template, companions.template_text());
   Session session;
   KVSPAN_TRY(session.engine, Engine::load(path, options));
   session.context = session.engine->info().context;
   if (flags.context > session.context) {
-    return fail(ErrorCode::kInvalidArgument, "--ctx-size: {} exceeds the model's context of {}",
+    return fail(ErrorCode::kInvalidArgument,
+                "--ctx-size: {} exceeds the model's context of {} (--rope-scaling yarn stretches "
+                "it)",
                 flags.context, session.context);
   }
   if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
   session.engine->set_cancel_flag(&interrupted());
-  KVSPAN_CHECK_OK(flags.recipe.empty() ? use_default_recipe(session)
-                                       : session.use_recipe(flags.recipe));
+  session.note = companions.llama.notes();
+  KVSPAN_TRY(std::string recipe, companions.llama.recipe());
+  if (recipe.empty()) recipe = flags.recipe;
+  KVSPAN_CHECK_OK(recipe.empty() ? use_default_recipe(session) : use_named_recipe(session, recipe));
   auto tokenizer = Tokenizer::open(path, chat_template);
   if (!tokenizer) {
     // One about the template begins with the flag's name.

@@ -30,7 +30,7 @@ struct Session {
 
   // Another cache, empty, in place of the one that there is.
   Status use_recipe(const std::string& recipe);
-  // Says on standard error which code the cache uses, where that is news.
+  // With -v, says on standard error which code the cache uses, where that is news.
   void say_code();
 };
 

@@ -7,6 +7,7 @@
 #include "io/atomic_file.h"
 #include "io/random_file.h"
 #include "io/user_folders.h"
+#include "llama/file_fingerprint.h"
 
 namespace kvspan {
 namespace {
@@ -26,17 +27,42 @@ Status save_calibration(const std::string& path, const Calibration& calibration)
   return write_file(path, bytes);
 }
 
-Result<Calibration> open_calibration(const Engine& engine, const std::string& path) {
+namespace {
+
+// Of the model with that fingerprint, whose shape it is not held against.
+Result<Calibration> open_for(const std::string& fingerprint, const std::string& model,
+                             const std::string& path) {
   KVSPAN_TRY(ByteSource source, source_of(path));
   KVSPAN_TRY(Calibration calibration, open_calibration(std::move(source)));
-  const std::string fingerprint = engine.fingerprint();
   if (calibration.fingerprint != fingerprint) {
     return fail(
         ErrorCode::kInvalidArgument,
         "calibration '{}' was made for the model '{}' with fingerprint {}; this is '{}' with "
         "fingerprint {} (kvspan calibrate makes its own)",
-        path, calibration.model, calibration.fingerprint, engine.info().name, fingerprint);
+        path, calibration.model, calibration.fingerprint, model, fingerprint);
   }
+  return calibration;
+}
+
+Result<std::string> path_for(const std::string& fingerprint) {
+  KVSPAN_TRY(const std::string folder, user_cache_folder());
+  return fmt::format("{}/calibration/{}.gguf", folder, fingerprint);
+}
+
+Result<std::optional<Calibration>> or_none(Result<Calibration> opened) {
+  if (opened) return std::optional<Calibration>(std::move(*opened));
+  // One that an earlier kvspan wrote is as good as none: making it anew replaces it.
+  if (opened.error().code == ErrorCode::kNotFound ||
+      opened.error().code == ErrorCode::kUnsupported) {
+    return std::optional<Calibration>();
+  }
+  return std::move(opened).error();
+}
+
+}  // namespace
+
+Result<Calibration> open_calibration(const Engine& engine, const std::string& path) {
+  KVSPAN_TRY(Calibration calibration, open_for(engine.fingerprint(), engine.info().name, path));
   if (Status status = check_calibration(engine.cache_shape(), calibration); !status) {
     return fail(ErrorCode::kCorruptData, "'{}': {}", path, status.error().message);
   }
@@ -53,20 +79,18 @@ Result<Calibration> load_calibration(const Engine& engine, const std::string& pa
 }
 
 Result<std::string> calibration_path(const Engine& engine) {
-  KVSPAN_TRY(const std::string folder, user_cache_folder());
-  return fmt::format("{}/calibration/{}.gguf", folder, engine.fingerprint());
+  return path_for(engine.fingerprint());
 }
 
 Result<std::optional<Calibration>> find_calibration(const Engine& engine) {
   KVSPAN_TRY(const std::string path, calibration_path(engine));
-  Result<Calibration> loaded = open_calibration(engine, path);
-  if (loaded) return std::optional<Calibration>(std::move(*loaded));
-  // One that an earlier kvspan wrote is as good as none: making it anew replaces it.
-  if (loaded.error().code == ErrorCode::kNotFound ||
-      loaded.error().code == ErrorCode::kUnsupported) {
-    return std::optional<Calibration>();
-  }
-  return std::move(loaded).error();
+  return or_none(open_calibration(engine, path));
+}
+
+Result<std::optional<Calibration>> find_calibration(const std::string& model_path) {
+  KVSPAN_TRY(const std::string fingerprint, file_fingerprint(model_path));
+  KVSPAN_TRY(const std::string path, path_for(fingerprint));
+  return or_none(open_for(fingerprint, model_path, path));
 }
 
 Result<std::uint64_t> file_calibration_checksum(const std::string& path) {

@@ -29,5 +29,8 @@ Result<std::string> calibration_path(const Engine& engine);
 Result<std::optional<Calibration>> find_calibration(const Engine& engine);
 // Which calibration a file holds, at the cost of reading its end (calibration_checksum).
 Result<std::uint64_t> file_calibration_checksum(const std::string& path);
+// The same for a model that need not be loaded, whose shape it is not held against
+// (CacheFactory::create does).
+Result<std::optional<Calibration>> find_calibration(const std::string& model_path);
 
 }  // namespace kvspan

@@ -105,17 +105,18 @@ Status MethodCache::Member::load(const StateReader& from) {
   return {};
 }
 
-Status MethodCache::save(const ByteSink& sink) const {
+Status MethodCache::save(const ByteSink& sink, std::vector<SavedRun>* runs) const {
   try {
     const std::vector<std::shared_ptr<const Code>> known = known_codes(*prepared_);
     const auto write = [&](ByteWriter& out) -> Status {
+      if (runs != nullptr) runs->clear();
       out.put_text(prepared_->recipe);
       put_shape(prepared_->shape, out);
       CodeWriter codes(known, out);
       for (const Layer& layer : layers_) {
         out.put(layer.next);
         out.put(layer.queries);
-        for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.save({out, codes}));
+        for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.save({out, codes, runs}));
       }
       return {};
     };

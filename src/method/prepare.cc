@@ -5,12 +5,32 @@
 
 #include "base/byte_frame.h"
 #include "base/fail.h"
+#include "method/policies/fixed_policy.h"
 #include "method/prepare_parts.h"
 #include "method/prepared.h"
 #include "method/shape_fields.h"
 
 namespace kvspan {
 namespace detail {
+
+PreparedGroup fixed_group(const RecipePart& method, const HeadRange& heads, std::int32_t unit,
+                          SidePlan keys, SidePlan values) {
+  auto plan = std::make_shared<CodingPlan>();
+  plan->first_head = heads.first;
+  plan->heads = heads.count;
+  plan->recent = whole(method, "recent");
+  plan->unit = unit;
+  plan->keys = std::move(keys);
+  plan->values = std::move(values);
+  PreparedGroup group;
+  group.options.first_head = heads.first;
+  group.options.heads = heads.count;
+  group.options.sink = whole(method, "sink");
+  group.options.residuals = method.on("certify");
+  group.codes = {plan->keys->start, plan->values->start};
+  group.make_policy = [plan](const auto&) { return std::make_unique<FixedPolicy>(plan); };
+  return group;
+}
 
 bool always(const RecipePart&) {
   return true;

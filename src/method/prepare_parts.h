@@ -31,6 +31,11 @@ inline std::int32_t whole(const RecipePart& part, std::string_view key) {
   return static_cast<std::int32_t>(part.count(key));
 }
 
+// A group of heads whose codes were made before the sequence began and never change, with the
+// recipe's sink, recent and certify. `unit`: rows that are coded together.
+PreparedGroup fixed_group(const RecipePart& method, const HeadRange& heads, std::int32_t unit,
+                          SidePlan keys, SidePlan values);
+
 // MethodDeclaration::needs_calibration: always, or where the value of some key says so.
 bool always(const RecipePart& part);
 bool calibrated_by_words(const RecipePart& part);

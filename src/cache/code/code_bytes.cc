@@ -36,6 +36,11 @@ void write_code(const Code& code, ByteWriter& out) {
   }
   out.put(codec.unit_rows);
   out.put(codec.unit_cols);
+  // Only of codes that a factory's caches share, which files name by their checksum.
+  for (const CodecRun& run : codec.runs) {
+    out.put(run.cols);
+    out.put(static_cast<std::int32_t>(run.bits));
+  }
   out.put(code.gamma());
   out.put(rope.magnitude);
   out.put(rope.rotated_dims);

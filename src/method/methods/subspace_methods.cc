@@ -301,6 +301,7 @@ MethodDeclaration static_method() {
       .keys = kStaticKeys,
       .rules = kSubspaceRules,
       .example = "static:rk=16,rv=32",
+      .size_keys = "rk|rv",
       .make = make_static,
       .needs_calibration = always,
   };
@@ -318,6 +319,7 @@ MethodDeclaration fd_method() {
       .rules = kFdRules,
       .check = check_fd,
       .example = "fd:rk=d/4,rv=d/4,chunk=256,tau=0.15",
+      .size_keys = "rk|rv",
       .make = make_fd,
       .needs_calibration = calibrated_by_words,
   };
@@ -332,6 +334,7 @@ MethodDeclaration rotate_method() {
       .keys = kRotateKeys,
       .rules = kSubspaceRules,
       .example = "rotate:rk=16,rv=16,every=64",
+      .size_keys = "rk|rv",
       .make = make_rotate,
       .needs_calibration = calibrated_by_words,
   };
@@ -346,6 +349,7 @@ MethodDeclaration oja_method() {
       .keys = kOjaKeys,
       .rules = kOjaRules,
       .example = "oja:ratio=0.6,store=int8",
+      .size_keys = "rk|rv",
       .make = make_oja,
       .needs_calibration = always,
   };
@@ -360,6 +364,7 @@ MethodDeclaration spectral_method() {
       .keys = kSpectralKeys,
       .rules = kSpectralRules,
       .example = "spectral:rk=16,rv=32,block=512",
+      .size_keys = "rk|rv",
       .make = make_spectral,
       .needs_calibration = calibrated_by_words,
       .why_tokens_stay = why_tokens_stay,

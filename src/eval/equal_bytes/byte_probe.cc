@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/study/study_bytes.h"
+#include "eval/equal_bytes/byte_probe.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "api/wrapped_cache.h"
 #include "base/fail.h"
@@ -10,15 +11,22 @@
 namespace kvspan {
 namespace {
 
-std::vector<float> copy_of(const TensorView<const float, 3>& rows) {
+std::vector<float> copy_of(const TensorView<const float, 3>& rows, std::size_t first = 0) {
   std::vector<float> out;
-  out.reserve(rows.shape[0] * rows.shape[1] * rows.shape[2]);
-  for (std::size_t i = 0; i < rows.shape[0]; ++i) {
+  out.reserve((rows.shape[0] - first) * rows.shape[1] * rows.shape[2]);
+  for (std::size_t i = first; i < rows.shape[0]; ++i) {
     for (std::size_t h = 0; h < rows.shape[1]; ++h) {
       const float* row = rows.row(i, h);
       out.insert(out.end(), row, row + rows.shape[2]);
     }
   }
+  return out;
+}
+
+// Of `of` things in a row, `count` evenly spread.
+std::vector<std::size_t> spread(std::size_t of, std::size_t count) {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back((2 * i + 1) * of / (2 * count));
   return out;
 }
 
@@ -42,7 +50,7 @@ class ByteProbe::Recorder final : public WrappedCache {
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override {
     if (Layer* to = find(layer); to != nullptr && team.leader()) {
-      to->blocks.back().queries = copy_of(queries.rows);
+      to->blocks.back().query = copy_of(queries.rows, queries.rows.shape[0] - 1);
     }
     return WrappedCache::attend(layer, queries, out, scratch, team);
   }
@@ -57,18 +65,43 @@ class ByteProbe::Recorder final : public WrappedCache {
   std::vector<Layer>& layers_;
 };
 
+void ByteProbe::choose_layers(std::size_t most_bytes) {
+  std::vector<std::vector<std::size_t>> kinds;  // layers of equal shape
+  for (std::size_t l = 0; l < shape_.layers.size(); ++l) {
+    const auto same = [&](const auto& kind) {
+      return shape_.layers[kind.front()] == shape_.layers[l];
+    };
+    const auto found = std::find_if(kinds.begin(), kinds.end(), same);
+    if (found == kinds.end()) {
+      kinds.push_back({l});
+    } else {
+      found->push_back(l);
+    }
+  }
+  double numbers = 0.0;
+  for (const LayerShape& layer : shape_.layers) {
+    numbers += static_cast<double>(layer.kv_heads) * (layer.key_dim + layer.value_dim);
+  }
+  const double all = numbers * sizeof(float) * tokens_;
+  const double share = std::min(1.0, static_cast<double>(most_bytes) / all);
+  for (const auto& kind : kinds) {
+    const auto size = static_cast<double>(kind.size());
+    const auto count = static_cast<std::size_t>(std::max(1.0, std::floor(share * size)));
+    for (const std::size_t i : spread(kind.size(), count)) {
+      layers_.push_back({static_cast<int>(kind[i]), size / static_cast<double>(count), {}});
+    }
+  }
+}
+
 Result<ByteProbe> ByteProbe::record(Engine& engine, std::span<const Token> window,
                                     std::int32_t block,
-                                    const std::function<void(std::size_t)>& progress) {
+                                    const std::function<void(std::size_t)>& progress,
+                                    std::size_t most_bytes) {
   ByteProbe out;
   out.shape_ = engine.cache_shape();
   out.threads_ = engine.options().threads;
   out.tokens_ = static_cast<std::int32_t>(window.size());
-  const auto layers = static_cast<int>(out.shape_.layers.size());
-  for (const int index : {layers / 3, 2 * layers / 3}) {
-    if (out.layers_.empty() || out.layers_.back().index != index)
-      out.layers_.push_back({index, {}});
-  }
+  out.choose_layers(most_bytes);
   KVSPAN_TRY(auto full, make_cache(out.shape_, "full"));
   Recorder recorder(std::move(full), out.layers_);
   for (std::size_t begin = 0; begin < window.size(); begin += static_cast<std::size_t>(block)) {
@@ -80,36 +113,29 @@ Result<ByteProbe> ByteProbe::record(Engine& engine, std::span<const Token> windo
   return out;
 }
 
-Status ByteProbe::fill_layer(KvCache& cache, const Layer& layer, std::vector<float>& answers,
-                             AttentionScratch& scratch, Team& team) const {
+Status ByteProbe::fill(KvCache& cache, const Layer& layer) const {
   const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer.index)];
   const auto kv = static_cast<std::size_t>(shape.kv_heads);
   const auto heads = static_cast<std::size_t>(shape.query_heads);
   const auto dk = static_cast<std::size_t>(shape.key_dim);
   const auto dv = static_cast<std::size_t>(shape.value_dim);
-  for (const Block& block : layer.blocks) {
+  const auto scratch = make_attention_scratch();
+  std::vector<float> answer(heads * dv);
+  const auto step = [&](const Block& block, Team& team) -> Status {
     const std::size_t n = block.positions.size();
-    if (team.leader()) answers.resize(n * heads * dv);
     const KvRows rows{
         {block.keys.data(), {n, kv, dk}}, {block.values.data(), {n, kv, dv}}, block.positions};
-    KVSPAN_CHECK_OK(cache.append(layer.index, rows, team));  // ends with a barrier
-    const Queries queries{{block.queries.data(), {n, heads, dk}}, block.positions};
+    KVSPAN_CHECK_OK(cache.append(layer.index, rows, team));
+    const Queries queries{{block.query.data(), {1, heads, dk}}, std::span(block.positions).last(1)};
     KVSPAN_CHECK_OK(
-        cache.attend(layer.index, queries, {answers.data(), {n, heads, dv}}, scratch, team));
-    KVSPAN_CHECK_OK(cache.settle(layer.index, team));
-  }
-  return {};
-}
-
-Status ByteProbe::fill(KvCache& cache) const {
-  const auto scratch = make_attention_scratch();
-  ThreadPool pool(threads_);
-  std::vector<float> answers;
+        cache.attend(layer.index, queries, {answer.data(), {1, heads, dv}}, *scratch, team));
+    return cache.settle(layer.index, team);
+  };
   Status outcome;
+  ThreadPool pool(threads_);
   pool.run([&](Team& team) {
-    for (const Layer& layer : layers_) {
-      // All members get the same answer.
-      Status status = fill_layer(cache, layer, answers, *scratch, team);
+    for (const Block& block : layer.blocks) {
+      Status status = step(block, team);  // all members get the same answer
       if (status) continue;
       if (team.leader()) outcome = std::move(status);
       return;
@@ -118,19 +144,16 @@ Status ByteProbe::fill(KvCache& cache) const {
   return outcome;
 }
 
-Result<double> ByteProbe::bits(const std::string& recipe, const CacheSource& source) {
+Result<std::uint64_t> ByteProbe::bytes(const std::string& recipe, const CacheSource& source) {
   if (const auto found = known_.find(recipe); found != known_.end()) return found->second;
   KVSPAN_TRY(const auto cache, source(recipe));
-  const auto empty = static_cast<double>(cache->bytes().total);
-  KVSPAN_CHECK_OK(fill(*cache));
-  CacheShape filled;
+  auto held = static_cast<double>(cache->bytes().total);
   for (const Layer& layer : layers_) {
-    filled.layers.push_back(shape_.layers[static_cast<std::size_t>(layer.index)]);
+    const auto before = static_cast<double>(cache->bytes().total);
+    KVSPAN_CHECK_OK(fill(*cache, layer));
+    held += layer.stands_for * (static_cast<double>(cache->bytes().total) - before);
   }
-  const auto all = static_cast<double>(full_rank_f16_bytes(shape_, tokens_));
-  const auto part = static_cast<double>(full_rank_f16_bytes(filled, tokens_));
-  const double grown = static_cast<double>(cache->bytes().total) - empty;
-  return known_[recipe] = 16.0 * (empty + grown * all / part) / all;
+  return known_[recipe] = static_cast<std::uint64_t>(std::llround(held));
 }
 
 }  // namespace kvspan
