@@ -123,8 +123,7 @@ class KvCache {
   // Forgets every token at position >= n: any n from least_tokens() on, or 0. Rows before n stay as
   // they are stored, coded or not, and what a method has learnt stays.
   virtual Status truncate(std::int32_t n) = 0;
-  // The smallest number of tokens above 0 that truncate can go back to now: above 1 where a method
-  // has dropped tokens because of later ones.
+  // The least above 0 that truncate can go back to now; above 1 where a method has dropped tokens.
   virtual std::int32_t least_tokens() const noexcept = 0;
   virtual void clear() = 0;
   // An independent continuation; memory is shared until one of the two writes to it.
@@ -134,14 +133,12 @@ class KvCache {
 
   // Everything this cache holds and has learnt, for CacheFactory::load, piece by piece or in one
   // (docs/reference/formats/cache.md). Codes that a factory's caches share are named by their
-  // checksum only. Fails where a kind of cache cannot be saved, for lack of memory, and as the
-  // sink.
+  // checksum. Fails where a kind of cache cannot be saved, for lack of memory, and as the sink.
   virtual Status save(const ByteSink& sink) const;
   Result<std::vector<std::byte>> save() const;
 };
 
 struct Calibration;  // kvspan/calibration.h
-
 // Called by one thread at a time while codes are designed; false ends it with kCancelled.
 using DesignProgress = std::function<bool(std::size_t done, std::size_t total)>;
 
@@ -190,13 +187,13 @@ std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) no
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch();
 // Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members
-// on caches of this shape, whatever their tokens and queries: for 9 query heads on 3 KV heads of d =
-// 64 1.7 MB and 0.6 MB for each thread. The bound leaves out one number per query and head where the
-// parts of a call meet (sinks, selectors, methods with stores of their own), and what such stores
-// work in: some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held count both.
-// Beside the scratch a step of a layer needs one number per token where a method watches attention;
-// a selector that reads some tokens (quest, shadowkv) copies of those; static:read=reconstruct all
-// rows. These return when the layer settles.
+// on caches of this shape, whatever their tokens and queries: for 9 query heads on 3 KV heads of d
+// = 64 1.7 MB and 0.6 MB for each thread. The bound leaves out one number per query and head where
+// the parts of a call meet (sinks, selectors, methods with stores of their own), and what such
+// stores work in: some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held
+// count both. Beside the scratch a step of a layer needs one number per token where a method
+// watches attention; a selector that reads some tokens (quest, shadowkv) copies of those;
+// static:read=reconstruct all rows. These return when the layer settles.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 
