@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# ggml and libllama, as scripts/dependencies.sh builds them, for the one room that may use them.
+# ggml and libllama, as scripts/dependencies.sh builds them, for the rooms that may use them (llama, server).
 #     kvspan_ggml    tensors, graphs, CPU backend
 #     kvspan_libllama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
 #     kvspan_libcommon  llama.cpp's common library (samplers, grammars, chat templates), with kvspan_libllama
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
-# KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter
+# KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter and the server
+# KVSPAN_LLAMA_LIBRARIES  the folder of the archives, with those of the server
 
 set(KVSPAN_LLAMA_PREFIX "" CACHE PATH "Prefix of ggml and libllama; empty: the user's cache folder")
 set(kvspan_dependencies_script ${CMAKE_CURRENT_LIST_DIR}/../scripts/dependencies.sh)

@@ -4,9 +4,9 @@
 # on kvspan's caches without a change of its sources:
 #     scripts/join_server.sh OUT.o PASSED.txt ARCHIVE...
 # Every call of a libllama function becomes a call of kvspan_serve_<its name without llama_>, except those listed in
-# PASSED.txt. src/server defines these; a function that is in neither place does not link. Three calls
-# within the server are turned the same way (below). All other names become local: the program has its own common
-# library beside the server's.
+# PASSED.txt. src/server defines these; a function that is in neither place does not link. Its routes, its signal
+# handlers and the question whether a sequence can go back are turned the same way (below). All other names become
+# local: the program has its own common library beside the server's.
 set -euo pipefail
 out=$1 passed=$2
 shift 2
@@ -49,7 +49,8 @@ turn() {
   echo "join_server.sh: no archive has $member" >&2
   exit 1
 }
-turn server.cpp.o "$get=kvspan_serve_route_get" "$post=kvspan_serve_route_post"
+turn server.cpp.o "$get=kvspan_serve_route_get" "$post=kvspan_serve_route_post" \
+  sigaction=kvspan_serve_sigaction
 turn server-context.cpp.o "$can_remove=kvspan_serve_context_can_seq_rm"
 
 ld -r --force-group-allocation -o "$work/joined.o" "${objects[@]}" --whole-archive "${archives[@]}"

@@ -104,7 +104,7 @@ typedef struct kvspan_factory_options {
   size_t struct_size;
   const kvspan_layer* layers;
   int32_t layer_count;
-  const char* recipe; /* "quant:bits=4", "full", ...: docs/reference/recipes.md */
+  const char* recipe; /* "full", "quant:bits=8", ...: docs/reference/recipes.md */
   const void* calibration;
   size_t calibration_size;
   const void* codes;

@@ -127,7 +127,7 @@ int finish(int code) {
 }
 
 int finish_serve(const CLI::App& app, const std::vector<std::string>& arguments) {
-  const Result<int> code = run_serve(arguments, app.get_subcommand("serve")->help("kvspan serve"));
+  const Result<int> code = run_serve(arguments, app.get_subcommand("serve")->help("kvspan"));
   if (code) return finish(*code);
   print_error(code.error().message);
   return exit_code_of(code.error().code);

@@ -47,9 +47,16 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
   if (params.n_outputs_max_per_seq != 0) {
     params.n_outputs_max_per_seq = std::max(params.n_outputs_max_per_seq, 4u);
   }
+  // Samplers within the graph take one result of a sequence at a time, and the probe asks for more.
+  const std::span samplers(params.samplers, params.n_samplers);
+  params.samplers = nullptr;
+  params.n_samplers = 0;
   const Calibration* calibration = plan.calibration ? &*plan.calibration : nullptr;
   KVSPAN_TRY(self->caches_,
              LlamaCaches::create(model, params, {plan.recipe, calibration, model_path}));
+  for (const llama_sampler_seq_config& one : samplers) {
+    llama_set_sampler(self->native(), one.seq_id, one.sampler);
+  }
   self->model_ = model_path;
   self->always_goes_back_ = goes_back(self->caches_->shape(), self->caches_->recipe()) &&
                             !llama_model_is_hybrid(model) && !llama_model_is_recurrent(model);

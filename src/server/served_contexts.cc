@@ -29,6 +29,7 @@ Registry& registry() {
 
 // Null where the model has a memory that libllama would keep by itself.
 llama_context* make_without_memory(llama_model* model, const llama_context_params& params) {
+  if (params.n_samplers > 0) return nullptr;  // they are made for one context
   llama_context* context = llama_init_from_model(model, params);
   if (context == nullptr || llama_get_memory(context) == nullptr) return context;
   llama_free(context);

@@ -23,11 +23,10 @@ namespace {
 
 constexpr std::string_view kRecipeWithoutCalibration = "bands:calib=online";
 
-// Other ways by which the server gets a model, or serves several.
-constexpr std::array<std::string_view, 14> kModelSources{
-    "-hf",  "-hfr", "--hf-repo",    "-mu",          "--model-url",  "-dr",     "--docker-repo",
-    "--models-dir", "--models-preset", "--models-max", "--list-devices", "--version", "--cache-list",
-    "--completion-bash"};
+// Where one is given no model is needed, or it comes from elsewhere.
+constexpr std::array<std::string_view, 12> kModelSources{
+    "-hf", "-hfr",           "--hf-repo", "-mu", "--model-url",  "-dr",
+    "--docker-repo", "--list-devices", "--version", "-cl", "--cache-list", "--completion-bash"};
 
 Result<double> seconds_of(const std::string& text) {
   double value = 0.0;
@@ -39,7 +38,10 @@ Result<double> seconds_of(const std::string& text) {
 }
 
 Result<std::size_t> bytes_of(const std::string& text) {
-  const KeyDeclaration flag{.name = "--kv-budget", .kind = ValueKind::kBytes, .max = 0x1p52};
+  KeyDeclaration flag;
+  flag.name = "--kv-budget";
+  flag.kind = ValueKind::kBytes;
+  flag.max = 0x1p52;
   auto value = parse_value(flag, text);
   const auto* bytes = value ? std::get_if<ByteCount>(&*value) : nullptr;
   if (bytes == nullptr || bytes->bytes == 0) {
@@ -143,6 +145,11 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
   options.prefix_blocks = store;
   if (has_any(flags.others, {"-mm", "--mmproj", "-mmu", "--mmproj-url"})) {
     return fail(ErrorCode::kUnsupported, "--mmproj: kvspan's caches take text, no pictures or sounds yet");
+  }
+  for (const char* router : {"--models-dir", "--models-preset"}) {
+    if (has_any(flags.others, {router})) {
+      return fail(ErrorCode::kUnsupported, "{}: kvspan serve serves one model; start one for each", router);
+    }
   }
   if (has_any(flags.others, {"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"})) {
     fmt::print(stderr, "kvspan: --cache RECIPE says how keys and values are kept; --cache-type-k and -v say nothing here\n");
