@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a recipe holds after a window, without running the model for it: rows that one pass of the
 // full cache made are given to a cache of the recipe as the engine would, and the cache counts.
-// How many bytes a cache holds does not depend on which queries it met, so the last of each block
-// stands for all. Cost: that pass and its rows, at most kMostBytes; for each recipe the cache's own
-// coding.
+// How many bytes a cache holds depends little on which queries it met (not at all, or for selectors
+// that watch attention by some per cent), so the last of each block stands for all. Cost: that pass
+// and its rows, at most kMostBytes; for each recipe the cache's own coding.
 #pragma once
 
 #include <cstdint>
