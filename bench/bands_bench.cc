@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding over 8192 tokens coded by bands at 2 bits, beside full-rank f16 of the same shape: one
-// query, one thread, layers in turn so that the caches do not hold them. Also a block of 64 queries
+// query, one thread, layers in turn so that the caches do not hold them. Also blocks of 16 to 512 queries
 // (prefill). Names: anchor block (-1: keys before RoPE, which are rebuilt), queries, quantizer (0
 // uniform, 1 trellis).
 // few_tokens: hardly more than what codes themselves cost a step, over 16 tokens of 30 layers, each
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "attention/attend.h"
-#include "attention/bands/attend_bands.h"
+#include "attention/bands/bands_tokens.h"
 #include "base/random.h"
 
 namespace kvspan {
@@ -89,14 +89,18 @@ void attend_in_turn(benchmark::State& state, const LayerShape& layer,
   AttentionScratch scratch;
   TeamState team_state;
   Team team(team_state, 0, 1);
+  std::vector<BandsTokens> tokens;
+  for (const BandsStore& store : stores) {
+    tokens.emplace_back(BandsCodes{store.shared_code(), store.shared_code()}, nullptr);
+    tokens.back().keys() = store;
+  }
   std::size_t at = 0;
   for (auto _ : state) {
-    const BandsStore& store = stores[at++ % stores.size()];
-    benchmark::DoNotOptimize(attend_bands(layer, 0, store, store, {}, call.queries(),
-                                          {call.out.data(), {call.n, kQueryHeads, kDim}},
-                                          {call.lse.data(), {call.n, kQueryHeads}}, false, scratch,
-                                          team)
-                                 .has_value());
+    const StorePart part{0, &tokens[at++ % tokens.size()]};
+    const Queries asking = call.queries();
+    const AttendCall asked{layer, asking, {call.out.data(), {call.n, kQueryHeads, kDim}},
+                           {call.lse.data(), {call.n, kQueryHeads}}};
+    benchmark::DoNotOptimize(part.store->attend(asked, std::span(&part, 1), scratch, team).has_value());
   }
 }
 
@@ -121,7 +125,7 @@ void bands(benchmark::State& state) {
 BENCHMARK(bands)
     ->ArgsProduct({{64, 128, 256}, {1}, {0, 1}})
     ->Args({-1, 1, 0})
-    ->ArgsProduct({{64}, {64}, {0, 1}})
+    ->ArgsProduct({{64}, {16, 64, 512}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
 
 void few_tokens(benchmark::State& state) {
@@ -162,7 +166,7 @@ void full_f16(benchmark::State& state) {
                                  .has_value());
   }
 }
-BENCHMARK(full_f16)->Arg(1)->Arg(64)->Unit(benchmark::kMicrosecond);
+BENCHMARK(full_f16)->Arg(1)->Arg(16)->Arg(64)->Arg(512)->Unit(benchmark::kMicrosecond);
 
 void code_a_tile(benchmark::State& state) {
   const LayerShape layer = layer_shape();

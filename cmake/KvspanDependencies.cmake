@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# ggml and libllama, as scripts/dependencies.sh builds them, for the one room that may use them.
+# ggml and libllama, as scripts/dependencies.sh builds them, for the rooms that may use them (llama, server).
 #     kvspan_ggml    tensors, graphs, CPU backend
 #     kvspan_libllama   libllama (vocabulary, GGUF metadata, the peer of the benchmarks), with kvspan_ggml
 #     kvspan_libcommon  llama.cpp's common library (samplers, grammars, chat templates), with kvspan_libllama
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
-# KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter
+# KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter and the server
+# KVSPAN_LLAMA_LIBRARIES  the folder of the archives, with those of the server
 
 set(KVSPAN_LLAMA_PREFIX "" CACHE PATH "Prefix of ggml and libllama; empty: the user's cache folder")
 set(kvspan_dependencies_script ${CMAKE_CURRENT_LIST_DIR}/../scripts/dependencies.sh)
@@ -22,6 +23,7 @@ if(NOT EXISTS ${kvspan_llama_prefix}/lib/libllama.a)
     "or name another prefix with -DKVSPAN_LLAMA_PREFIX=..., or build the library alone with -DKVSPAN_ENGINE=OFF.")
 endif()
 get_filename_component(KVSPAN_LLAMA_SOURCE ${kvspan_llama_prefix}/../src ABSOLUTE)
+set(KVSPAN_LLAMA_LIBRARIES ${kvspan_llama_prefix}/lib)
 
 foreach(library IN ITEMS ggml-base ggml-cpu ggml llama cpp-httplib llama-common-base llama-common)
   add_library(kvspan_dep_${library} STATIC IMPORTED)
@@ -36,6 +38,13 @@ set_property(TARGET kvspan_dep_ggml PROPERTY INTERFACE_LINK_LIBRARIES
 set_property(TARGET kvspan_dep_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
 set_property(TARGET kvspan_dep_llama-common PROPERTY INTERFACE_LINK_LIBRARIES
   kvspan_dep_llama-common-base kvspan_dep_cpp-httplib kvspan_dep_llama)
+# Its HTTP client and server speak TLS where OpenSSL was there when they were built.
+find_package(OpenSSL QUIET)
+add_library(kvspan_libssl INTERFACE IMPORTED)
+if(OpenSSL_FOUND)
+  set_property(TARGET kvspan_libssl PROPERTY INTERFACE_LINK_LIBRARIES OpenSSL::SSL OpenSSL::Crypto)
+endif()
+set_property(TARGET kvspan_dep_cpp-httplib PROPERTY INTERFACE_LINK_LIBRARIES kvspan_libssl)
 # Its headers are not installed.
 set_property(TARGET kvspan_dep_llama-common APPEND PROPERTY INTERFACE_INCLUDE_DIRECTORIES
   ${KVSPAN_LLAMA_SOURCE}/common ${KVSPAN_LLAMA_SOURCE}/vendor)

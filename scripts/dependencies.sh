@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds ggml, libllama, its common library (samplers, grammars, chat templates) and the generator of tiny
-# models of every architecture once, from one pinned source archive, into the user's cache folder:
+# Builds ggml, libllama, its common library (samplers, grammars, chat templates), the server and the generator of
+# tiny models of every architecture once, from one pinned source archive, into the user's cache folder:
 #     ${XDG_CACHE_HOME:-~/.cache}/kvspan/deps/llama-cpp-python-VERSION-KEY/
-#         prefix/   headers, static libraries, bin/test-llama-archs
-#         src/      the sources they were built from, with the Hugging Face converter
+#         prefix/   headers, static libraries, bin/llama-server (stock, to compare with), bin/test-llama-archs
+#         src/      the sources they were built from, with the Hugging Face converter and the server's tests
 # KEY stands for the build flags, the compiler and the processor, because ggml is built for the
 # processor it runs on. The folder appears in one rename when it is complete: an interrupted or failed build leaves
 # nothing, two concurrent calls build once, and a call that finds the folder returns at once.
@@ -20,17 +20,20 @@ archive_sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 flags=(
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF
   -DCMAKE_INSTALL_LIBDIR=lib
-  -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=ON -DLLAMA_TESTS_INSTALL=OFF
-  -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF
+  -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_TOOLS_INSTALL=OFF -DLLAMA_BUILD_TESTS=ON
+  -DLLAMA_TESTS_INSTALL=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_UI=OFF
+  -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=ON
   -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF
 )
 # GCC's _tile_loadconfig (seen in 12) tells of the first 8 of the 64 bytes that it reads, so the stores of ggml's other
 # 56 are taken for dead, and the first product of a processor with AMX is an illegal instruction.
 [[ $(uname -m) != x86_64 ]] || flags+=("-DCMAKE_CXX_FLAGS=${CXXFLAGS:-} -fno-tree-dse -fno-dse")
-# What is unpacked: the libraries, the tests that the generator is one of, and the converter (with the chat
-# templates it reads).
-members=(CMakeLists.txt AUTHORS LICENSE licenses cmake common ggml include src tests vendor
-  convert_hf_to_gguf.py conversion gguf-py models/templates)
+# How the server is compiled, as a file for the archive's own project.
+server_flags=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../cmake" && pwd)/ServerFlags.cmake
+# What is unpacked: the libraries, the server among the tools, the tests that the generator is one of, and the
+# converter (with the chat templates it reads).
+members=(CMakeLists.txt AUTHORS LICENSE licenses cmake common ggml include src tests tools vendor
+  scripts/ui-assets.cmake convert_hf_to_gguf.py conversion gguf-py models/templates)
 
 say() { printf '%s\n' "kvspan: $*" >&2; }
 fail() { say "$*"; exit 2; }
@@ -41,7 +44,7 @@ cpu_features() {
 cxx=${CXX:-c++}
 cxx=${cxx%% *}
 compiler_version() { "$cxx" --version 2>/dev/null | head -n 1 || true; }
-key=$(printf '%s\n' "${flags[@]}" "${members[@]}" "$archive_sha256" "$(uname -m)" "$(cpu_features)" \
+key=$(printf '%s\n' "${flags[@]}" "${members[@]}" "$(cat "$server_flags")" "$archive_sha256" "$(uname -m)" "$(cpu_features)" \
   "$(compiler_version)" | sha256sum | cut -c 1-12)
 cache=${XDG_CACHE_HOME:-}
 [[ $cache == /* ]] || cache=${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache
@@ -97,14 +100,15 @@ rm -f "$work/$archive"
 jobs=$(nproc 2>/dev/null || echo 2)
 # The ceiling keeps the version stamp from reading a git repository around the cache folder.
 export GIT_CEILING_DIRECTORIES=$work
-step "configuring ggml and libllama" cmake -G Ninja -S "$work/out/src" -B "$work/build" "${flags[@]}"
-step "building ggml and libllama with $jobs jobs (once; about 7 minutes on two cores)" \
-  cmake --build "$work/build" --parallel "$jobs" --target llama llama-common test-llama-archs
+step "configuring ggml and libllama" cmake -G Ninja -S "$work/out/src" -B "$work/build" "${flags[@]}" \
+  "-DCMAKE_PROJECT_INCLUDE=$server_flags"
+step "building ggml, libllama and its server with $jobs jobs (once; about 8 minutes on two cores)" \
+  cmake --build "$work/build" --parallel "$jobs" --target llama llama-common llama-server test-llama-archs
 step "installing" cmake --install "$work/build" --prefix "$work/out/prefix"
 # What cmake does not install: what the common library stands on, and the generator.
 mkdir -p "$work/out/prefix/bin"
 find "$work/build" -name '*.a' -exec cp -n -t "$work/out/prefix/lib" {} +
-find "$work/build" -name test-llama-archs -type f -exec cp -t "$work/out/prefix/bin" {} +
+find "$work/build" \( -name test-llama-archs -o -name llama-server \) -type f -exec cp -t "$work/out/prefix/bin" {} +
 [[ -f $work/out/prefix/lib/libllama.a ]] || fail "the build made no libllama.a; see $log"
 mv "$work/out" "$final"
 say "ggml and libllama are in $final"

@@ -25,6 +25,7 @@
 
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
+#include "kvspan/saved_cache.h"
 
 struct llama_model;
 struct llama_context;
@@ -55,6 +56,8 @@ class LlamaCaches {
   llama_context* context() const noexcept;
   const CacheShape& shape() const noexcept;
   const std::string& recipe() const noexcept;
+  // What its sequences are made from.
+  const CacheFactory& factory() const noexcept;
 
   // Reads a batch, as llama_decode does. Tokens of a sequence follow each other in it, at the
   // positions after those that the sequence has; a token belongs to one sequence. On failure, also
@@ -73,11 +76,15 @@ class LlamaCaches {
   // Sequence `to` becomes an independent continuation of `from`; memory is shared until written.
   Status fork(std::int32_t from, std::int32_t to);
 
-  // Of all sequences.
+  // Of all sequences, and of one.
   CacheBytes bytes() const;
+  CacheBytes bytes(std::int32_t sequence) const;
   // A sequence as bytes, and back (docs/reference/formats/cache.md).
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
+  Result<SavedCache> save_with_runs(std::int32_t sequence) const;
   Status load(std::int32_t sequence, std::span<const std::byte> bytes);
+  // The sequence becomes this cache, which one of the same recipe, shape and codes made.
+  Status take(std::int32_t sequence, std::unique_ptr<KvCache> cache);
 
  private:
   struct Impl;

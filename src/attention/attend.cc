@@ -6,6 +6,7 @@
 #include "attention/kernels/kernels.h"
 #include "attention/segments/item.h"
 #include "attention/softmax_state.h"
+#include "base/help_wanted.h"
 #include "base/expect.h"
 #include "base/fail.h"
 
@@ -15,6 +16,7 @@ namespace {
 struct Output {
   const TensorView<float, 3>& rows;
   const TensorView<float, 2>& lse;
+  bool adds;
 };
 
 // Merges the chunks' states of a tile in their order, into the first, and writes the result.
@@ -33,6 +35,13 @@ void write_tile(const AttentionPlan& plan, const LayerShape& layer, const Attent
     const std::int32_t query = item.first_position + r / plan.group;
     const std::int32_t head = item.head * plan.group + r % plan.group;
     float* to = output.rows.row(query, head);
+    if (output.adds) {
+      if (whole.sum == 0.0f) continue;
+      const MergeFactors parts = merge_outputs(whole.log_sum_exp(), output.lse.row(query)[head]);
+      const float added = parts.added / whole.sum;
+      for (std::int32_t i = 0; i < layer.value_dim; ++i) to[i] = to[i] * parts.kept + sum[i] * added;
+      continue;
+    }
     for (std::int32_t i = 0; i < layer.value_dim; ++i) {
       to[i] = whole.sum == 0.0f ? 0.0f : sum[i] / whole.sum;
     }
@@ -80,15 +89,16 @@ bool groups_fit(const LayerShape& layer, HeadGroups groups) noexcept {
 
 Status attend_segments(const LayerShape& layer, const SegmentList& list, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
-                       AttentionScratch& scratch, Team& team) {
+                       AttentionScratch& scratch, Team& team, bool adds) {
   const HeadGroup group{0, &list};
   return attend_segments(layer, std::span<const HeadGroup>(&group, 1), queries, out, lse, scratch,
-                         team);
+                         team, adds);
 }
 
 Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
-                       AttentionScratch& scratch, Team& team) {
+                       AttentionScratch& scratch, Team& team, bool adds) {
+  KVSPAN_DEBUG_EXPECT(!adds || lse.data != nullptr, "parts of the tokens meet by their log-sum-exps");
   check_shapes(layer, queries, out);
   KVSPAN_EXPECT(groups_fit(layer, groups), "groups are all KV heads, in order");
   if (team.leader()) scratch.prepare(layer, groups, queries.positions, team.places());
@@ -101,8 +111,8 @@ Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries
   }
   const AttentionPlan& plan = scratch.plan();
   const AttentionKernels& kernels = attention_kernels(cpu_level());
-  const Output output{out, lse};
-  team.with_help([&](int place) {
+  const Output output{out, lse, adds};
+  with_help(team, [&](int place) {
     float* const own = scratch.work(place);
     float* const work = own + plan.state_floats();
     for (std::int32_t i; (i = team.take()) < plan.items;) {

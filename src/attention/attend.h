@@ -21,14 +21,15 @@ namespace kvspan {
 // are all KV heads of the layer, in order, each group with a list of its own. out: [n,
 // query_heads, value_dim], zeros for a query that sees nothing. `lse`, unless its data is null:
 // [n, query_heads], the natural log of the sum of e^logit, -inf where nothing is seen; with it,
-// results over parts of the tokens merge. Fails only for lack of memory.
+// results over parts of the tokens merge: with `adds`, out and lse hold those over other tokens and become those over
+// all. Fails only for lack of memory.
 Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
-                       AttentionScratch& scratch, Team& team);
+                       AttentionScratch& scratch, Team& team, bool adds = false);
 // The same where all KV heads share one list.
 Status attend_segments(const LayerShape& layer, const SegmentList& list, const Queries& queries,
                        const TensorView<float, 3>& out, const TensorView<float, 2>& lse,
-                       AttentionScratch& scratch, Team& team);
+                       AttentionScratch& scratch, Team& team, bool adds = false);
 
 // Whether the groups are all KV heads of the layer, in order, with its dimensions.
 bool groups_fit(const LayerShape& layer, HeadGroups groups) noexcept;

@@ -5,6 +5,7 @@
 // Source: Milakov, Gimelshein, 2018 (online softmax); Dao et al., 2022.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -39,6 +40,15 @@ inline MergeFactors merge_into(SoftmaxState& own, const SoftmaxState& other) noe
   own.sum = own.sum * factors.kept + other.sum * factors.added;
   own.max = max;
   return factors;
+}
+
+// The same of outputs, whose weights sum to 1: `lse`, a natural log-sum-exp, becomes that of both parts together.
+inline MergeFactors merge_outputs(float added_lse, float& lse) noexcept {
+  const double a = lse, b = added_lse, most = std::max(a, b);
+  if (!(most > -std::numeric_limits<double>::infinity())) return {1.0f, 0.0f};
+  const double wa = std::exp(a - most), wb = std::exp(b - most);
+  lse = static_cast<float>(most + std::log(wa + wb));
+  return {static_cast<float>(wa / (wa + wb)), static_cast<float>(wb / (wa + wb))};
 }
 
 }  // namespace kvspan

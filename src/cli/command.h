@@ -33,16 +33,20 @@ Action setup_chat(CLI::App& app);
 Action setup_demo(CLI::App& app);
 Action setup_tokenize(CLI::App& app);
 Action setup_info(CLI::App& app);
+Action setup_list(CLI::App& app);
+Action setup_rm(CLI::App& app);
 Action setup_pull(CLI::App& app);
 Action setup_import(CLI::App& app);
 Action setup_methods(CLI::App& app);
 Action setup_bench(CLI::App& app);
 Action setup_verify(CLI::App& app);
 Action setup_calibrate(CLI::App& app);
+Action setup_cache(CLI::App& app);
 Action setup_eval(CLI::App& app);
 Action setup_inspect(CLI::App& app);
 Action setup_report(CLI::App& app);
 Action setup_study(CLI::App& app);
+Action setup_serve(CLI::App& app);
 Action setup_completion(CLI::App& app);
 
 }  // namespace kvspan::cli

@@ -3,23 +3,20 @@
 
 #include <cmath>
 
+#include "base/kernels_by_level.h"
+
 namespace kvspan {
 
 detail::HadamardKernel detail::hadamard_kernel(CpuLevel level) noexcept {
-  switch (level) {
+  static constexpr KernelsOfLevel<HadamardKernel> kTable[] = {
+      {CpuLevel::kReference, hadamard_ref},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return hadamard_neon;
+      {CpuLevel::kNeon, hadamard_neon},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2:
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return hadamard_avx2;
+      {CpuLevel::kAvx2, hadamard_avx2},
 #endif
-    default:
-      return hadamard_ref;
-  }
+  };
+  return kernels_for(level, kTable);
 }
 
 void hadamard_rotate(TensorView<float, 2> rows) noexcept {

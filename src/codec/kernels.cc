@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codec/kernels.h"
 
+#include "base/kernels_by_level.h"
+
 namespace kvspan {
 
 const CodecKernels& codec_kernels(CpuLevel level) noexcept {
-  switch (level) {
+  static constexpr KernelsOfLevel<const CodecKernels*> kTable[] = {
+      {CpuLevel::kReference, &detail::kCodecKernelsRef},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return detail::kCodecKernelsNeon;
+      {CpuLevel::kNeon, &detail::kCodecKernelsNeon},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2:
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return detail::kCodecKernelsAvx2;
+      {CpuLevel::kAvx2, &detail::kCodecKernelsAvx2},
 #endif
-    default:
-      return detail::kCodecKernelsRef;
-  }
+  };
+  return *kernels_for(level, kTable);
 }
 
 }  // namespace kvspan

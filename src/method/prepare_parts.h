@@ -8,6 +8,7 @@
 
 #include "kvspan/calibration.h"
 #include "method/coding_plan.h"
+#include "method/designs.h"
 #include "method/prepared.h"
 
 namespace kvspan::detail {
@@ -15,8 +16,9 @@ namespace kvspan::detail {
 struct PrepareInput {
   const CacheShape& shape;
   const RecipePart& method;
-  const Calibration* calibration;  // checked; null where the recipe needs none
+  const Calibration* calibration;  // checked; null where the recipe needs none, or designs are saved
   std::shared_ptr<Ledger> shared;
+  Designs& designs;  // where all comes from that depends on the calibration
 };
 using PreparedLayers = Result<std::vector<PreparedLayer>>;
 

@@ -10,6 +10,7 @@
 #include "attention/bands/bands_cut.h"
 #include "attention/bands/bands_runner.h"
 #include "attention/softmax_state.h"
+#include "base/help_wanted.h"
 #include "base/fail.h"
 
 namespace kvspan {
@@ -26,22 +27,8 @@ struct Output {
   bool adds;
 };
 
-// What the output row was counts `kept`, what bands make of it counts `added`.
-struct Shares {
-  float kept, added;
-};
-
-// A log-sum-exp becomes that of both parts of the tokens together.
-Shares merge_lse(float added_lse, float* lse) {
-  const double a = *lse, b = added_lse, most = std::max(a, b);
-  if (!(most > -std::numeric_limits<double>::infinity())) return {1.0f, 0.0f};
-  const double wa = std::exp(a - most), wb = std::exp(b - most);
-  *lse = static_cast<float>(most + std::log(wa + wb));
-  return {static_cast<float>(wa / (wa + wb)), static_cast<float>(wb / (wa + wb))};
-}
-
 // Merges the chunks of row r of a block in their order into the first: its coefficients, and in
-// place of maximum and sum the row's shares.
+// place of maximum and sum what the output row so far and the new one count.
 void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, std::int32_t r,
                float* states, const Output& out) {
   const std::int32_t rows = cut.rows_of(block);
@@ -65,9 +52,9 @@ void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, s
   }
   const BandsCut::Row row = cut.row(block, r);
   float* lse = out.lse.row(row.position) + row.query_head;
-  Shares shares{0.0f, whole.sum > 0.0f ? 1.0f : 0.0f};
+  MergeFactors shares{0.0f, whole.sum > 0.0f ? 1.0f : 0.0f};
   if (out.adds) {
-    shares = merge_lse(whole.log_sum_exp(), lse);
+    shares = merge_outputs(whole.log_sum_exp(), *lse);
   } else {
     *lse = whole.log_sum_exp();
   }
@@ -154,7 +141,7 @@ Status attend_bands(const LayerShape& layer, std::int32_t first_head, const Band
     write_numbers(code, cut, block, i / parts, first, std::min(first + kNumbers, code.value_dim()),
                   state, output);
   };
-  team.with_help([&](int place) {
+  with_help(team, [&](int place) {
     BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
                        scratch.work(place), scratch.turns(place));
     for (int i; (i = team.take()) < cut.items();) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/bands/attend_bands.h"
+#include "attention/bands/attend_rebuilt.h"
 #include "attention/bands/certificate_bands.h"
 #include "base/fail.h"
 
@@ -44,6 +45,7 @@ void BandsTokens::read(std::int32_t first, std::int32_t end, RowBlock& to) const
 
 Status BandsTokens::attend(const AttendCall& call, std::span<const StorePart> parts,
                            AttentionScratch& scratch, Team& team) const {
+  if (pays_to_rebuild(call, parts)) return attend_rebuilt(call, parts, scratch, team);
   for (const StorePart& part : parts) {
     const auto& tokens = static_cast<const BandsTokens&>(*part.store);
     KVSPAN_CHECK_OK(attend_bands(call.layer, part.first_head, tokens.keys_, tokens.value_store(),
@@ -112,7 +114,7 @@ void BandsTokens::add_bytes(CacheBytes& bytes, std::vector<const Code*>&) const 
 void BandsTokens::save(const StateWriter& to) const {
   each_side([&](const BandsStore& store) {
     if (own(store.code())) store.code().save(to.out);
-    store.save(to.out);
+    store.save(to.out, to.runs);
   });
 }
 

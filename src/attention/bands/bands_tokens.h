@@ -40,6 +40,13 @@ class BandsTokens final : public TokenStore {
   // Null where keys() holds both sides.
   BandsStore* values() noexcept { return values_ ? &*values_ : nullptr; }
   const BandsStore& value_store() const noexcept { return values_ ? *values_ : keys_; }
+  // Tiles that are read, and which the i-th of them is.
+  std::int32_t tiles_read() const noexcept {
+    return some_ ? static_cast<std::int32_t>(some_->size()) : keys_.tiles();
+  }
+  std::int32_t tile_read(std::int32_t i) const noexcept {
+    return some_ ? (*some_)[static_cast<std::size_t>(i)] : i;
+  }
   bool escaped(std::int32_t token) const noexcept {
     return (keys_.escaped(token / BandsStore::kTileTokens) >> token % BandsStore::kTileTokens &
             1) != 0;

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/kernels/kernels.h"
 
+#include "base/kernels_by_level.h"
+
 namespace kvspan {
 
 const AttentionKernels& attention_kernels(CpuLevel level) noexcept {
-  switch (level) {
+  static constexpr KernelsOfLevel<const AttentionKernels*> kTable[] = {
+      {CpuLevel::kReference, &detail::kAttentionKernelsRef},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return detail::kAttentionKernelsNeon;
+      {CpuLevel::kNeon, &detail::kAttentionKernelsNeon},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2:
-      return detail::kAttentionKernelsAvx2;
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return detail::kAttentionKernelsAvx512;
+      {CpuLevel::kAvx2, &detail::kAttentionKernelsAvx2},
+      {CpuLevel::kAvx512, &detail::kAttentionKernelsAvx512},
 #endif
-    default:
-      return detail::kAttentionKernelsRef;
-  }
+  };
+  return *kernels_for(level, kTable);
 }
 
 }  // namespace kvspan

@@ -5,7 +5,6 @@
 
 #include "attention/attend.h"
 #include "attention/certificate/certificate_segments.h"
-#include "base/expect.h"
 #include "base/fail.h"
 #include "cache/code/coded_side.h"
 #include "cache/segments/segment_list_bytes.h"
@@ -56,8 +55,7 @@ void SegmentStore::read(std::int32_t first, std::int32_t end, RowBlock& to) cons
 
 Status SegmentStore::attend(const AttendCall& call, std::span<const StorePart> parts,
                             AttentionScratch& scratch, Team& team) const {
-  KVSPAN_DEBUG_EXPECT(!call.adds, "lists come first");
-  return attend_segments(call.layer, parts, call.queries, call.out, call.lse, scratch, team);
+  return attend_segments(call.layer, parts, call.queries, call.out, call.lse, scratch, team, call.adds);
 }
 
 Result<std::unique_ptr<StoreFacts>> SegmentStore::facts(const LayerShape& layer,
@@ -92,7 +90,7 @@ std::unique_ptr<TokenStore> SegmentStore::chosen(std::span<const std::uint8_t> k
 }
 
 void SegmentStore::save(const StateWriter& to) const {
-  kvspan::save(list_, to.codes, to.out);
+  kvspan::save(list_, to.codes, to.out, to.runs);
 }
 
 Status SegmentStore::load(const StateReader& from) {

@@ -27,8 +27,7 @@ class SegmentStore final : public TokenStore {
   std::int32_t first_position() const noexcept override;
   std::int32_t next_position() const noexcept override { return list_.next_position(); }
   void read(std::int32_t first, std::int32_t end, RowBlock& to) const override;
-  // As the first part of a call only: `parts` are all KV heads of the layer, and nothing is there
-  // yet to add to.
+  // `parts` are all KV heads of the layer.
   Status attend(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch,
                 Team& team) const override;
   Result<std::unique_ptr<StoreFacts>> facts(const LayerShape& layer,

@@ -1,27 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/rows/half_rows.h"
 
-#include "base/cpu_level.h"
+#include "base/kernels_by_level.h"
 
 namespace kvspan {
 
 void add_half_rows(const HalfRows& rows, const float* factors, std::size_t count, std::size_t n,
                    float* vectors) noexcept {
-  switch (cpu_level()) {
+  static constexpr KernelsOfLevel<decltype(&detail::add_half_rows_ref)> kTable[] = {
+      {CpuLevel::kReference, detail::add_half_rows_ref},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return detail::add_half_rows_neon(rows, factors, count, n, vectors);
+      {CpuLevel::kNeon, detail::add_half_rows_neon},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2:
-      return detail::add_half_rows_avx2(rows, factors, count, n, vectors);
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return detail::add_half_rows_avx512(rows, factors, count, n, vectors);
+      {CpuLevel::kAvx2, detail::add_half_rows_avx2},
+      {CpuLevel::kAvx512, detail::add_half_rows_avx512},
 #endif
-    default:
-      return detail::add_half_rows_ref(rows, factors, count, n, vectors);
-  }
+  };
+  kernels_for(cpu_level(), kTable)(rows, factors, count, n, vectors);
 }
 
 namespace detail {

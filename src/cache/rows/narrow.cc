@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/rows/narrow.h"
 
-#include "base/cpu_level.h"
+#include "base/kernels_by_level.h"
 
 namespace kvspan {
 
 void narrow_to_half(const float* from, std::size_t count, Half* to) noexcept {
-  switch (cpu_level()) {
+  static constexpr KernelsOfLevel<decltype(&detail::narrow_to_half_ref)> kTable[] = {
+      {CpuLevel::kReference, detail::narrow_to_half_ref},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return detail::narrow_to_half_neon(from, count, to);
+      {CpuLevel::kNeon, detail::narrow_to_half_neon},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2:
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return detail::narrow_to_half_avx2(from, count, to);
+      {CpuLevel::kAvx2, detail::narrow_to_half_avx2},
 #endif
-    default:
-      return detail::narrow_to_half_ref(from, count, to);
-  }
+  };
+  kernels_for(cpu_level(), kTable)(from, count, to);
 }
 
 namespace detail {

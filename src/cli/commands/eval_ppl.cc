@@ -32,12 +32,14 @@ namespace {
 constexpr int kBuckets = 8;  // of --long
 constexpr double kNoDivergence = 1e-6;
 
+constexpr std::int32_t kUsualContext = 4096;
+
 struct PplFlags {
   ModelFlags model;
   std::vector<std::string> recipes;
   std::string file;
   std::string json;
-  std::int64_t context = 4096;
+  std::int64_t context = 0;  // 0: kUsualContext, or the model's where that is shorter
   std::int64_t windows = 4;
   std::int64_t block = 64;
   std::string weights = "file";
@@ -183,7 +185,7 @@ Result<EqualBytes> fitted_recipes(const PplFlags& flags, Engine& engine,
   return equal;
 }
 
-Result<int> eval_ppl(const PplFlags& flags) {
+Result<int> eval_ppl(PplFlags flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
@@ -202,6 +204,7 @@ Result<int> eval_ppl(const PplFlags& flags) {
   engine_options.block = static_cast<std::int32_t>(std::max(flags.block, std::int64_t{512}));
   KVSPAN_TRY(const auto engine, Engine::load(floats ? floats->path() : path, engine_options));
   engine->set_cancel_flag(&interrupted());
+  if (flags.context == 0) flags.context = std::min(kUsualContext, engine->info().context);
   Json identity{{"task", "ppl"},
                 {"fingerprint", engine->fingerprint()},
                 {"weights", flags.weights},
@@ -298,7 +301,8 @@ Action setup_eval_ppl(CLI::App& app) {
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure beside full");
   add_equal_bytes_flags(app, flags->equal);
   add_measured_text_flag(app, flags->file);
-  add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 4, 1 << 24);
+  add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 0, 1 << 24,
+              fmt::format("0: {}, or the model's context where that is shorter", kUsualContext));
   add_integer(app, "--windows", flags->windows, "Windows to read at most", 1, 1 << 20);
   add_integer(app, "--block", flags->block,
               "Tokens read at once; they attend to each other as they came", 1, 8192);

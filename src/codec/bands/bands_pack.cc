@@ -8,33 +8,21 @@
 
 #include "base/expect.h"
 #include "base/fail.h"
+#include "base/kernels_by_level.h"
 
 namespace kvspan {
 
 const BandsKernels& bands_kernels(CpuLevel level) noexcept {
-  switch (level) {
+  static const KernelsOfLevel<BandsKernels> kTable[] = {
+      {CpuLevel::kReference, detail::kBandsKernelsRef},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm: {
-      static const BandsKernels neon{detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon,
-                                     detail::kBandsReadNeon};
-      return neon;
-    }
+      {CpuLevel::kNeon, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon, detail::kBandsReadNeon}},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2: {
-      static const BandsKernels avx2{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2};
-      return avx2;
-    }
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx: {
-      static const BandsKernels avx512{detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512,
-                                       detail::kBandsReadAvx512};
-      return avx512;
-    }
+      {CpuLevel::kAvx2, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2}},
+      {CpuLevel::kAvx512, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512, detail::kBandsReadAvx512}},
 #endif
-    default:
-      return detail::kBandsKernelsRef;
-  }
+  };
+  return kernels_for(level, kTable);
 }
 
 Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,

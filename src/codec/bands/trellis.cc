@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "base/kernels_by_level.h"
+
 namespace kvspan {
 namespace {
 
@@ -158,16 +160,13 @@ void trellis_values(std::span<const std::uint8_t> widths, const std::int8_t* cod
 }
 
 const TrellisReads& trellis_reads(CpuLevel level) noexcept {
-  switch (level) {
+  static constexpr KernelsOfLevel<const TrellisReads*> kTable[] = {
+      {CpuLevel::kReference, &detail::kTrellisReadsRef},
 #if defined(__x86_64__)
-    case CpuLevel::kAvx2:
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return detail::kTrellisReadsAvx2;
+      {CpuLevel::kAvx2, &detail::kTrellisReadsAvx2},
 #endif
-    default:
-      return detail::kTrellisReadsRef;
-  }
+  };
+  return *kernels_for(level, kTable);
 }
 
 namespace detail {

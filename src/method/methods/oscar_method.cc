@@ -58,7 +58,6 @@ Result<Matrix> rotation_of(const MatrixD& covariance) {
 
 Result<SidePlan> side(const PrepareInput& in, std::size_t layer, std::int32_t head, bool keys) {
   const LayerShape& shape = in.shape.layers[layer];
-  const LayerCalibration& learnt = in.calibration->layers[layer];
   SidePlan plan;
   plan.style.domain = keys ? Domain::kPostRopeKey : Domain::kValue;
   plan.style.dim = keys ? shape.key_dim : shape.value_dim;
@@ -67,11 +66,14 @@ Result<SidePlan> side(const PrepareInput& in, std::size_t layer, std::int32_t he
              parse_codec_spec(fmt::format("int{}:group={},asym", in.method.count("bits"),
                                           in.method.count("group"))));
   const HeadRange heads{head, 1};
-  KVSPAN_TRY(const Matrix rotation,
-             rotation_of(keys ? query_metric(shape, learnt, plan.style.domain, heads)
-                              : moment_of(shape, learnt, plan.style.domain, heads, 0).second));
-  KVSPAN_TRY(plan.start,
-             orthonormal_code(plan.style, rotation.view(), {}, in.shared, MemoryKind::kShared));
+  const auto design = [&]() -> Result<std::shared_ptr<const Code>> {
+    const LayerCalibration& learnt = in.calibration->layers[layer];
+    KVSPAN_TRY(const Matrix rotation,
+               rotation_of(keys ? query_metric(shape, learnt, plan.style.domain, heads)
+                                : moment_of(shape, learnt, plan.style.domain, heads, 0).second));
+    return orthonormal_code(plan.style, rotation.view(), {}, in.shared, MemoryKind::kShared);
+  };
+  KVSPAN_TRY(plan.start, in.designs.code(1, plan.style.dim, in.shared, design));
   return plan;
 }
 

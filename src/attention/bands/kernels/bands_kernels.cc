@@ -2,24 +2,26 @@
 #include "attention/bands/kernels/bands_kernels.h"
 
 #include "attention/bands/kernels/bands_kernels_body.h"
+#include "base/kernels_by_level.h"
 
 namespace kvspan {
 
-#if defined(__x86_64__)
-// Not in the file of AMX itself: what runs before main is compiled for every processor.
-static BandsAttentionKernels with_tiles() noexcept {
-  BandsAttentionKernels all = detail::kBandsAttentionAvx512;
-  const BandsAttentionKernels& tiles = detail::kBandsAttentionAmx;
-  all.score = tiles.score;
-  all.weigh = tiles.weigh;
-  all.project = tiles.project;
-  all.score_part = tiles.score_part;
-  all.score_end = tiles.score_end;
-  all.begin = tiles.begin;
-  all.end = tiles.end;
-  return all;
+// `lower` with what `own` has in its place. Not in the files of the levels themselves: what runs before main is
+// compiled for every processor.
+[[maybe_unused]] static BandsAttentionKernels over(BandsAttentionKernels lower,
+                                                   const BandsAttentionKernels& own) noexcept {
+  const auto take = [](auto& kernel, auto better) {
+    if (better != nullptr) kernel = better;
+  };
+  take(lower.score, own.score);
+  take(lower.weigh, own.weigh);
+  take(lower.project, own.project);
+  take(lower.score_part, own.score_part);
+  take(lower.score_end, own.score_end);
+  take(lower.begin, own.begin);
+  take(lower.end, own.end);
+  return lower;
 }
-#endif
 
 const BandsAttentionKernels detail::kBandsAttentionRef{.score = score_tiles<score_plain>,
                                                        .fold = fold_plain,
@@ -30,18 +32,18 @@ const BandsAttentionKernels detail::kBandsAttentionRef{.score = score_tiles<scor
                                                        .round = round_plain};
 
 const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
+  static const KernelsOfLevel<BandsAttentionKernels> kTable[] = {
+      {CpuLevel::kReference, detail::kBandsAttentionRef},
 #if defined(__aarch64__)
-  if (level == CpuLevel::kNeon || level == CpuLevel::kNeonI8mm) return detail::kBandsAttentionNeon;
+      {CpuLevel::kNeon, detail::kBandsAttentionNeon},
+      {CpuLevel::kNeonI8mm, over(detail::kBandsAttentionNeon, detail::kBandsAttentionI8mm)},
 #elif defined(__x86_64__)
-  if (level == CpuLevel::kAvx2) return detail::kBandsAttentionAvx2;
-  if (level == CpuLevel::kAvx512) return detail::kBandsAttentionAvx512;
-  if (level == CpuLevel::kAmx) {
-    static const BandsAttentionKernels amx = with_tiles();
-    return amx;
-  }
+      {CpuLevel::kAvx2, detail::kBandsAttentionAvx2},
+      {CpuLevel::kAvx512, detail::kBandsAttentionAvx512},
+      {CpuLevel::kAmx, over(detail::kBandsAttentionAvx512, detail::kBandsAttentionAmx)},
 #endif
-  (void)level;
-  return detail::kBandsAttentionRef;
+  };
+  return kernels_for(level, kTable);
 }
 
 }  // namespace kvspan

@@ -153,6 +153,7 @@ const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept;
 namespace detail {
 extern const BandsAttentionKernels kBandsAttentionRef;
 extern const BandsAttentionKernels kBandsAttentionNeon;
+extern const BandsAttentionKernels kBandsAttentionI8mm;  // null where they are Neon's
 extern const BandsAttentionKernels kBandsAttentionAvx2;
 extern const BandsAttentionKernels kBandsAttentionAvx512;
 extern const BandsAttentionKernels kBandsAttentionAmx;  // null where they are AVX-512's

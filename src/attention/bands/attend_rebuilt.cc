@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bands/attend_rebuilt.h"
+
+#include <algorithm>
+
+#include "attention/attend.h"
+#include "base/fail.h"
+#include "base/help_wanted.h"
+#include "cache/visible.h"
+
+namespace kvspan {
+namespace {
+
+constexpr std::int32_t kTile = BandsStore::kTileTokens;
+constexpr std::int32_t kRebuiltTiles = 128;  // whose rows are held at a time, of each head
+
+const BandsTokens& tokens_of(const StorePart& part) {
+  return static_cast<const BandsTokens&>(*part.store);
+}
+
+// Tiles that are rebuilt by one thread at once, of one part.
+struct Run {
+  std::size_t part;
+  std::int32_t tile, tiles, row;
+};
+
+// The call's memory: tables of the parts' codes, and the rows that are rebuilt at the moment.
+class RebuildScratch final : public ScratchPart {
+ public:
+  void prepare(const LayerShape& layer, std::span<const StorePart> parts, int threads);
+  // Which tiles of the parts come next, from the `from`-th read one on.
+  void start(std::span<const StorePart> parts, std::int32_t from);
+
+  std::int32_t table_parts() const noexcept { return first_made_.back(); }
+  void make(std::int32_t index, int place) noexcept;
+  std::span<const Run> runs() const noexcept { return runs_; }
+  void rebuild(std::span<const StorePart> parts, const Run& run, int place) noexcept;
+  const std::vector<HeadGroup>& groups() const noexcept { return groups_; }
+
+  std::size_t bytes() const noexcept override {
+    std::size_t sum = work_.bytes();
+    for (const RebuildTable& table : tables_) sum += table.bytes();
+    for (const Segment& rows : rows_) sum += rows.keys.bytes() + rows.values.bytes();
+    return sum;
+  }
+
+ private:
+  void make_rows(const std::vector<GroupShape>& shapes);
+  float* work(int place) noexcept { return work_.as<float>() + static_cast<std::size_t>(place) * work_stride_; }
+
+  std::vector<RebuildTable> tables_;       // [2 parts]: of keys, or of both sides; of values
+  std::vector<std::int32_t> first_made_;   // [2 parts + 1], sums of their parts()
+  std::vector<GroupShape> shapes_;         // [parts]
+  std::vector<Segment> rows_;              // [parts], without positions
+  std::vector<SegmentList> lists_;         // [parts], those rows
+  std::vector<HeadGroup> groups_;          // [parts]
+  std::vector<Run> runs_;
+  Buffer work_;
+  std::size_t work_stride_ = 0;
+};
+
+void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart> parts, int threads) {
+  tables_.resize(std::max(tables_.size(), 2 * parts.size()));
+  first_made_.assign(1, 0);
+  work_stride_ = 0;
+  std::vector<GroupShape> shapes;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const BandsTokens& tokens = tokens_of(parts[i]);
+    const bool joint = &tokens.keys() == &tokens.value_store();
+    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+      RebuildTable& table = tables_[2 * i + side];
+      if (side == 0 || !joint) table.prepare((side == 0 ? tokens.keys() : tokens.value_store()).code());
+      first_made_.push_back(first_made_.back() + (side == 0 || !joint ? table.parts() : 0));
+      if (side == 0 || !joint) work_stride_ = std::max(work_stride_, floats_in_lines(table.work_floats()));
+    }
+    shapes.push_back({tokens.keys().code().heads(), layer.key_dim, layer.value_dim, Element::kF16});
+  }
+  if (shapes != shapes_) make_rows(shapes);
+  const std::size_t work = work_stride_ * static_cast<std::size_t>(threads) * sizeof(float);
+  if (work_.bytes() < work) work_ = Buffer(work, MemoryKind::kFullRank, nullptr);
+}
+
+// Kept for the next call: fresh memory is slow to touch.
+void RebuildScratch::make_rows(const std::vector<GroupShape>& shapes) {
+  constexpr std::int32_t kCapacity = kRebuiltTiles * kTile;
+  shapes_.clear();
+  lists_.clear();
+  rows_.clear();
+  for (const GroupShape& shape : shapes) {
+    Segment segment;
+    segment.capacity = kCapacity;
+    segment.keys = RowSide(shape.heads, shape.key_dim, kCapacity, shape.element, nullptr);
+    segment.values = RowSide(shape.heads, shape.value_dim, kCapacity, shape.element, nullptr);
+    rows_.push_back(std::move(segment));
+  }
+  shapes_ = shapes;
+}
+
+void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) {
+  lists_.clear();
+  lists_.reserve(parts.size());
+  groups_.clear();
+  runs_.clear();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const BandsTokens& tokens = tokens_of(parts[i]);
+    const BandsStore& keys = tokens.keys();
+    Segment segment = rows_[i];
+    const std::int32_t end = std::min(tokens.tiles_read(), from + kRebuiltTiles);
+    for (std::int32_t k = from; k < end;) {
+      const std::int32_t tile = tokens.tile_read(k);
+      std::int32_t n = 1;
+      while (k + n < end && tokens.tile_read(k + n) == tile + n) ++n;
+      n = tables_[2 * i].together(keys, tile, n);
+      runs_.push_back({i, tile, n, segment.tokens()});
+      for (std::int32_t t = tile * kTile; t < (tile + n) * kTile; ++t) {
+        if (!tokens.escaped(t)) segment.positions.push(keys.first_position() + t, segment.capacity, nullptr);
+      }
+      k += n;
+    }
+    lists_.emplace_back(shapes_[i], nullptr);
+    if (segment.tokens() > 0) lists_.back().append(std::move(segment));
+    groups_.push_back({parts[i].first_head, &lists_.back()});
+  }
+}
+
+void RebuildScratch::make(std::int32_t index, int place) noexcept {
+  const auto after = std::upper_bound(first_made_.begin(), first_made_.end(), index);
+  const auto table = static_cast<std::size_t>(after - first_made_.begin()) - 1;
+  tables_[table].make(index - first_made_[table], work(place));
+}
+
+void RebuildScratch::rebuild(std::span<const StorePart> parts, const Run& run, int place) noexcept {
+  const BandsTokens& tokens = tokens_of(parts[run.part]);
+  Segment& rows = rows_[run.part];
+  tables_[2 * run.part].rebuild(tokens.keys(), run.tile, run.tiles, run.row, rows.keys, rows.values, work(place));
+  if (&tokens.keys() == &tokens.value_store()) return;
+  // Tiles of values have no anchors, so that they may lie together whenever those of keys do.
+  tables_[2 * run.part + 1].rebuild(tokens.value_store(), run.tile, run.tiles, run.row, rows.keys, rows.values,
+                                    work(place));
+}
+
+}  // namespace
+
+bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) noexcept {
+  const LayerShape& layer = call.layer;
+  const auto positions = static_cast<std::int64_t>(call.queries.positions.size());
+  std::int32_t heads = 0;
+  std::int64_t saved = 0;  // products of bytes for each token
+  for (const StorePart& part : parts) {
+    const BandsTokens& tokens = tokens_of(part);
+    const BandsCode &keys = tokens.keys().code(), &values = tokens.value_store().code();
+    // Certificates bound what is read in coefficient space.
+    if (part.first_head != heads || tokens.keys().has_residuals()) return false;
+    heads += keys.heads();
+    const std::int64_t rows = positions * keys.heads() * (layer.query_heads / layer.kv_heads);
+    constexpr std::int64_t kFloat = 4;  // products of bytes that take as long as one of floats
+    const std::int64_t moved = keys.anchor_block() > 0 ? keys.key_dim() * keys.places() / keys.anchor_block() : 0;
+    const std::int64_t there = keys.places() + values.places() + moved;
+    const std::int64_t rebuilt = std::int64_t{keys.places()} * keys.width() +
+                                 (&keys == &values ? 0 : std::int64_t{values.places()} * values.width());
+    saved += rows * (there - kFloat * (layer.key_dim + layer.value_dim)) - rebuilt - rebuilt / 4;
+  }
+  return heads == layer.kv_heads && saved > 0;
+}
+
+Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch, Team& team) {
+  std::int32_t from = 0, end = 0;
+  for (const StorePart& part : parts) end = std::max(end, tokens_of(part).tiles_read());
+  // What the first query no longer sees, none does; parts with the same tiles begin together.
+  const BandsTokens& first = tokens_of(parts.front());
+  const std::int32_t seen = first_seen(call.layer, call.queries.positions.front());
+  while (from < first.tiles_read() &&
+         first.keys().first_position() + (first.tile_read(from) + 1) * kTile <= seen) {
+    ++from;
+  }
+  const auto lacks_memory = [&] {
+    team.barrier();  // keeps ready() in place until everybody has read it
+    return fail(ErrorCode::kOutOfBudget, "no memory to rebuild rows for {} queries",
+                call.queries.positions.size());
+  };
+  if (team.leader()) {
+    scratch.prepare_part<RebuildScratch>(
+        [&](RebuildScratch& part) { part.prepare(call.layer, parts, team.places()); });
+  }
+  team.barrier();
+  if (!scratch.ready()) return lacks_memory();
+  RebuildScratch& rebuilt = scratch.part<RebuildScratch>();
+  with_help(team, [&](int place) {
+    for (int i; (i = team.take()) < rebuilt.table_parts();) rebuilt.make(i, place);
+  });
+  team.barrier();
+  for (bool adds = call.adds; from < end || !adds; from += kRebuiltTiles, adds = true) {
+    if (team.leader()) {
+      scratch.prepare_part<RebuildScratch>([&](RebuildScratch& part) { part.start(parts, from); });
+    }
+    team.barrier();
+    if (!scratch.ready()) return lacks_memory();
+    with_help(team, [&](int place) {
+      const std::span<const Run> runs = rebuilt.runs();
+      for (int i; (i = team.take()) < static_cast<int>(runs.size());) {
+        rebuilt.rebuild(parts, runs[static_cast<std::size_t>(i)], place);
+      }
+    });
+    team.barrier();
+    KVSPAN_CHECK_OK(attend_segments(call.layer, rebuilt.groups(), call.queries, call.out, call.lse, scratch, team, adds));
+  }
+  return {};
+}
+
+}  // namespace kvspan

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of many queries to tokens of bands: their rows are rebuilt once for all queries of the call, some thousand
+// tokens at a time, and read as full-rank rows are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/bands/bands_tokens.h"
+#include "attention/bands/rebuilt_rows.h"
+
+namespace kvspan {
+
+// Whether a call costs less so than in coefficient space. Depends on shapes alone.
+bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) noexcept;
+
+// TokenStore::attend of BandsTokens, which are all KV heads of the layer.
+Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch, Team& team);
+
+}  // namespace kvspan

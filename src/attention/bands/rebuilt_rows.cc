@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bands/rebuilt_rows.h"
+
+#include <algorithm>
+
+#include "cache/rope.h"
+#include "cache/rows/narrow.h"
+
+namespace kvspan {
+namespace {
+
+constexpr std::int32_t kTile = BandsStore::kTileTokens;
+constexpr std::size_t kReadAfter = 15;    // rows that kernels may read after the last
+constexpr std::size_t kBytesAfter = 960;  // of codes, likewise
+
+}  // namespace
+
+std::int32_t RebuildTable::parts() const noexcept {
+  return code_->heads() * ((code_->key_dim() > 0 ? 1 : 0) + (code_->value_dim() > 0 ? 1 : 0));
+}
+
+std::int32_t RebuildTable::first_row(std::int32_t part) const noexcept {
+  if (is_key(part)) return part * code_->key_dim();
+  return code_->key_width() + (part - (code_->key_dim() > 0 ? code_->heads() : 0)) * code_->value_dim();
+}
+
+std::int32_t RebuildTable::most_dim() const noexcept {
+  return std::max(code_->key_dim(), code_->value_dim());
+}
+
+void RebuildTable::prepare(const BandsCode& code) {
+  code_ = &code;
+  stride_ = 0;
+  for (const BandsCode::ScaleRun& run : code.scale_runs()) stride_ += query_bytes(run);
+  mean_stride_ = code.anchor_block() > 0 ? code.anchor_block() : kRunTokens;
+  const auto width = static_cast<std::size_t>(code.width());
+  const std::size_t bytes = (width + kReadAfter) * static_cast<std::size_t>(stride_);
+  if (rounded_.bytes() < bytes) rounded_ = Buffer(bytes, MemoryKind::kFullRank, nullptr);
+  const std::size_t numbers = width * static_cast<std::size_t>(kBandScales + 1 + mean_stride_) * sizeof(float);
+  if (numbers_.bytes() < numbers) numbers_ = Buffer(numbers, MemoryKind::kFullRank, nullptr);
+  rows_ = rounded_.as<std::int8_t>();
+  scales_ = numbers_.as<float>();
+  offsets_ = scales_ + width * kBandScales;
+  means_ = offsets_ + width;
+}
+
+std::size_t RebuildTable::work_floats() const noexcept {
+  const auto places = static_cast<std::size_t>(code_->places()), dim = static_cast<std::size_t>(most_dim());
+  const std::size_t making = static_cast<std::size_t>(code_->row_stride());
+  const std::size_t codes = (static_cast<std::size_t>(kRunTokens) * places + kBytesAfter + 3) / 4;
+  const std::size_t rebuilding = floats_in_lines(codes) + kRunTokens + dim * kStride + 3 * floats_in_lines(dim + 8);
+  return std::max(floats_in_lines(making) + dim, rebuilding);
+}
+
+void RebuildTable::make(std::int32_t part, float* work) noexcept {
+  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
+  const std::int32_t first = first_row(part), dim = dim_of(part), places = code_->places();
+  const std::int32_t head = part % code_->heads();
+  const BandsCode::Rows rows = is_key(part) ? code_->key_rows(head) : code_->value_rows(head);
+  for (std::int32_t j = 0; j < dim; ++j) {
+    const std::ptrdiff_t row = first + j;
+    code_->widen({rows.numbers + static_cast<std::ptrdiff_t>(j) * code_->row_stride(), rows.scales + j}, 1,
+                 code_->row_stride(), work);
+    for (std::int32_t p = 0; p < places; ++p) work[p] *= code_->steps()[p];
+    std::int8_t* to = rows_ + row * stride_;
+    float* scale = scales_ + row * kBandScales;
+    float sum = 0.0f;
+    for (const BandsCode::ScaleRun& run : code_->scale_runs()) {
+      std::int8_t* const end = to + query_bytes(run);
+      *scale++ = kernels.round(work + 4 * run.first_quad, 4 * run.quads, to, &sum) / 127.0f;
+      std::fill(to + 4 * run.quads, end, std::int8_t{0});
+      to = end;
+    }
+    offsets_[row] = 0.5f * sum;  // codes stand for c + 1/2
+  }
+  make_means(part, work);
+}
+
+// The mean of anchored keys is turned from the anchor to a token's place in the block; others are the same everywhere.
+void RebuildTable::make_means(std::int32_t part, float* work) noexcept {
+  const std::int32_t dim = dim_of(part), head = part % code_->heads(), block = code_->anchor_block();
+  const float* const mean = is_key(part) ? code_->key_mean(head) : code_->value_mean(head);
+  float* const to = means_ + static_cast<std::ptrdiff_t>(first_row(part)) * mean_stride_;
+  for (std::int32_t place = 0; place < mean_stride_; ++place) {
+    std::copy_n(mean, dim, work);
+    if (is_key(part) && block > 0) rope_offset(code_->rope(), place - code_->anchor_of(place), work);
+    for (std::int32_t j = 0; j < dim; ++j) to[static_cast<std::ptrdiff_t>(j) * mean_stride_ + place] = work[j];
+  }
+}
+
+std::int32_t RebuildTable::together(const BandsStore& store, std::int32_t tile, std::int32_t most) const noexcept {
+  const std::int32_t position = store.first_position() + tile * kTile;
+  const std::int32_t left = (mean_stride_ - (code_->anchor_block() > 0 ? position % mean_stride_ : 0)) / kTile;
+  return std::min({most, kRunTiles, left});
+}
+
+void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row,
+                           RowSide& keys, RowSide& values, float* work) const noexcept {
+  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
+  const std::int32_t places = code_->places(), position = store.first_position() + tile * kTile;
+  auto* const codes = reinterpret_cast<std::int8_t*>(work);
+  float* const gains =
+      work + floats_in_lines((static_cast<std::size_t>(kRunTokens * places) + kBytesAfter + 3) / 4);
+  float* const numbers = gains + kRunTokens;
+  float* const token = numbers + static_cast<std::ptrdiff_t>(most_dim()) * kStride;
+  float* const cosines = token + floats_in_lines(static_cast<std::size_t>(most_dim()) + 8);
+  float* const sines = cosines + floats_in_lines(static_cast<std::size_t>(most_dim()) + 8);
+  std::uint64_t escaped = 0;
+  for (std::int32_t i = 0; i < tiles; ++i) {
+    store.unpack(tile + i, codes + static_cast<std::ptrdiff_t>(i) * kTile * places);
+    for (std::int32_t t = 0; t < kTile; ++t) {
+      gains[i * kTile + t] = code_->gain() ? log_gain(store.gains(tile + i)[t]) : 1.0f;
+    }
+    escaped |= std::uint64_t{store.escaped(tile + i)} << i * kTile;
+  }
+  const Rope& rope = code_->rope();
+  const std::int32_t block = code_->anchor_block();
+  if (block > 0) rope_turn(rope, code_->anchor_of(position), rope.magnitude, cosines, sines);
+  for (std::int32_t part = 0; part < parts(); ++part) {
+    const std::ptrdiff_t first = first_row(part);
+    const std::int32_t dim = dim_of(part), padded = padded_dim(dim), head = part % code_->heads();
+    const BandsQueries rows{rows_ + first * stride_, stride_, scales_ + first * kBandScales,
+                            offsets_ + first, dim};
+    {
+      const BandsProducts products(kernels, dim);
+      kernels.score(codes, tiles, code_->scale_runs(), rows,
+                    {gains, means_ + first * mean_stride_ + (block > 0 ? position % block : 0), mean_stride_, numbers,
+                     kStride});
+    }
+    std::fill(token + dim, token + padded, 0.0f);
+    std::int32_t to = row;
+    for (std::int32_t t = 0; t < tiles * kTile; ++t) {
+      if ((escaped >> t & 1) != 0) continue;
+      for (std::int32_t j = 0; j < dim; ++j) token[j] = numbers[static_cast<std::ptrdiff_t>(j) * kStride + t];
+      if (is_key(part)) {
+        if (code_->before_rope()) rope_turn(rope, position + t, rope.magnitude, cosines, sines);
+        if (block > 0 || code_->before_rope()) apply_turn(rope, cosines, sines, token);
+      }
+      RowSide& side = is_key(part) ? keys : values;
+      narrow_to_half(token, static_cast<std::size_t>(padded), reinterpret_cast<Half*>(side.row(head, to++)));
+    }
+  }
+}
+
+}  // namespace kvspan

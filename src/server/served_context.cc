@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/served_context.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/fail.h"
+#include "recipe/recipe.h"
+#include "store/store_key.h"
+
+namespace kvspan::server {
+namespace {
+
+std::uint32_t padded(std::uint32_t n) {
+  return (n + 255) / 256 * 256;  // as libllama pads contexts
+}
+
+bool goes_back(const CacheShape& shape, const std::string& recipe) {
+  for (const LayerShape& layer : shape.layers) {
+    if (layer.window > 0 || layer.chunk > 0) return false;
+  }
+  const auto parsed = Recipe::parse(recipe);
+  if (!parsed) return false;
+  return std::all_of(parsed->parts().begin(), parsed->parts().end(), [](const RecipePart& part) {
+    return part.method().tokens != TokenUse::kDropsSome;
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
+                                                             llama_context_params params,
+                                                             const CachePlan& plan,
+                                                             const std::string& model_path,
+                                                             const ServeOptions& options) {
+  std::unique_ptr<ServedContext> self(new ServedContext);
+  const auto trained = static_cast<std::uint32_t>(llama_model_n_ctx_train(model));
+  self->n_seq_max_ = std::max(1u, params.n_seq_max);
+  self->n_ctx_ = padded(params.n_ctx != 0 ? params.n_ctx : trained);
+  self->n_ctx_seq_ =
+      params.kv_unified ? self->n_ctx_ : padded(self->n_ctx_ / self->n_seq_max_);
+  if (!params.kv_unified) self->n_ctx_ = self->n_ctx_seq_ * self->n_seq_max_;
+  params.n_batch = std::min(params.n_batch, self->n_ctx_);
+  params.n_ctx = self->n_ctx_seq_;
+  // The probe of the model asks for the results of up to four rows.
+  if (params.n_outputs_max != 0) params.n_outputs_max = std::max(params.n_outputs_max, 4u);
+  if (params.n_outputs_max_per_seq != 0) {
+    params.n_outputs_max_per_seq = std::max(params.n_outputs_max_per_seq, 4u);
+  }
+  // Samplers within the graph take one result of a sequence at a time, and the probe asks for more.
+  const std::span samplers(params.samplers, params.n_samplers);
+  params.samplers = nullptr;
+  params.n_samplers = 0;
+  const Calibration* calibration = plan.calibration ? &*plan.calibration : nullptr;
+  KVSPAN_TRY(self->caches_,
+             LlamaCaches::create(model, params, {plan.recipe, calibration, model_path}));
+  for (const llama_sampler_seq_config& one : samplers) {
+    llama_set_sampler(self->native(), one.seq_id, one.sampler);
+  }
+  self->model_ = model_path;
+  self->always_goes_back_ = goes_back(self->caches_->shape(), self->caches_->recipe()) &&
+                            !llama_model_is_hybrid(model) && !llama_model_is_recurrent(model);
+  self->budget_bytes_ = options.kv_budget_bytes;
+  self->prefix_blocks_ = options.prefix_blocks;
+  if (self->budget_bytes_ > 0) {
+    self->forecast_ = ByteForecast::measure(self->caches_->shape(), self->caches_->factory());
+  }
+  self->figures_ = self->measure();
+  return self;
+}
+
+std::int32_t ServedContext::process(const BatchRecord& batch) {
+  const std::lock_guard lock(busy_);
+  state_.clear();
+  state_sequence_ = -1;
+  const std::int32_t status = process_locked(batch);
+  refresh();
+  return status;
+}
+
+std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
+  if (!batch.refused.empty() || batch.rows.empty()) {
+    fmt::print(stderr, "kvspan: {}\n", batch.rows.empty() ? "a batch without tokens" : batch.refused);
+    return -1;
+  }
+  ++decodes_;
+  std::map<llama_seq_id, std::int64_t> added;
+  std::map<llama_seq_id, llama_pos> first;
+  for (const RecordedRow& row : batch.rows) {
+    ++added[row.sequence];
+    first.try_emplace(row.sequence, row.position);
+    sequences_[row.sequence].last_used = decodes_;
+  }
+  for (const auto& [id, position] : first) {
+    if (!sequences_[id].lost) continue;
+    if (const Status status = restore(id, static_cast<std::size_t>(position)); !status) {
+      fmt::print(stderr, "kvspan: sequence {}: {}\n", id, status.error().message);
+      return status.error().code == ErrorCode::kOutOfBudget ? 1 : -1;
+    }
+  }
+  if (!make_room(added)) return 1;
+
+  // Tokens of prompts, and which prompts end here: a row whose result is asked for has to be computed.
+  std::map<llama_seq_id, std::vector<llama_token>> coming;
+  std::map<llama_seq_id, bool> ends;
+  if (prefix_blocks_) {
+    for (const RecordedRow& row : batch.rows) {
+      if (row.output) ends[row.sequence] = true;
+      if (!ends[row.sequence]) coming[row.sequence].push_back(row.token);
+    }
+    for (const auto& [id, more] : coming) {
+      if (caches_->tokens(id) != first[id] || more.empty()) continue;
+      std::vector<llama_token> all = sequences_[id].tokens;
+      all.insert(all.end(), more.begin(), more.end());
+      prefix_blocks_->load(*caches_, id, all);
+      counts_.prefix_tokens += static_cast<std::uint64_t>(caches_->tokens(id) - first[id]);
+    }
+  }
+  // A cache that cannot go back serves others only where it stands at the end of a block: there the
+  // batch is divided.
+  std::map<llama_seq_id, llama_pos> pauses;
+  if (prefix_blocks_ && !always_goes_back_) {
+    for (const auto& [id, more] : coming) {
+      const llama_pos end = first[id] + static_cast<llama_pos>(more.size()) + 1;
+      const llama_pos pause = end / kBlockTokens * kBlockTokens;
+      if (ends[id] && pause > caches_->tokens(id) && pause < end) pauses[id] = pause;
+    }
+  }
+  std::vector<RecordedRow> rows, early;
+  rows.reserve(batch.rows.size());
+  native_rows_.clear();
+  std::vector<std::int32_t> held(batch.rows.size(), -1);
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const RecordedRow& row = batch.rows[i];
+    // Only blocks of a prefix are ahead of a batch.
+    if (prefix_blocks_ && !row.output && row.position < caches_->tokens(row.sequence)) continue;
+    const auto pause = pauses.find(row.sequence);
+    if (pause != pauses.end() && row.position < pause->second) {
+      early.push_back(row);
+      continue;
+    }
+    held[i] = static_cast<std::int32_t>(rows.size());
+    rows.push_back(row);
+  }
+  if (rows.size() != batch.rows.size()) native_rows_ = std::move(held);
+
+  for (const std::vector<RecordedRow>* part : {&early, &rows}) {
+    if (part->empty()) continue;
+    if (const Status status = decode(*part); !status) {
+      const Error& error = status.error();
+      // Sequences that could not go back to what they were are empty.
+      for (const auto& [id, position] : first) {
+        if (caches_->tokens(id) != position) lose(id);
+      }
+      if (error.code == ErrorCode::kCancelled) return 2;
+      fmt::print(stderr, "kvspan: {}\n", error.message);
+      return error.code == ErrorCode::kOutOfBudget      ? 1
+             : error.code == ErrorCode::kInvalidArgument ? -1
+                                                         : -3;
+    }
+    if (part != &early) continue;
+    for (const auto& [id, pause] : pauses) {
+      std::vector<llama_token> all = sequences_[id].tokens;
+      all.insert(all.end(), coming[id].begin(), coming[id].end());
+      all.resize(static_cast<std::size_t>(pause));
+      prefix_blocks_->save(*caches_, id, all, true);
+    }
+  }
+  for (const RecordedRow& row : batch.rows) sequences_[row.sequence].tokens.push_back(row.token);
+  counts_.decodes += 1;
+  counts_.decoded_tokens += early.size() + rows.size();
+  if (prefix_blocks_) {
+    for (const auto& [id, more] : coming) {
+      if (!more.empty()) prefix_blocks_->save(*caches_, id, sequences_[id].tokens, ends[id]);
+    }
+  }
+  return 0;
+}
+
+std::int32_t ServedContext::native_row(std::int32_t i) const noexcept {
+  if (i < 0 || static_cast<std::size_t>(i) >= native_rows_.size()) return i;
+  return native_rows_[static_cast<std::size_t>(i)];
+}
+
+Status ServedContext::decode(std::span<const RecordedRow> rows) {
+  std::vector<llama_token> tokens;
+  std::vector<llama_pos> positions;
+  std::vector<llama_seq_id> ids;
+  std::vector<llama_seq_id*> id_lists;
+  std::vector<std::int32_t> id_counts(rows.size(), 1);
+  std::vector<std::int8_t> outputs;
+  ids.reserve(rows.size());
+  for (const RecordedRow& row : rows) {
+    tokens.push_back(row.token);
+    positions.push_back(row.position);
+    ids.push_back(row.sequence);
+    id_lists.push_back(&ids.back());
+    outputs.push_back(row.output ? 1 : 0);
+  }
+  llama_batch batch{};
+  batch.n_tokens = static_cast<std::int32_t>(rows.size());
+  batch.token = tokens.data();
+  batch.pos = positions.data();
+  batch.n_seq_id = id_counts.data();
+  batch.seq_id = id_lists.data();
+  batch.logits = outputs.data();
+  return caches_->decode(batch);
+}
+
+// Reads the first tokens of a lost sequence again.
+Status ServedContext::restore(llama_seq_id id, std::size_t count) {
+  Sequence& sequence = sequences_[id];
+  if (sequence.tokens.size() < count) {
+    return fail(ErrorCode::kInvalidArgument, "goes on at {}, and {} tokens of it are known", count,
+                sequence.tokens.size());
+  }
+  caches_->clear(id);
+  if (!make_room({{id, static_cast<std::int64_t>(count)}})) {
+    return fail(ErrorCode::kOutOfBudget, "no room to read its {} tokens again", count);
+  }
+  const std::size_t most = llama_n_batch(native());
+  for (std::size_t at = 0; at < count; at += most) {
+    std::vector<RecordedRow> rows;
+    for (std::size_t i = at; i < std::min(count, at + most); ++i) {
+      rows.push_back({sequence.tokens[i], static_cast<llama_pos>(i), id, false});
+    }
+    KVSPAN_CHECK_OK(decode(rows));
+  }
+  sequence.tokens.resize(count);
+  sequence.lost = false;
+  counts_.restored_tokens += count;
+  return {};
+}
+
+void ServedContext::lose(llama_seq_id id) {
+  caches_->clear(id);
+  Sequence& sequence = sequences_[id];
+  sequence.lost = !sequence.tokens.empty();
+}
+
+// Whether the sequences fit the budget with so many tokens more. Those that are not part of the
+// batch make room, the one that was not used for longest first.
+bool ServedContext::make_room(const std::map<llama_seq_id, std::int64_t>& added) {
+  if (budget_bytes_ == 0) return true;
+  std::size_t coming = 0;
+  for (const auto& [id, count] : added) {
+    const std::int64_t held = caches_->tokens(id);
+    coming += forecast_.bytes(held + count) - forecast_.bytes(held);
+  }
+  while (caches_->bytes().total + coming > budget_bytes_) {
+    llama_seq_id oldest = -1;
+    for (const auto& [id, sequence] : sequences_) {
+      if (added.contains(id) || caches_->tokens(id) == 0) continue;
+      if (oldest < 0 || sequence.last_used < sequences_[oldest].last_used) oldest = id;
+    }
+    if (oldest < 0) return false;
+    lose(oldest);
+    ++counts_.dropped_sequences;
+  }
+  return true;
+}
+
+void ServedContext::clear() {
+  const std::lock_guard lock(busy_);
+  caches_->clear();
+  sequences_.clear();
+  refresh();
+}
+
+bool ServedContext::remove(llama_seq_id id, llama_pos from, llama_pos to) {
+  const std::lock_guard lock(busy_);
+  bool done = true;
+  for (auto& [each, sequence] : sequences_) {
+    if (id >= 0 && each != id) continue;
+    const auto held = static_cast<llama_pos>(sequence.tokens.size());
+    if (from >= held) continue;
+    if (to >= 0 && to < held) {
+      done = false;  // tokens behind the hole would stay
+    } else if (from <= 0) {
+      caches_->clear(each);
+      sequence.tokens.clear();
+      sequence.lost = false;
+    } else {
+      sequence.tokens.resize(static_cast<std::size_t>(from));
+      if (!sequence.lost && !caches_->truncate(each, from)) lose(each);
+    }
+  }
+  refresh();
+  return done;
+}
+
+void ServedContext::copy(llama_seq_id from, llama_seq_id to, llama_pos first, llama_pos last) {
+  if (from == to) return;
+  const std::lock_guard lock(busy_);
+  const Sequence source = sequences_[from];
+  sequences_[to] = source;
+  if (!caches_->fork(from, to)) lose(to);
+  if (last >= 0 && last < static_cast<llama_pos>(source.tokens.size())) {
+    sequences_[to].tokens.resize(static_cast<std::size_t>(last));
+    if (!sequences_[to].lost && !caches_->truncate(to, last)) lose(to);
+  }
+  (void)first;  // a copy begins at the beginning: rows without those before them are no sequence
+  refresh();
+}
+
+llama_pos ServedContext::position_min(llama_seq_id id) const {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second.tokens.empty()) return -1;
+  if (found->second.lost) return std::numeric_limits<llama_pos>::max();
+  return std::max(caches_->least_tokens(id) - 1, 0);
+}
+
+llama_pos ServedContext::position_max(llama_seq_id id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? -1 : static_cast<llama_pos>(found->second.tokens.size()) - 1;
+}
+
+KvFigures ServedContext::measure() const {
+  KvFigures figures;
+  figures.model = model_;
+  figures.recipe = caches_->recipe();
+  figures.context = n_ctx_seq_;
+  figures.most_sequences = n_seq_max_;
+  figures.bytes = caches_->bytes();
+  for (const auto& [id, sequence] : sequences_) {
+    const std::int32_t tokens = caches_->tokens(id);
+    if (tokens == 0) continue;
+    figures.sequences.push_back({id, tokens, caches_->bytes(id).total});
+    figures.tokens += tokens;
+    figures.f16_bytes += full_rank_f16_bytes(caches_->shape(), tokens);
+  }
+  figures.counts = counts_;
+  figures.peak_bytes = std::max(peak_bytes_, figures.bytes.total);
+  return figures;
+}
+
+// With busy_ held.
+void ServedContext::refresh() {
+  KvFigures now = measure();
+  peak_bytes_ = now.peak_bytes;
+  const std::lock_guard lock(figured_);
+  figures_ = std::move(now);
+}
+
+KvFigures ServedContext::figures() const {
+  const std::lock_guard lock(figured_);
+  return figures_;
+}
+
+}  // namespace kvspan::server

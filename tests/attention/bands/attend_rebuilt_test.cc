@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that are rebuilt for many queries: the rows against those that codes restore, then attention to them against
+// plain softmax in double.
+#include "attention/bands/attend_rebuilt.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "base/cpu_level.h"
+#include "tests/attention/bands/random_bands.h"
+
+namespace kvspan {
+namespace {
+
+using namespace bands_testing;
+
+// Rows of all tokens, escaped ones too, as keys and values of Expected lie.
+struct RebuiltRows {
+  std::vector<float> keys, values;
+
+  explicit RebuiltRows(const Problem& p) {
+    const LayerShape& l = p.layer;
+    const auto width = std::size_t(l.kv_heads * l.key_dim);
+    keys.resize(std::size_t(p.keys.tokens()) * width);
+    values.resize(keys.size());
+    RowSide k(l.kv_heads, l.key_dim, 64, Element::kF16, nullptr), v(l.kv_heads, l.value_dim, 64, Element::kF16, nullptr);
+    for (const BandsStore* store : {&p.keys, &p.value_store()}) {
+      RebuildTable table;
+      table.prepare(store->code());
+      std::vector<float> work(table.work_floats() + 16);
+      for (std::int32_t part = 0; part < table.parts(); ++part) table.make(part, work.data());
+      for (std::int32_t tile = 0, n = 0; tile < store->tiles(); tile += n) {
+        n = table.together(*store, tile, store->tiles() - tile);
+        table.rebuild(*store, tile, n, 0, k, v, work.data());
+        std::int32_t row = 0;
+        for (std::int32_t t = 16 * tile; t < 16 * (tile + n); ++t) {
+          if ((store->escaped(t / 16) >> (t % 16) & 1) != 0) continue;
+          for (std::int32_t h = 0; h < l.kv_heads; ++h) {
+            const std::size_t at = std::size_t(t) * width + std::size_t(h * l.key_dim);
+            if (store->code().key_dim() > 0) k.read(h, row, keys.data() + at);
+            if (store->code().value_dim() > 0) v.read(h, row, values.data() + at);
+          }
+          ++row;
+        }
+      }
+    }
+  }
+};
+
+// How far a number of a rebuilt row may be off: its row of B is rounded to 8 bits with one scale for each run of
+// components, so by 1/254 of the run's largest for each; turning mixes the two numbers of a pair, and adds their
+// errors; then f16.
+double allowed(const BandsStore& store, std::int32_t token, std::int32_t row) {
+  const BandsCode& code = store.code();
+  std::vector<float> c(std::size_t(code.places())), b(std::size_t(code.row_stride()));
+  store.coefficients(token, c.data());
+  const bool key = row < code.key_width();
+  const std::int32_t dim = key ? code.key_dim() : code.value_dim(), within = key ? row : row - code.key_width();
+  const BandsCode::Rows rows = key ? code.key_rows(within / dim) : code.value_rows(within / dim);
+  const std::int32_t j = within % dim;
+  code.widen({rows.numbers + std::ptrdiff_t(j) * code.row_stride(), rows.scales + j}, 1, code.row_stride(), b.data());
+  double off = 0.0;
+  for (const BandsCode::ScaleRun& run : code.scale_runs()) {
+    double largest = 0.0, codes = 0.0;
+    for (std::int32_t p = 4 * run.first_quad; p < 4 * (run.first_quad + run.quads); ++p) {
+      const double step = code.steps()[p];
+      if (step == 0.0) continue;
+      largest = std::max(largest, std::abs(b[std::size_t(p)] * step));
+      codes += std::abs(c[std::size_t(p)] / step);  // times the gain
+    }
+    off += largest / 254.0 * codes;
+  }
+  return off;
+}
+
+TEST(AttendRebuilt, RowsAreThoseThatCodesRestore) {
+  Random random(31);
+  for (int trial = 0; trial < 20; ++trial) {
+    const std::int32_t anchor = std::array{0, 32, 64, 128, -1}[std::size_t(trial % 5)];
+    const Problem p = random_problem(std::int32_t(1 + random.below(10)), 1, trial % 2 == 0, anchor, random);
+    const Expected exact(p);
+    const auto dim = std::size_t(p.layer.key_dim), width = std::size_t(p.layer.kv_heads) * dim;
+    const BandsStore& values = p.value_store();
+    std::vector<double> key_off(exact.k.size()), value_off(exact.v.size());
+    for (std::size_t at = 0; at < key_off.size(); ++at) {
+      const auto token = std::int32_t(at / width), j = std::int32_t(at % width);
+      key_off[at] = allowed(p.keys, token, j);
+      value_off[at] = allowed(values, token, values.code().key_width() + j);
+    }
+    for (const CpuLevel level : available_cpu_levels()) {
+      ASSERT_TRUE(force_cpu_level(level));
+      const RebuiltRows got(p);
+      for (std::int32_t t = 0; t < p.keys.tokens(); ++t) {
+        if ((p.keys.escaped(t / 16) >> (t % 16) & 1) != 0) continue;
+        for (std::size_t j = 0; j < width; ++j) {
+          const std::size_t at = std::size_t(t) * width + j;
+          // Turning may bring any number of the head here.
+          const auto head = key_off.begin() + std::ptrdiff_t(at - j % dim);
+          const double keys = *std::max_element(head, head + std::ptrdiff_t(dim));
+          ASSERT_NEAR(got.keys[at], exact.k[at], 2.0 * keys + 0x1p-10 * (std::abs(exact.k[at]) + 1.0))
+              << trial << ", token " << t;
+          ASSERT_NEAR(got.values[at], exact.v[at], value_off[at] + 0x1p-10 * (std::abs(exact.v[at]) + 1.0))
+              << trial << ", token " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttendRebuilt, EqualsSoftmaxOverTheseRows) {
+  Random random(32);
+  for (int trial = 0; trial < 40; ++trial) {
+    const std::int32_t anchor = std::array{0, 32, 64, -1}[std::size_t(trial / 2 % 4)];
+    const auto tiles = std::int32_t(1 + random.below(trial % 8 == 0 ? 150 : 12));
+    const auto n = std::int32_t(1 + random.below(40));
+    Problem p = random_problem(tiles, n, trial % 2 == 0, anchor, random);
+    if (trial % 7 == 3) p.layer.window = 40;
+    if (trial % 7 == 5) p.layer.chunk = 48;
+    if (trial % 5 == 2) p.layer.alibi.assign(std::size_t(p.layer.query_heads), 0.05f);
+    const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
+    BandsTokens tokens({p.code, p.values_code}, nullptr);
+    tokens.keys() = p.keys;
+    if (tokens.values() != nullptr) *tokens.values() = p.values;
+    Expected expected(p);
+    RebuiltRows rows(p);
+    expected.k = rows.keys;
+    expected.v = rows.values;
+    // Some rows meet other tokens first, whose values are 0.
+    const bool adds = trial % 3 == 0;
+    std::vector<Attended> of_teams;
+    for (const int threads : {1, 3}) {
+      Attended got{std::vector<float>(std::size_t(n) * heads * d), std::vector<float>(std::size_t(n) * heads, 0.5f)};
+      AttentionScratch scratch;
+      ThreadPool pool(threads);
+      const StorePart part{0, &tokens};
+      pool.run([&](Team& team) {
+        const AttendCall call{p.layer, queries_of(p), {got.out.data(), {std::size_t(n), heads, d}},
+                              {got.lse.data(), {std::size_t(n), heads}}, adds};
+        EXPECT_TRUE(attend_rebuilt(call, std::span(&part, 1), scratch, team));
+      });
+      of_teams.push_back(got);
+    }
+    EXPECT_EQ(of_teams[0].out, of_teams[1].out);
+    EXPECT_EQ(of_teams[0].lse, of_teams[1].lse);
+    for (std::size_t at = 0; at < std::size_t(n) * heads; ++at) {
+      expected.attend(p, at / heads, at % heads);
+      const double own = expected.sees ? std::exp(expected.lse) : 0.0, other = adds ? std::exp(0.5) : 0.0;
+      if (own + other == 0.0) {
+        EXPECT_EQ(of_teams[0].lse[at], -std::numeric_limits<float>::infinity());
+        continue;
+      }
+      // Sums of f32 (attention/attend.h): some hundred roundings of logits below 64 and of values.
+      const double tolerance = 256.0 * 64.0 * 0x1p-24;
+      EXPECT_NEAR(of_teams[0].lse[at], std::log(own + other), tolerance) << trial;
+      for (std::size_t j = 0; j < d; ++j) {
+        const double out = expected.sees ? expected.out[j] * own / (own + other) : 0.0;
+        EXPECT_NEAR(of_teams[0].out[at * d + j], out, 2.0 * tolerance * (expected.spread + 1.0)) << trial;
+      }
+    }
+  }
+}
+
+// Few queries are cheaper where the coefficients are, many where rows are.
+TEST(AttendRebuilt, ManyQueriesPayForIt) {
+  Random random(33);
+  Problem p = random_problem(8, 1, true, 64, random);
+  BandsTokens tokens({p.code, p.values_code}, nullptr);
+  tokens.keys() = p.keys;
+  const StorePart part{0, &tokens};
+  const auto pays = [&](std::size_t n) {
+    const std::vector<std::int32_t> positions(n, 1000);
+    const Queries queries{{p.query_rows.data(), {n, 1, 1}}, positions};
+    return pays_to_rebuild({p.layer, queries, {}, {}}, std::span(&part, 1));
+  };
+  EXPECT_FALSE(pays(1));
+  p.layer.key_dim = p.layer.value_dim = 1;  // whose full-rank rows cost nothing
+  EXPECT_TRUE(pays(100000));
+}
+
+}  // namespace
+}  // namespace kvspan

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ServedContext does what libllama's memory does for the same calls, and what it does more for the server: it never
+// refuses to go back or to load.
+#include "server/served_context.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace kvspan::server {
+namespace {
+
+class ServedContextTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+    model_ = llama_model_load_from_file(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf", llama_model_default_params());
+    ASSERT_NE(model_, nullptr);
+  }
+  static void TearDownTestSuite() { llama_model_free(model_); }
+
+  static std::unique_ptr<ServedContext> make(const std::string& recipe, std::size_t budget = 0) {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = 2048;
+    params.n_batch = params.n_ubatch = 64;
+    params.n_seq_max = 4;
+    params.n_threads = params.n_threads_batch = 1;
+    ServeOptions options;
+    options.kv_budget_bytes = budget;
+    auto made = ServedContext::create(model_, params, {recipe, std::nullopt}, "", options);
+    EXPECT_TRUE(made);
+    return made ? *std::move(made) : nullptr;
+  }
+
+  static llama_token token_at(int i, int text) { return 3 + (i * 7 + text * 31) % 500; }
+
+  // Tokens [from, to) of a made-up text, in batches of up to 64; the result of the last is asked for.
+  static std::int32_t read(ServedContext& context, llama_seq_id id, int from, int to, int text = 0) {
+    for (int at = from; at < to; at += 64) {
+      BatchRecord batch;
+      for (int i = at; i < std::min(to, at + 64); ++i) batch.rows.push_back({token_at(i, text), i, id, i + 1 == to});
+      if (const std::int32_t status = context.process(batch); status != 0) return status;
+    }
+    return 0;
+  }
+  static std::vector<float> logits(ServedContext& context) {
+    const float* row = llama_get_logits_ith(context.native(), -1);
+    return {row, row + llama_vocab_n_tokens(llama_model_get_vocab(model_))};
+  }
+  // Of the whole text in a context of its own.
+  static std::vector<float> expected(const std::string& recipe, int tokens, int text = 0) {
+    const auto context = make(recipe);
+    EXPECT_EQ(read(*context, 0, 0, tokens, text), 0);
+    return logits(*context);
+  }
+
+  inline static llama_model* model_ = nullptr;
+};
+
+TEST_F(ServedContextTest, PromisesTheContextThatLibllamaWould) {
+  const auto context = make("full");
+  EXPECT_EQ(context->context_length(), 2048u);
+  EXPECT_EQ(context->sequence_length(), 512u);
+  EXPECT_EQ(context->most_sequences(), 4u);
+}
+
+TEST_F(ServedContextTest, GoesBackAndOn) {
+  const auto context = make("full");
+  EXPECT_EQ(context->position_min(0), -1);
+  EXPECT_EQ(context->position_max(0), -1);
+  ASSERT_EQ(read(*context, 0, 0, 100), 0);
+  EXPECT_EQ(context->position_min(0), 0);
+  EXPECT_EQ(context->position_max(0), 99);
+  EXPECT_TRUE(context->remove(0, 60, -1));
+  EXPECT_EQ(context->position_max(0), 59);
+  ASSERT_EQ(read(*context, 0, 60, 120), 0);
+  EXPECT_EQ(logits(*context), expected("full", 120));
+}
+
+TEST_F(ServedContextTest, RefusesAHoleAndAWrongPosition) {
+  const auto context = make("full");
+  ASSERT_EQ(read(*context, 0, 0, 100), 0);
+  EXPECT_FALSE(context->remove(0, 10, 20));
+  EXPECT_EQ(context->position_max(0), 99);
+  EXPECT_EQ(read(*context, 0, 101, 102), -1);
+  BatchRecord batch;
+  batch.refused = "no";
+  batch.rows = {{5, 100, 0, true}};
+  EXPECT_EQ(context->process(batch), -1);
+  EXPECT_EQ(read(*context, 0, 100, 101), 0);
+}
+
+TEST_F(ServedContextTest, ASequenceThatCannotGoBackIsReadAgain) {
+  const std::string recipe = "streaming:sink=4,size=32";
+  const auto context = make(recipe);
+  EXPECT_FALSE(context->always_goes_back());
+  ASSERT_EQ(read(*context, 0, 0, 200), 0);
+  EXPECT_GT(context->position_min(0), 100);
+  EXPECT_TRUE(context->remove(0, 64, -1));
+  EXPECT_EQ(context->position_min(0), std::numeric_limits<llama_pos>::max());
+  EXPECT_EQ(context->position_max(0), 63);
+  ASSERT_EQ(read(*context, 0, 64, 128), 0);
+  EXPECT_EQ(logits(*context), expected(recipe, 128));
+  EXPECT_EQ(context->figures().counts.restored_tokens, 64u);
+}
+
+TEST_F(ServedContextTest, CopiesGoTheirOwnWays) {
+  const auto context = make("quant:bits=8");
+  ASSERT_EQ(read(*context, 0, 0, 64), 0);
+  context->copy(0, 1, -1, -1);
+  ASSERT_EQ(read(*context, 1, 64, 80, 1), 0);
+  ASSERT_EQ(read(*context, 0, 64, 128), 0);
+  EXPECT_EQ(logits(*context), expected("quant:bits=8", 128));
+  EXPECT_EQ(context->position_max(1), 79);
+}
+
+TEST_F(ServedContextTest, StatesComeBackBitForBit) {
+  const auto context = make("bands:calib=online,learn=64");
+  ASSERT_EQ(read(*context, 0, 0, 200), 0);
+  std::vector<std::uint8_t> state(context->state_bytes(0));
+  ASSERT_EQ(context->take_state(0, state), state.size());
+  ASSERT_EQ(read(*context, 0, 200, 210), 0);
+  const auto wanted = logits(*context);
+  ASSERT_EQ(context->put_state(2, state), state.size());
+  EXPECT_EQ(context->position_max(2), 199);
+  ASSERT_EQ(read(*context, 2, 200, 210), 0);
+  EXPECT_EQ(logits(*context), wanted);
+}
+
+TEST_F(ServedContextTest, ADamagedStateIsReadAnewFromItsTokens) {
+  const auto context = make("quant:bits=8");
+  ASSERT_EQ(read(*context, 0, 0, 128), 0);
+  std::vector<std::uint8_t> state(context->state_bytes(0));
+  context->take_state(0, state);
+  state.back() ^= 1;
+  EXPECT_EQ(context->put_state(1, state), state.size());
+  ASSERT_EQ(read(*context, 1, 128, 130), 0);
+  const auto again = logits(*context);
+  ASSERT_EQ(read(*context, 0, 128, 130), 0);
+  EXPECT_EQ(logits(*context), again);
+  state[0] ^= 1;
+  EXPECT_EQ(context->put_state(1, state), 0u);
+}
+
+TEST_F(ServedContextTest, SequencesMakeRoomWithinTheBudget) {
+  constexpr std::size_t kBudget = 256 * 1024;
+  const auto context = make("full", kBudget);
+  for (int text = 0; text < 3; ++text) ASSERT_EQ(read(*context, text, 0, 192, text), 0);
+  EXPECT_GT(context->figures().counts.dropped_sequences, 0u);
+  ASSERT_EQ(read(*context, 0, 192, 200, 0), 0);  // was dropped
+  EXPECT_EQ(logits(*context), expected("full", 200, 0));
+  EXPECT_LE(context->figures().peak_bytes, kBudget);
+  EXPECT_EQ(read(*context, 3, 0, 512, 3), 1);  // more than all of it
+}
+
+TEST_F(ServedContextTest, FiguresAreThoseOfTheCaches) {
+  const auto context = make("full");
+  ASSERT_EQ(read(*context, 1, 0, 100), 0);
+  const KvFigures figures = context->figures();
+  ASSERT_EQ(figures.sequences.size(), 1u);
+  EXPECT_EQ(figures.sequences[0].sequence, 1);
+  EXPECT_EQ(figures.tokens, 100);
+  EXPECT_EQ(figures.f16_bytes, 100u * 640u);  // docs of the model: 640 bytes a token
+  EXPECT_GE(figures.bytes.total, figures.f16_bytes);
+  context->clear();
+  EXPECT_EQ(context->figures().bytes.total, 0u);
+}
+
+// Loads the first 64 tokens of a prompt from another sequence.
+class FromSequence : public PrefixBlocks {
+ public:
+  explicit FromSequence(std::int32_t from) : from_(from) {}
+  void load(LlamaCaches& caches, std::int32_t sequence, std::span<const std::int32_t> tokens) override {
+    if (sequence == from_ || tokens.size() < 64 || caches.tokens(sequence) >= 64) return;
+    const auto bytes = caches.save(from_);
+    ASSERT_TRUE(bytes);
+    ASSERT_TRUE(caches.load(sequence, *bytes));
+    ASSERT_TRUE(caches.truncate(sequence, 64));
+  }
+  void save(const LlamaCaches&, std::int32_t, std::span<const std::int32_t> tokens, bool prompt_ends) override {
+    EXPECT_TRUE(prompt_ends);
+    saved = tokens.size();
+  }
+  StoreStatistics statistics() const override { return {}; }
+  std::size_t saved = 0;
+
+ private:
+  std::int32_t from_;
+};
+
+TEST_F(ServedContextTest, WhatAPrefixHasLoadedIsNotComputed) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = 2048;
+  params.n_batch = params.n_ubatch = 128;
+  params.n_seq_max = 4;
+  params.n_threads = params.n_threads_batch = 1;
+  ServeOptions options;
+  const auto blocks = std::make_shared<FromSequence>(0);
+  options.prefix_blocks = blocks;
+  auto made = ServedContext::create(model_, params, {"full", std::nullopt}, "", options);
+  ASSERT_TRUE(made);
+  ServedContext& context = **made;
+  ASSERT_EQ(read(context, 0, 0, 100), 0);
+  BatchRecord batch;
+  for (int i = 0; i < 100; ++i) batch.rows.push_back({token_at(i, 0), i, 1, i == 99});
+  ASSERT_EQ(context.process(batch), 0);
+  EXPECT_EQ(context.figures().counts.prefix_tokens, 64u);
+  EXPECT_EQ(context.position_max(1), 99);
+  EXPECT_EQ(blocks->saved, 100u);
+  EXPECT_EQ(context.native_row(99), 35);
+  EXPECT_EQ(logits(context), expected("full", 100));
+}
+
+}  // namespace
+}  // namespace kvspan::server
