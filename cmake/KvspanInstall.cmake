@@ -1,5 +1,6 @@
-# What `cmake --install` gives: one static library made of the library rooms, its public headers, and
-# a package for find_package(kvspan) with the target kvspan::kvspan.
+# What `cmake --install` gives: the library rooms as libkvspan.a, with its public headers and a package
+# for find_package(kvspan) with the target kvspan::kvspan; and as libkvspan.so, which shows the C
+# interface alone, with kvspan.pc for pkg-config.
 # SPDX-License-Identifier: Apache-2.0
 include(CMakePackageConfigHelpers)
 
@@ -20,6 +21,24 @@ if(KVSPAN_SANITIZE)
   target_link_options(kvspan_library INTERFACE -fsanitize=${KVSPAN_SANITIZE})
 endif()
 add_library(kvspan::kvspan ALIAS kvspan_library)
+
+if(NOT KVSPAN_SANITIZE)
+  add_library(kvspan_shared SHARED)
+  set_target_properties(kvspan_shared PROPERTIES OUTPUT_NAME kvspan LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  foreach(room IN LISTS KVSPAN_LIBRARY_ROOMS)
+    if(TARGET kvspan_${room})
+      target_sources(kvspan_shared PRIVATE $<TARGET_OBJECTS:kvspan_${room}>)
+    endif()
+  endforeach()
+  # fmt's and the standard library's templates stay inside, too.
+  target_link_libraries(kvspan_shared PRIVATE fmt::fmt Threads::Threads)
+  target_link_options(kvspan_shared PRIVATE LINKER:--version-script=${CMAKE_SOURCE_DIR}/cmake/kvspan.map)
+  set_target_properties(kvspan_shared PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/kvspan.map)
+  install(TARGETS kvspan_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  configure_file(${CMAKE_SOURCE_DIR}/cmake/kvspan.pc.in kvspan.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvspan.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 
 set(kvspan_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvspan)
 install(TARGETS kvspan_library EXPORT kvspanTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

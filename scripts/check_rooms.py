@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = "base linalg subspace codec cache attention recipe method api cuda io llama eval analysis report server cli".split()
+ROOMS = "base linalg subspace codec cache attention recipe method api cuda io store llama eval analysis report server cli".split()
 PURE_ROOMS = ROOMS[: ROOMS.index("method") + 1]
 CODE = {".h", ".cc", ".c", ".cu", ".cuh"}
 TAGGED = CODE | {".py", ".sh", ".cmake", ".in"}

@@ -101,7 +101,7 @@ class Results:
 
 def perplexity(results):
     groups = {}
-    for file, document in results.of_kind(is_perplexity):
+    for file, document in results.of_kind(lambda d: is_perplexity(d) and "equal_bytes" not in d):
         key = (results.model(document), document["ctx"], results.text(document), document["weights"], document["block"])
         groups.setdefault(key, []).append((file, document))
     for (model, ctx, text, weights, block), files in sorted(groups.items()):
@@ -123,6 +123,34 @@ def perplexity(results):
         rows.sort(key=lambda row: row[0])
         yield from table(["recipe", "bits", "f16 / KV", "perplexity", "of `full`", "KL", "same argmax", "windows", "file"],
                          [row for _, row in rows])
+
+
+def equal_bytes(results):
+    """Methods at equal bytes: one table a file and ratio, the least divergence first."""
+    for file, document in results.of_kind(lambda d: is_perplexity(d) and "equal_bytes" in d):
+        rows = {row["recipe"]: row for row in document["rows"]}
+        fits, refused = document["equal_bytes"]["fitted"], document["equal_bytes"]["refused"]
+        full = rows["full"]["kv_bytes_full"]
+        windows = document["windows"]
+        yield f"### {results.model(document)}, {results.text(document)}, {windows} window{'s' if windows > 1 else ''} of {document['ctx']:,} tokens"
+        yield ""
+        yield (f"[{file}]({file}): weights {'as in the file' if document['weights'] == 'file' else 'as ' + document['weights']}, "
+               f"blocks of {document['block']} tokens, {machine(document)}.")
+        yield ""
+        for target in sorted({fit["target_bytes"] for fit in fits}, reverse=True):
+            there = [(rows[fit["recipe"]], fit["given"]) for fit in fits
+                     if fit["target_bytes"] == target and rows.get(fit["recipe"], {}).get("kl") is not None]
+            there.sort(key=lambda pair: pair[0]["kl"])
+            yield f"At {full / target:.3g}x fewer bytes than f16, {target:,} bytes:"
+            yield ""
+            yield from table(["method", "KL", "perplexity", "same argmax", "f16 / KV", "recipe"],
+                             [[f"`{given}`", f"{row['kl']:.4f}", f"{row['dppl_pct']:+.2f} %",
+                               f"{row['top1']:.2%}".replace("%", " %"), f"{row['kv_ratio']:.2f}x", f"`{row['recipe']}`"]
+                              for row, given in there])
+            out = [f"`{one['given']}`" for one in refused if one["target_bytes"] == target]
+            if out:
+                yield f"No setting holds so few bytes of {', '.join(out)}."
+                yield ""
 
 
 def against(row, key):
@@ -199,7 +227,7 @@ def studies(results):
         yield ""
 
 
-SECTIONS = [("Perplexity and divergence", perplexity), ("Speed and memory", bench),
+SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
             ("Several sequences together", batches), ("Retrieval", tasks),
             ("Logits against llama.cpp", verify), ("Studies", studies)]
 

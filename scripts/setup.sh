@@ -22,8 +22,11 @@ libfmt-dev <fmt/format.h>
 libcli11-dev <CLI/CLI.hpp>
 nlohmann-json3-dev <nlohmann/json.hpp>
 libedit-dev <histedit.h>
+libhiredis-dev <hiredis/hiredis.h>
+redis-server redis-server
 libssl-dev <openssl/ssl.h>
 libeigen3-dev <eigen3/Eigen/Core>
+pkgconf pkg-config
 libgtest-dev <gtest/gtest.h>
 libbenchmark-dev <benchmark/benchmark.h>
 LIST

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What methods learn about a model from calibration text: means, second moments, error metrics and
 // sample rows of every layer, as plain numbers in memory, or in a file from which layers are read
-// one at a time. `kvspan calibrate` gathers them; docs/reference/formats/calibration.md is that
-// file.
+// one at a time. `kvspan calibrate` gathers them, as can any engine (kvspan/moments.h);
+// docs/reference/formats/calibration.md is the file.
 //
 // All averages are over the counted tokens: the text is cut into windows, each read as a sequence
 // of its own, and the first `skip` tokens of a window, whose norms are huge, are in none of them.
@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,7 +86,8 @@ struct Calibration {
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
   std::vector<RatePoint> rates;          // by rising bits; empty until measured
 
-  std::string source;  // the file it is in, for messages; "" when it is not from one
+  std::string source;  // where it was read from, for messages; "" when it is not from bytes
+  std::uint64_t checksum = 0;  // of those bytes; 0 when it is not from bytes
   // Where it is set, `layers` has no arrays and this gives a layer with them: some 3 D^2 numbers
   // and the samples at a time instead of all layers'. May be called from several threads at once.
   std::function<Result<LayerCalibration>(std::size_t layer)> read_layer;
@@ -107,5 +109,26 @@ bool has_layer_weights(const Calibration& calibration) noexcept;
 // rates rise. Arrays that are not held are checked when they are read. The error names layer and
 // array, both sizes or the place of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
+
+// A calibration file as bytes. Fails for lack of memory, and where layers are in a file themselves.
+Result<std::vector<std::byte>> encode_calibration(const Calibration& calibration);
+// `name` stands in errors for where the bytes came from. Damaged bytes are kCorruptData, those of
+// another version kUnsupported. What is read fits together, but has not been held against a model's
+// shape (check_calibration).
+Result<Calibration> decode_calibration(std::span<const std::byte> bytes, const std::string& name);
+
+// Bytes that are read piece by piece. `read` fills `to` from `offset` on, is asked for nothing
+// beyond `size`, and may be called from several threads at once.
+struct ByteSource {
+  std::string name;  // in errors
+  std::size_t size = 0;
+  std::function<Status(std::size_t offset, std::span<std::byte> to)> read;
+};
+// The same with the arrays of layers left where they are (Calibration::read_layer). All bytes are
+// read once, for their checksum.
+Result<Calibration> open_calibration(ByteSource source);
+// The checksum that the bytes end with, not held against them: which calibration this is, at the
+// cost of reading 8 bytes.
+Result<std::uint64_t> calibration_checksum(const ByteSource& source);
 
 }  // namespace kvspan

@@ -25,6 +25,7 @@
 
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
+#include "kvspan/saved_cache.h"
 
 struct llama_model;
 struct llama_context;
@@ -80,7 +81,10 @@ class LlamaCaches {
   CacheBytes bytes(std::int32_t sequence) const;
   // A sequence as bytes, and back (docs/reference/formats/cache.md).
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
+  Result<SavedCache> save_with_runs(std::int32_t sequence) const;
   Status load(std::int32_t sequence, std::span<const std::byte> bytes);
+  // The sequence becomes this cache, which one of the same recipe, shape and codes made.
+  Status take(std::int32_t sequence, std::unique_ptr<KvCache> cache);
 
  private:
   struct Impl;

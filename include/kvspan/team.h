@@ -3,40 +3,13 @@
 // Every member of the team makes the same calls in the same order; between two barriers the members
 // share out numbered items with take(). Which thread takes which item is not defined, so code whose
 // result must not depend on the number of threads lets each item write to its own place only.
-// A thread outside the team that has nothing to do can help with the items: HelpWanted.
 #pragma once
 
 #include <atomic>
 
 namespace kvspan {
 
-// Where a team, of one member usually, offers its items to threads that have none. Outlives both.
-class HelpWanted {
- public:
-  HelpWanted() = default;
-  HelpWanted(const HelpWanted&) = delete;
-  HelpWanted& operator=(const HelpWanted&) = delete;
-
-  // Works on the items that are offered at the moment, if any are and nobody else helps already.
-  // Whether it did.
-  bool help();
-
- private:
-  friend class Team;
-  struct Offer {
-    void (*work)(const void* context, int place);
-    const void* context;
-    int place;
-  };
-  void open(const Offer& offer) noexcept { offer_.store(&offer); }
-  // Returns when the helper, where there is one, is done.
-  void close() noexcept;
-
-  // Both in one order for all threads: who helps says so, then looks for the offer; who closes
-  // takes the offer back, then looks for a helper.
-  alignas(64) std::atomic<const Offer*> offer_{nullptr};
-  std::atomic<bool> helped_{false};
-};
+class HelpWanted;  // the library's own
 
 // State shared by the members of a team; outlives all of them. Reusable for any number of calls.
 class TeamState {
@@ -55,8 +28,9 @@ class TeamState {
 // One member's handle; cheap to copy, used by one thread.
 class Team {
  public:
+  Team(TeamState& state, int index, int size) : Team(state, index, size, nullptr) {}
   // help: asked where the team's calls can be helped; null where nobody could.
-  Team(TeamState& state, int index, int size, HelpWanted* help = nullptr)
+  Team(TeamState& state, int index, int size, HelpWanted* help)
       : state_(&state), help_(help), index_(index), size_(size) {}
 
   int index() const noexcept { return index_; }
@@ -65,6 +39,7 @@ class Team {
 
   // Threads that may work at the same time, each at its own place: size(), and a helper.
   int places() const noexcept { return size_ + (help_ != nullptr ? 1 : 0); }
+  HelpWanted* help() const noexcept { return help_; }
 
   // Returns when all members have called it; what they wrote before is visible after. Starts the
   // item count anew.
@@ -80,25 +55,10 @@ class Team {
     }
   }
 
-  // work(place), which takes items, by every member, and by a helper where there is one. Returns
-  // when the caller's and the helper's are done. Only teams of one member can be helped; work does
-  // not throw.
-  template <class Work>
-  void with_help(const Work& work) {
-    if (help_ == nullptr) return work(index_);
-    const HelpWanted::Offer offer{
-        [](const void* context, int place) { (*static_cast<const Work*>(context))(place); }, &work,
-        size_};
-    help_->open(offer);
-    work(index_);
-    help_->close();
-  }
-
   // The next item nobody has taken since the last barrier: 0, 1, 2, ... without end.
   int take() noexcept { return state_->next_item_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  friend class HelpWanted;
   unsigned generation_now() const noexcept {
     return state_->generation_.load(std::memory_order_acquire);
   }

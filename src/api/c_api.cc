@@ -1,88 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface: checks what C callers can get wrong, then calls the C++ one. No exception
-// leaves; no wrong argument reaches an expectation that ends the program.
+// kvspan/kvspan.h.
+#include "kvspan/kvspan.h"
+
+#include <algorithm>
 #include <cstring>
-#include <exception>
-#include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "base/fail.h"
-#include "base/thread_pool.h"
-#include "kvspan/cache.h"
-#include "kvspan/kvspan.h"
+#include "api/c_support.h"
+#include "api/version.h"
+#include "kvspan/calibration.h"
 
-using Scratch = std::unique_ptr<kvspan::AttentionScratch, void (*)(kvspan::AttentionScratch*)>;
+using namespace kvspan;
+using namespace kvspan::c_api;
 
-struct kvspan_cache {
-  kvspan_cache(std::unique_ptr<kvspan::KvCache> held, int threads)
-      : cache(std::move(held)), scratch(kvspan::make_attention_scratch()), pool(threads) {}
-
-  std::unique_ptr<kvspan::KvCache> cache;
-  Scratch scratch;
-  kvspan::ThreadPool pool;
+struct kvspan_factory {
+  CacheFactory caches;
 };
 
-namespace kvspan {
+struct kvspan_cache {
+  kvspan_cache(std::unique_ptr<KvCache> held, int threads)
+      : cache(std::move(held)), scratch(make_attention_scratch()), pool(threads) {}
+
+  std::unique_ptr<KvCache> cache;
+  std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> scratch;
+  ThreadPool pool;
+  WideRows keys, values, queries;
+  BatchMemory batch;  // of batches whose first part it is
+};
+
 namespace {
-
-constexpr std::int32_t kMaxThreads = 256;
-
-std::string& last_error() {
-  thread_local std::string text;
-  return text;
-}
-
-kvspan_code code_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return KVSPAN_INVALID_ARGUMENT;
-    case ErrorCode::kNotFound:
-      return KVSPAN_NOT_FOUND;
-    case ErrorCode::kCorruptData:
-      return KVSPAN_CORRUPT_DATA;
-    case ErrorCode::kUnsupported:
-      return KVSPAN_UNSUPPORTED;
-    case ErrorCode::kOutOfBudget:
-      return KVSPAN_OUT_OF_BUDGET;
-    case ErrorCode::kIo:
-      return KVSPAN_IO;
-    case ErrorCode::kCancelled:
-      return KVSPAN_CANCELLED;
-  }
-  return KVSPAN_INVALID_ARGUMENT;
-}
-
-// Runs `body` and turns what comes of it into a status.
-template <class Body>
-kvspan_code guarded(const Body& body) noexcept {
-  try {
-    const Status status = body();
-    if (status.has_value()) return KVSPAN_OK;
-    last_error() = status.error().message;
-    return code_of(status.error().code);
-  } catch (const std::bad_alloc&) {
-    last_error().clear();
-    try {
-      last_error() = "out of memory";
-    } catch (...) {
-    }
-    return KVSPAN_OUT_OF_BUDGET;
-  } catch (const std::exception& error) {
-    try {
-      last_error() = error.what();
-    } catch (...) {
-    }
-    return KVSPAN_OUT_OF_BUDGET;  // threads that cannot be started, for one
-  }
-}
-
-Status not_null(const void* pointer, const char* name) {
-  if (pointer != nullptr) return {};
-  return fail(ErrorCode::kInvalidArgument, "{} is NULL", name);
-}
 
 Status check_layer(const kvspan_cache& cache, std::int32_t layer, std::int32_t n) {
   const auto layers = static_cast<std::int32_t>(cache.cache->shape().layers.size());
@@ -93,114 +41,144 @@ Status check_layer(const kvspan_cache& cache, std::int32_t layer, std::int32_t n
   return {};
 }
 
-Result<LayerShape> shape_of(const kvspan_layer& from) {
-  LayerShape shape;
-  shape.query_heads = from.query_heads;
-  shape.kv_heads = from.kv_heads;
-  shape.key_dim = from.key_dim;
-  shape.value_dim = from.value_dim;
-  shape.window = from.window;
-  shape.logit_scale = from.logit_scale;
-  shape.soft_cap = from.soft_cap;
-  shape.chunk = from.chunk;
-  const std::int32_t heads = std::max(from.query_heads, 0);
-  if (from.alibi != nullptr) shape.alibi.assign(from.alibi, from.alibi + heads);
-  if (from.sinks != nullptr) shape.sinks.assign(from.sinks, from.sinks + heads);
-  if (from.rope_dims == 0) return shape;
-  if (from.rope_dims < 0 || from.rope_dims % 2 != 0 || from.rope_dims > from.key_dim) {
-    return fail(ErrorCode::kInvalidArgument, "rope_dims {}; allowed: even, 0 to key_dim {}",
-                from.rope_dims, from.key_dim);
-  }
-  KVSPAN_CHECK_OK(not_null(from.rope_angles, "rope_angles"));
-  shape.rope.pairs =
-      from.rope_pairs == KVSPAN_ROPE_HALVES ? Rope::Pairs::kHalves : Rope::Pairs::kNeighbours;
-  shape.rope.rotated_dims = from.rope_dims;
-  shape.rope.angles.assign(from.rope_angles, from.rope_angles + from.rope_dims / 2);
-  shape.rope.magnitude = from.rope_magnitude == 0.0f ? 1.0f : from.rope_magnitude;
-  return shape;
+const LayerShape& layer_of(const kvspan_cache& cache, std::int32_t layer) {
+  return cache.cache->shape().layers[static_cast<std::size_t>(layer)];
 }
 
-// What kvspan_create and kvspan_load make caches with.
-Result<CacheFactory> factory_of(const kvspan_layer* layers, std::int32_t layer_count,
-                                const char* recipe, std::int32_t threads) {
-  KVSPAN_CHECK_OK(not_null(layers, "layers"));
-  KVSPAN_CHECK_OK(not_null(recipe, "recipe"));
-  if (threads < 1 || threads > kMaxThreads) {
-    return fail(ErrorCode::kInvalidArgument, "{} threads; allowed: 1 to {}", threads, kMaxThreads);
-  }
-  CacheShape shape;
-  for (std::int32_t i = 0; i < layer_count; ++i) {
-    Result<LayerShape> layer = shape_of(layers[i]);
-    if (!layer) {
-      return fail(layer.error().code, "layer {}: {}", i, layer.error().message);
-    }
-    shape.layers.push_back(std::move(*layer));
-  }
-  return CacheFactory::create(shape, recipe);
+std::span<const std::byte> bytes_of(const void* bytes, std::size_t size) {
+  return {static_cast<const std::byte*>(bytes), size};
 }
 
-// A call made by the whole pool; the members' outcomes are equal, the leader's is returned.
-template <class Call>
-Status by_all(ThreadPool& pool, const Call& call) {
-  Status outcome;
-  pool.run([&](Team& team) {
-    Status status = call(team);
-    if (team.leader()) outcome = std::move(status);
-  });
-  return outcome;
+Result<CacheFactory> factory_of(const kvspan_factory_options& options) {
+  KVSPAN_CHECK_OK(not_null(options.recipe, "recipe"));
+  KVSPAN_TRY(const CacheShape shape, shape_of(options.layers, options.layer_count));
+  if (options.codes != nullptr) {
+    return CacheFactory::load_codes(shape, options.recipe,
+                                    bytes_of(options.codes, options.codes_size));
+  }
+  if (options.calibration == nullptr) return CacheFactory::create(shape, options.recipe);
+  KVSPAN_TRY(const Calibration calibration,
+             decode_calibration(bytes_of(options.calibration, options.calibration_size),
+                                "calibration"));
+  DesignProgress progress;
+  if (options.progress != nullptr) {
+    progress = [&](std::size_t done, std::size_t total) {
+      return options.progress(options.progress_context, done, total) == 0;
+    };
+  }
+  return CacheFactory::create(shape, options.recipe, &calibration, progress);
 }
 
-template <class T>
-TensorView<T, 3> rows_of(T* data, std::int32_t n, std::int32_t heads, std::int32_t dim) {
-  return {data,
-          {static_cast<std::size_t>(n), static_cast<std::size_t>(heads),
-           static_cast<std::size_t>(dim)}};
+// A part of a batch, checked and as the C++ interface takes it.
+Result<SequenceStep> step_of(const kvspan_part& part, std::int32_t layer, ThreadPool& pool) {
+  KVSPAN_CHECK_OK(not_null(part.cache, "cache"));
+  KVSPAN_CHECK_OK(check_layer(*part.cache, layer, part.n));
+  KVSPAN_CHECK_OK(check_number(part.number));
+  if (part.n == 0) return fail(ErrorCode::kInvalidArgument, "0 rows; allowed: 1 or more");
+  for (const auto& [pointer, name] :
+       {std::pair<const void*, const char*>(part.keys, "keys"), {part.values, "values"},
+        {part.queries, "queries"}, {part.positions, "positions"}, {part.out, "out"}}) {
+    KVSPAN_CHECK_OK(not_null(pointer, name));
+  }
+  const LayerShape& shape = layer_of(*part.cache, layer);
+  SequenceStep step;
+  const std::span<const std::int32_t> positions(part.positions, static_cast<std::size_t>(part.n));
+  step.rows.keys = part.cache->keys.of(part.keys, part.number, part.n, shape.kv_heads,
+                                       shape.key_dim, pool);
+  step.rows.values = part.cache->values.of(part.values, part.number, part.n, shape.kv_heads,
+                                           shape.value_dim, pool);
+  step.rows.positions = positions;
+  step.queries.rows = part.cache->queries.of(part.queries, part.number, part.n, shape.query_heads,
+                                             shape.key_dim, pool);
+  step.queries.positions = positions;
+  step.out = rows_of(part.out, part.n, shape.query_heads, shape.value_dim);
+  return step;
 }
 
 }  // namespace
-}  // namespace kvspan
 
-using kvspan::fail;
+uint32_t kvspan_version(void) {
+  return version_number();
+}
 
-kvspan_code kvspan_create(const kvspan_layer* layers, int32_t layer_count, const char* recipe,
-                          int32_t threads, kvspan_cache** cache) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    *cache = nullptr;
-    KVSPAN_TRY(const kvspan::CacheFactory factory,
-               kvspan::factory_of(layers, layer_count, recipe, threads));
-    *cache = new kvspan_cache(factory.make(), threads);
+const char* kvspan_version_text(void) {
+  return version_string();
+}
+
+const char* kvspan_last_error(void) {
+  return last_error().c_str();
+}
+
+kvspan_code kvspan_needs_calibration(const char* recipe, int32_t* needed) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(recipe, "recipe"));
+    KVSPAN_CHECK_OK(not_null(needed, "needed"));
+    KVSPAN_TRY(const bool found, needs_calibration(recipe));
+    *needed = found ? 1 : 0;
     return {};
   });
 }
 
-kvspan_code kvspan_load(const kvspan_layer* layers, int32_t layer_count, const char* recipe,
-                        int32_t threads, const void* bytes, size_t size, kvspan_cache** cache) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
+kvspan_code kvspan_factory_create(const kvspan_factory_options* options,
+                                  kvspan_factory** factory) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(factory, "factory"));
+    *factory = nullptr;
+    KVSPAN_TRY(const kvspan_factory_options given, read_struct(options, "options"));
+    KVSPAN_TRY(CacheFactory caches, factory_of(given));
+    *factory = new kvspan_factory{std::move(caches)};
+    return {};
+  });
+}
+
+void kvspan_factory_free(kvspan_factory* factory) {
+  delete factory;
+}
+
+const char* kvspan_factory_recipe(const kvspan_factory* factory) {
+  return factory == nullptr ? nullptr : factory->caches.recipe().c_str();
+}
+
+kvspan_code kvspan_factory_save_codes(const kvspan_factory* factory, kvspan_sink sink,
+                                      void* context) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(factory, "factory"));
+    KVSPAN_TRY(const ByteSink to, sink_of(sink, context));
+    KVSPAN_TRY(const auto codes, factory->caches.save_codes());
+    return to(codes);
+  });
+}
+
+kvspan_code kvspan_make(const kvspan_factory* factory, int32_t threads, kvspan_cache** cache) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
     *cache = nullptr;
-    KVSPAN_CHECK_OK(kvspan::not_null(bytes, "bytes"));
-    KVSPAN_TRY(const kvspan::CacheFactory factory,
-               kvspan::factory_of(layers, layer_count, recipe, threads));
-    KVSPAN_TRY(auto loaded, factory.load({static_cast<const std::byte*>(bytes), size}));
+    KVSPAN_CHECK_OK(not_null(factory, "factory"));
+    KVSPAN_CHECK_OK(check_threads(threads));
+    *cache = new kvspan_cache(factory->caches.make(), threads);
+    return {};
+  });
+}
+
+kvspan_code kvspan_load(const kvspan_factory* factory, int32_t threads, const void* bytes,
+                        size_t size, kvspan_cache** cache) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    *cache = nullptr;
+    KVSPAN_CHECK_OK(not_null(factory, "factory"));
+    KVSPAN_CHECK_OK(check_threads(threads));
+    KVSPAN_CHECK_OK(not_null(bytes, "bytes"));
+    KVSPAN_TRY(auto loaded, factory->caches.load(bytes_of(bytes, size)));
     *cache = new kvspan_cache(std::move(loaded), threads);
     return {};
   });
 }
 
-kvspan_code kvspan_save(const kvspan_cache* cache, void* bytes, size_t* size) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    KVSPAN_CHECK_OK(kvspan::not_null(size, "size"));
-    KVSPAN_TRY(const auto saved, cache->cache->save());
-    const size_t room = std::exchange(*size, saved.size());
-    if (bytes == nullptr) return {};
-    if (room < saved.size()) {
-      return fail(kvspan::ErrorCode::kInvalidArgument, "room for {} bytes; allowed: {} or more",
-                  room, saved.size());
-    }
-    std::memcpy(bytes, saved.data(), saved.size());
-    return {};
+kvspan_code kvspan_save(const kvspan_cache* cache, kvspan_sink sink, void* context) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    KVSPAN_TRY(const ByteSink to, sink_of(sink, context));
+    return cache->cache->save(to);
   });
 }
 
@@ -208,60 +186,89 @@ void kvspan_free(kvspan_cache* cache) {
   delete cache;
 }
 
-kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n, const float* keys,
-                          const float* values, const int32_t* positions) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    KVSPAN_CHECK_OK(kvspan::check_layer(*cache, layer, n));
+kvspan_code kvspan_append(kvspan_cache* cache, int32_t layer, int32_t n, kvspan_number number,
+                          const void* keys, const void* values, const int32_t* positions) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    KVSPAN_CHECK_OK(check_layer(*cache, layer, n));
+    KVSPAN_CHECK_OK(check_number(number));
     if (n == 0) return {};
-    KVSPAN_CHECK_OK(kvspan::not_null(keys, "keys"));
-    KVSPAN_CHECK_OK(kvspan::not_null(values, "values"));
-    KVSPAN_CHECK_OK(kvspan::not_null(positions, "positions"));
-    const kvspan::LayerShape& shape = cache->cache->shape().layers[static_cast<size_t>(layer)];
-    kvspan::KvRows rows;
+    KVSPAN_CHECK_OK(not_null(keys, "keys"));
+    KVSPAN_CHECK_OK(not_null(values, "values"));
+    KVSPAN_CHECK_OK(not_null(positions, "positions"));
+    const LayerShape& shape = layer_of(*cache, layer);
+    KvRows rows;
     rows.positions = {positions, static_cast<size_t>(n)};
-    rows.keys = kvspan::rows_of(keys, n, shape.kv_heads, shape.key_dim);
-    rows.values = kvspan::rows_of(values, n, shape.kv_heads, shape.value_dim);
-    return kvspan::by_all(
-        cache->pool, [&](kvspan::Team& team) { return cache->cache->append(layer, rows, team); });
+    rows.keys = cache->keys.of(keys, number, n, shape.kv_heads, shape.key_dim, cache->pool);
+    rows.values = cache->values.of(values, number, n, shape.kv_heads, shape.value_dim, cache->pool);
+    return by_all(cache->pool, [&](Team& team) { return cache->cache->append(layer, rows, team); });
   });
 }
 
-kvspan_code kvspan_attend(kvspan_cache* cache, int32_t layer, int32_t n, const float* queries,
-                          const int32_t* positions, float* out) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    KVSPAN_CHECK_OK(kvspan::check_layer(*cache, layer, n));
+kvspan_code kvspan_attend(kvspan_cache* cache, int32_t layer, int32_t n, kvspan_number number,
+                          const void* queries, const int32_t* positions, float* out) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    KVSPAN_CHECK_OK(check_layer(*cache, layer, n));
+    KVSPAN_CHECK_OK(check_number(number));
     if (n == 0) return {};
-    KVSPAN_CHECK_OK(kvspan::not_null(queries, "queries"));
-    KVSPAN_CHECK_OK(kvspan::not_null(positions, "positions"));
-    KVSPAN_CHECK_OK(kvspan::not_null(out, "out"));
-    const kvspan::LayerShape& shape = cache->cache->shape().layers[static_cast<size_t>(layer)];
-    kvspan::Queries asked;
+    KVSPAN_CHECK_OK(not_null(queries, "queries"));
+    KVSPAN_CHECK_OK(not_null(positions, "positions"));
+    KVSPAN_CHECK_OK(not_null(out, "out"));
+    const LayerShape& shape = layer_of(*cache, layer);
+    Queries asked;
     asked.positions = {positions, static_cast<size_t>(n)};
-    asked.rows = kvspan::rows_of(queries, n, shape.query_heads, shape.key_dim);
-    return kvspan::by_all(cache->pool, [&](kvspan::Team& team) {
-      return cache->cache->attend(layer, asked,
-                                  kvspan::rows_of(out, n, shape.query_heads, shape.value_dim),
+    asked.rows =
+        cache->queries.of(queries, number, n, shape.query_heads, shape.key_dim, cache->pool);
+    return by_all(cache->pool, [&](Team& team) {
+      return cache->cache->attend(layer, asked, rows_of(out, n, shape.query_heads, shape.value_dim),
                                   *cache->scratch, team);
     });
   });
 }
 
 kvspan_code kvspan_settle(kvspan_cache* cache, int32_t layer) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    KVSPAN_CHECK_OK(kvspan::check_layer(*cache, layer, 0));
-    return kvspan::by_all(cache->pool,
-                          [&](kvspan::Team& team) { return cache->cache->settle(layer, team); });
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    KVSPAN_CHECK_OK(check_layer(*cache, layer, 0));
+    return by_all(cache->pool, [&](Team& team) { return cache->cache->settle(layer, team); });
+  });
+}
+
+kvspan_code kvspan_step(int32_t layer, const kvspan_part* parts, int32_t count) {
+  return guarded([&]() -> Status {
+    if (count == 0) return {};
+    if (count < 0) return fail(ErrorCode::kInvalidArgument, "{} parts; allowed: 0 or more", count);
+    KVSPAN_TRY(const kvspan_part first, read_struct(parts, "parts"));
+    KVSPAN_CHECK_OK(not_null(first.cache, "cache"));
+    ThreadPool& pool = first.cache->pool;
+    std::vector<SequenceStep> steps;
+    std::vector<SequenceTokens> sequences;
+    const auto* at = reinterpret_cast<const std::byte*>(parts);
+    for (std::int32_t i = 0; i < count; ++i, at += parts->struct_size) {
+      KVSPAN_TRY(const kvspan_part part,
+                 read_struct(reinterpret_cast<const kvspan_part*>(at), "parts"));
+      Result<SequenceStep> step = step_of(part, layer, pool);
+      if (!step) return fail(step.error().code, "part {}: {}", i, step.error().message);
+      KvCache* const cache = part.cache->cache.get();
+      if (std::any_of(sequences.begin(), sequences.end(),
+                      [&](const SequenceTokens& of) { return of.cache == cache; })) {
+        return fail(ErrorCode::kInvalidArgument, "part {}: its cache is there twice", i);
+      }
+      steps.push_back(*std::move(step));
+      sequences.push_back({cache, part.n});
+    }
+    SequenceBatch batch(sequences, pool.size(), first.cache->batch);
+    const auto part_of = [&](std::size_t i) { return steps[i]; };
+    return by_all(pool, [&](Team& team) { return batch.step(layer, part_of, team); });
   });
 }
 
 kvspan_code kvspan_fork(const kvspan_cache* cache, kvspan_cache** fork) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(fork, "fork"));
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(fork, "fork"));
     *fork = nullptr;
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
     KVSPAN_TRY(auto held, cache->cache->fork());
     *fork = new kvspan_cache(std::move(held), cache->pool.size());
     return {};
@@ -269,12 +276,18 @@ kvspan_code kvspan_fork(const kvspan_cache* cache, kvspan_cache** fork) {
 }
 
 kvspan_code kvspan_truncate(kvspan_cache* cache, int32_t n) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    if (n < 0) {
-      return fail(kvspan::ErrorCode::kInvalidArgument, "truncate to {}; allowed: 0 or more", n);
-    }
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    if (n < 0) return fail(ErrorCode::kInvalidArgument, "truncate to {}; allowed: 0 or more", n);
     return cache->cache->truncate(n);
+  });
+}
+
+kvspan_code kvspan_clear(kvspan_cache* cache) {
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    cache->cache->clear();
+    return {};
   });
 }
 
@@ -287,16 +300,12 @@ int32_t kvspan_least_tokens(const kvspan_cache* cache) {
 }
 
 kvspan_code kvspan_get_bytes(const kvspan_cache* cache, kvspan_bytes* bytes) {
-  return kvspan::guarded([&]() -> kvspan::Status {
-    KVSPAN_CHECK_OK(kvspan::not_null(cache, "cache"));
-    KVSPAN_CHECK_OK(kvspan::not_null(bytes, "bytes"));
-    const kvspan::CacheBytes held = cache->cache->bytes();
-    *bytes = {held.full_rank, held.coefficients, held.scales, held.bases,
-              held.sketches,  held.positions,    held.shared, held.total};
+  return guarded([&]() -> Status {
+    KVSPAN_CHECK_OK(not_null(cache, "cache"));
+    KVSPAN_TRY(const kvspan_bytes given, read_struct(bytes, "bytes"));
+    const CacheBytes held = cache->cache->bytes();
+    *bytes = {given.struct_size, held.full_rank, held.coefficients, held.scales, held.bases,
+              held.sketches,     held.positions, held.shared,       held.total};
     return {};
   });
-}
-
-const char* kvspan_last_error(void) {
-  return kvspan::last_error().c_str();
 }

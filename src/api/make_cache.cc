@@ -2,6 +2,7 @@
 // The factory functions of kvspan/cache.h.
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -75,11 +76,37 @@ CacheFactory::CacheFactory(std::shared_ptr<const Prepared> prepared)
     : prepared_(std::move(prepared)) {}
 
 Result<CacheFactory> CacheFactory::create(const CacheShape& shape, std::string_view recipe,
-                                          const Calibration* calibration) {
+                                          const Calibration* calibration,
+                                          const DesignProgress& progress) {
   KVSPAN_CHECK_OK(check(shape));
   KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
-  KVSPAN_TRY(std::shared_ptr<const Prepared> prepared, prepare(shape, parsed, calibration));
+  KVSPAN_TRY(std::shared_ptr<const Prepared> prepared,
+             prepare(shape, parsed, calibration, progress));
   return CacheFactory(std::move(prepared));
+}
+
+Result<CacheFactory> CacheFactory::load_codes(const CacheShape& shape, std::string_view recipe,
+                                              std::span<const std::byte> codes) {
+  KVSPAN_CHECK_OK(check(shape));
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  try {
+    KVSPAN_TRY(std::shared_ptr<const Prepared> prepared, prepare_saved(shape, parsed, codes));
+    return CacheFactory(std::move(prepared));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory for codes of {} bytes", codes.size());
+  }
+}
+
+Result<std::vector<std::byte>> CacheFactory::save_codes() const {
+  try {
+    return save_designs(*prepared_);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory for the bytes of codes");
+  }
+}
+
+std::uint64_t CacheFactory::calibration_checksum() const noexcept {
+  return prepared_->calibration_checksum;
 }
 
 std::unique_ptr<KvCache> CacheFactory::make() const {

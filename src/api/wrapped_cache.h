@@ -37,6 +37,8 @@ class WrappedCache : public KvCache {
  protected:
   KvCache& inner() noexcept { return *inner_; }
   const KvCache& inner() const noexcept { return *inner_; }
+  // Gives the inner cache away, after which only destroying is left.
+  std::unique_ptr<KvCache> release() noexcept { return std::move(inner_); }
 
  private:
   std::unique_ptr<KvCache> inner_;

@@ -6,6 +6,7 @@
 #include "attention/kernels/kernels.h"
 #include "attention/segments/item.h"
 #include "attention/softmax_state.h"
+#include "base/help_wanted.h"
 #include "base/expect.h"
 #include "base/fail.h"
 
@@ -111,7 +112,7 @@ Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries
   const AttentionPlan& plan = scratch.plan();
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   const Output output{out, lse, adds};
-  team.with_help([&](int place) {
+  with_help(team, [&](int place) {
     float* const own = scratch.work(place);
     float* const work = own + plan.state_floats();
     for (std::int32_t i; (i = team.take()) < plan.items;) {

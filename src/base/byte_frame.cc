@@ -18,20 +18,37 @@ std::uint64_t magic_of(const FrameFormat& format) {
   return magic;
 }
 
-}  // namespace
-
-void begin_frame(const FrameFormat& format, std::uint32_t kind, ByteWriter& out) {
-  KVSPAN_EXPECT(out.bytes().empty(), "a frame begins at its first byte");
+void put_header(const FrameFormat& format, std::uint32_t kind, std::uint64_t size,
+                ByteWriter& out) {
   out.put(magic_of(format));
   out.put(format.version);
   out.put(kind);
-  out.put(std::uint64_t{0});
+  out.put(size);
+}
+
+}  // namespace
+
+void begin_frame(const FrameFormat& format, std::uint32_t kind, ByteWriter& out) {
+  KVSPAN_EXPECT(out.written() == 0, "a frame begins at its first byte");
+  put_header(format, kind, 0, out);
 }
 
 void end_frame(ByteWriter& out) {
   const std::uint64_t size = out.bytes().size() - kFrameHeaderBytes;
   std::memcpy(out.bytes().data() + kSizeAt, &size, sizeof(size));
   out.put(crc64(out.bytes()));
+}
+
+Status write_frame(const FrameFormat& format, std::uint32_t kind,
+                   const std::function<Status(ByteWriter&)>& write, const ByteWriter::Sink& sink) {
+  ByteWriter counter = ByteWriter::counter();
+  KVSPAN_CHECK_OK(write(counter));
+  ByteWriter out(sink);
+  put_header(format, kind, counter.written(), out);
+  KVSPAN_CHECK_OK(write(out));
+  KVSPAN_EXPECT(out.written() == kFrameHeaderBytes + counter.written(), "both passes are alike");
+  KVSPAN_TRY(const std::uint64_t sum, out.flush());
+  return sink(std::as_bytes(std::span(&sum, 1)));
 }
 
 Result<OpenFrame> open_frame(const FrameFormat& format, std::span<const std::byte> bytes) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -26,6 +27,10 @@ struct FrameFormat {
 // `out` is empty; the payload is written to it between the two calls.
 void begin_frame(const FrameFormat& format, std::uint32_t kind, ByteWriter& out);
 void end_frame(ByteWriter& out);
+
+// The same to a sink. `write` puts the payload, twice alike: first to count its bytes.
+Status write_frame(const FrameFormat& format, std::uint32_t kind,
+                   const std::function<Status(ByteWriter&)>& write, const ByteWriter::Sink& sink);
 
 struct OpenFrame {
   std::uint32_t kind = 0;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +25,19 @@ static_assert(std::endian::native == std::endian::little, "the byte formats are 
 // may come in pieces: `before` is what the call for those before gave.
 std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t before = 0) noexcept;
 
+// Into memory; or to a sink, piece by piece; or nowhere, to learn how many bytes there are.
 class ByteWriter {
  public:
+  ByteWriter() = default;
+  using Sink = std::function<Status(std::span<const std::byte>)>;
+  // The sink outlives it; flush() ends the writing.
+  explicit ByteWriter(const Sink& sink) : sink_(&sink) {}
+  static ByteWriter counter() {
+    ByteWriter out;
+    out.counts_only_ = true;
+    return out;
+  }
+
   template <class T>
   void put(T value) {
     static_assert(std::is_arithmetic_v<T>);
@@ -34,9 +46,7 @@ class ByteWriter {
   template <class T>
   void put_all(std::span<const T> values) {
     static_assert(std::is_arithmetic_v<T>);
-    const std::size_t at = bytes_.size();
-    bytes_.resize(at + values.size_bytes());
-    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+    put_bytes(std::as_bytes(values));
   }
   // As get_text reads it: length (u32), then the characters.
   void put_text(std::string_view text) {
@@ -44,12 +54,43 @@ class ByteWriter {
     put_all(std::span<const char>(text));
   }
   void put_bytes(std::span<const std::byte> bytes) {
+    written_ += bytes.size();
+    if (counts_only_) return;
+    if (sink_ != nullptr && bytes_.size() + bytes.size() > kPiece) {
+      give();
+      if (bytes.size() > kPiece) return give(bytes);
+    }
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
+  std::size_t written() const noexcept { return written_; }
+  // Of what goes to memory.
   std::vector<std::byte>& bytes() noexcept { return bytes_; }
 
+  // Gives the sink what is left: CRC-64 of all bytes so far, or what the sink failed with.
+  Result<std::uint64_t> flush() {
+    give();
+    if (!outcome_) return outcome_.error();
+    return sum_;
+  }
+
  private:
+  static constexpr std::size_t kPiece = std::size_t{1} << 16;
+  void give() {
+    give(bytes_);
+    bytes_.clear();
+  }
+  void give(std::span<const std::byte> bytes) {
+    if (bytes.empty() || !outcome_) return;
+    sum_ = crc64(bytes, sum_);
+    outcome_ = (*sink_)(bytes);
+  }
+
   std::vector<std::byte> bytes_;
+  std::size_t written_ = 0;
+  const Sink* sink_ = nullptr;
+  bool counts_only_ = false;
+  std::uint64_t sum_ = 0;
+  Status outcome_;
 };
 
 class ByteReader {

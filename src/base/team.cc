@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "base/help_wanted.h"
+
 namespace kvspan {
 
 namespace {
@@ -19,11 +21,15 @@ void relax() noexcept {
 #endif
 }
 
+void wait_a_little(int& spins) noexcept {
+  if (++spins >= kSpins) return std::this_thread::yield();
+  relax();
+}
+
 }  // namespace
 
 void Team::wait(int& spins) noexcept {
-  if (++spins >= kSpins) return std::this_thread::yield();
-  relax();
+  wait_a_little(spins);
 }
 
 bool Team::arrive() noexcept {
@@ -57,7 +63,7 @@ bool HelpWanted::help() {
 
 void HelpWanted::close() noexcept {
   offer_.store(nullptr);
-  for (int spins = 0; helped_.load();) Team::wait(spins);
+  for (int spins = 0; helped_.load();) wait_a_little(spins);
 }
 
 }  // namespace kvspan

@@ -19,6 +19,7 @@
 #include "eval/study/rate_curve.h"
 #include "io/atomic_file.h"
 #include "llama/tokenizer.h"
+#include "recipe/recipe.h"
 
 namespace kvspan::cli {
 namespace {
@@ -113,6 +114,13 @@ Status measure_costs(const std::string& model_path, int threads, const std::stri
   return measure_rates(*engine, read, calibration, under("measuring rates"));
 }
 
+std::size_t tokens_to_measure_costs(const CacheShape& shape) {
+  // Two sides of each layer, an exact pass for every ten of them, and the rates.
+  const std::size_t sides = 2 * shape.layers.size();
+  const std::size_t passes = sides + (sides + 9) / 10 + kRatePasses;
+  return passes * kWeighedWindows * static_cast<std::size_t>(kWeighedWindow);
+}
+
 std::string CodeNote::line(const KvCache& cache) {
   const std::string code = code_source(cache);
   std::string text = code.empty() ? "" : fmt::format("kvspan: {}: code {}\n", cache.recipe(), code);
@@ -121,16 +129,38 @@ std::string CodeNote::line(const KvCache& cache) {
   return text;
 }
 
-Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe) {
+Result<CacheFactory> caches_for(Engine& engine, const std::string& recipe) {
   KVSPAN_TRY(const bool needed, needs_calibration(recipe));
-  std::optional<Calibration> calibration;
-  if (needed) {
-    KVSPAN_TRY(calibration, calibration_for(engine));
-    KVSPAN_TRY(const auto choice, engine_choice(engine, recipe, *calibration));
-    if (choice) announce(*choice, engine);
+  if (!needed) return engine_caches(engine, recipe, nullptr);
+  std::string problem;
+  KVSPAN_TRY(auto kept, kept_caches(engine, recipe, problem));
+  if (!problem.empty()) {
+    fmt::print(stderr, "kvspan: {}; the codes are designed anew\n", problem);
   }
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+  const bool chooses = parsed.method().method().kind == MethodKind::kChooser;  // and says what
+  if (kept && !chooses) return *std::move(kept);
+  KVSPAN_TRY(const Calibration calibration, calibration_for(engine));
+  KVSPAN_TRY(const auto choice, engine_choice(engine, recipe, calibration));
+  if (choice) announce(*choice, engine);
+  if (kept) return *std::move(kept);
+  std::optional<ProgressBar> bar;
   KVSPAN_TRY(const CacheFactory caches,
-             engine_caches(engine, recipe, calibration ? &*calibration : nullptr));
+             engine_caches(engine, recipe, &calibration, [&](std::size_t done, std::size_t total) {
+               if (!bar) bar.emplace("designing codes, once", "steps", total);
+               bar->update(done);
+               return !interrupted();
+             }));
+  bar.reset();
+  if (const Status status = keep_codes(engine, recipe, caches); !status) {
+    fmt::print(stderr, "kvspan: the codes are not kept for the next start: {}\n",
+               status.error().message);
+  }
+  return caches;
+}
+
+Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe) {
+  KVSPAN_TRY(const CacheFactory caches, caches_for(engine, recipe));
   return caches.make();
 }
 

@@ -21,6 +21,9 @@ Result<Calibration> calibration_for(Engine& engine);
 Status measure_costs(const std::string& model_path, int threads, const std::string& text,
                      Calibration& calibration);
 
+// Tokens that this reads, about.
+std::size_t tokens_to_measure_costs(const CacheShape& shape);
+
 // "kvspan: RECIPE: code ..." on standard error: which code the cache uses and where that comes
 // from; nothing where that is what was said last of it, or it has none.
 class CodeNote {
@@ -32,8 +35,11 @@ class CodeNote {
   std::string last_;
 };
 
-// An empty cache of a recipe; the calibration that it may need is made first, if it has to be. What
+// The caches of a recipe: with codes that are kept from an earlier start; else they are designed
+// under a progress bar, and kept, from the calibration, which is made first if there is none. What
 // auto chose is said on standard error.
+Result<CacheFactory> caches_for(Engine& engine, const std::string& recipe);
+// An empty one of these.
 Result<std::unique_ptr<KvCache>> new_cache(Engine& engine, const std::string& recipe);
 
 }  // namespace kvspan::cli

@@ -11,6 +11,7 @@
 
 #include "base/cpu_level.h"
 #include "base/fail.h"
+#include "cli/model_path.h"
 #include "recipe/recipe.h"
 
 namespace kvspan::cli {
@@ -48,6 +49,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
           },
           "")
       ->type_name("N")
+      ->take_last()
       ->capture_default_str();
 }
 
@@ -67,7 +69,7 @@ void add_comma_list(CLI::App& app, const std::string& names, std::vector<T>& tar
 
 void add_text(CLI::App& app, const std::string& names, std::string& target,
               const std::string& description, const std::string& type) {
-  app.add_option(names, target, description)->type_name(type);
+  app.add_option(names, target, description)->type_name(type)->take_last();
 }
 
 void exclude_each_other(CLI::App& app, const std::string& one, const std::string& other) {
@@ -142,12 +144,26 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
                                      fmt::join(words, ", "));
           },
           "")
-      ->type_name(fmt::format("{}", fmt::join(words, "|")));
+      ->type_name(fmt::format("{}", fmt::join(words, "|")))
+      ->take_last();
+}
+
+void add_checked(CLI::App& app, const std::string& names, std::string& target,
+                 const std::string& description, const std::string& type,
+                 std::function<std::string(const std::string&)> mistake) {
+  app.add_option(names, target, description)->check(std::move(mistake), "")->type_name(type);
+}
+
+void make_value_optional(CLI::App& app, const std::string& name, const std::string& otherwise) {
+  app.get_option(name)->expected(0, 1)->default_str(otherwise);
 }
 
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::string& target,
                              const std::string& description) {
-  return app.add_option(names, target, description)->check(recipe_mistake, "")->type_name("RECIPE");
+  return app.add_option(names, target, description)
+      ->check(recipe_mistake, "")
+      ->type_name("RECIPE")
+      ->take_last();
 }
 
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,
@@ -158,6 +174,31 @@ CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,
 void add_model_flag(CLI::App& app, ModelFlags& flags) {
   add_text(app, "-m,--model", flags.model,
            "Name of a model (see kvspan pull) or path of a GGUF file; default smollm2", "MODEL");
+  add_hub_flags(app, flags.model);
+  exclude_each_other(app, "--hf-repo", "--model");
+}
+
+void add_hub_flags(CLI::App& app, std::string& model) {
+  CLI::Option* repo =
+      app.add_option_function<std::string>(
+             "--hf-repo,--hf",
+             [&model](const std::string& name) {
+               const std::size_t file =
+                   model.starts_with(kHubPrefix) ? model.find('#') : model.size();
+               model = fmt::format("{}{}{}", kHubPrefix, name,
+                                   model.substr(std::min(file, model.size())));
+             },
+             "-hf: model of Hugging Face, fetched once; HF_TOKEN and HF_ENDPOINT are looked at")
+          ->type_name("USER/REPO[:QUANT]");
+  app.add_option_function<std::string>(
+         "--hf-file",
+         [&model](const std::string& file) {
+           if (!model.starts_with(kHubPrefix)) model = kHubPrefix;
+           model += "#" + file;
+         },
+         "-hff: a file of that repository, in place of a quantization")
+      ->type_name("NAME")
+      ->needs(repo);
 }
 
 void add_thread_flags(CLI::App& app, ModelFlags& flags) {
@@ -185,7 +226,7 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags) {
 void add_default_recipe(CLI::App& app, ModelFlags& flags) {
   flags.recipe.clear();
   app.get_option("--cache")->default_str(
-      fmt::format("{}, or full where the model has no calibration", kDefaultRecipe));
+      fmt::format("{}, with calib=online where the model has no calibration", kDefaultRecipe));
 }
 
 void add_json_flag(CLI::App& app, std::string& target) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,8 @@ namespace kvspan::cli {
 // Only this room's flags.cc and the files that build the program out of its subcommands include
 // CLI11, which takes six seconds to compile: a subcommand adds its flags with the functions below.
 
-// A value as it was typed. `type` is what --help calls it.
+// A value as it was typed. `type` is what --help calls it. Of a flag that is given again the last
+// value counts, here and below, but for lists and repeated ones.
 void add_text(CLI::App& app, const std::string& names, std::string& target,
               const std::string& description, const std::string& type);
 // The same where the program cannot do without.
@@ -64,8 +66,15 @@ CLI::Option* add_real(CLI::App& app, const std::string& names, float& target,
 CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& target,
                         const std::string& description, const std::vector<std::string>& words);
 
+// A text for which `mistake` returns what is wrong with it; "": nothing.
+void add_checked(CLI::App& app, const std::string& names, std::string& target,
+                 const std::string& description, const std::string& type,
+                 std::function<std::string(const std::string&)> mistake);
+// The flag may be given without its value, which is `otherwise` then.
+void make_value_optional(CLI::App& app, const std::string& name, const std::string& otherwise);
+
 struct ModelFlags {
-  std::string model = "smollm2";  // name or path, as typed
+  std::string model = "smollm2";  // name or path as typed, or what -hf becomes (model_path.h)
   std::string recipe = "full";    // "": the default of open_session
   std::string cpu_level;          // empty: the best there is
   std::int64_t threads = 1;       // default: as many as the machine runs at once
@@ -76,7 +85,10 @@ CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::strin
                              const std::string& description);
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names,
                              std::vector<std::string>& target, const std::string& description);
+// -m, -hf, --hf-file
 void add_model_flag(CLI::App& app, ModelFlags& flags);
+// The latter two alone; `model` becomes a name as cli/model_path.h has it.
+void add_hub_flags(CLI::App& app, std::string& model);
 // -t, --cpu-level
 void add_thread_flags(CLI::App& app, ModelFlags& flags);
 // Makes --cpu-level the level of kernels chosen from now on.
@@ -86,7 +98,7 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags);
 // What answers are made with unless told otherwise: between 2 and 2.5 bits, whose KL from the full
 // cache was .0046 and .0016 on SmolLM2 (docs/methods/bands.md).
 inline constexpr std::string_view kDefaultRecipe = "bands:bits=2.25";
-// After add_engine_flags: --cache has that default, where the model has a calibration.
+// After add_engine_flags: --cache has that default, with calib=online where there is no calibration.
 void add_default_recipe(CLI::App& app, ModelFlags& flags);
 
 void add_json_flag(CLI::App& app, std::string& target);

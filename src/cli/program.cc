@@ -5,17 +5,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "base/spelling.h"
 #include "cli/command.h"
 #include "cli/commands/serve.h"
 #include "cli/output/json_output.h"
+#include "cli/output/standard_output.h"
+#include "cli/output/voice.h"
+#include "cli/short_flags.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/terminal.h"
 #include "cli/version.h"
+#include "llama/ggml_log.h"
 
 namespace kvspan::cli {
 namespace {
@@ -31,7 +33,23 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
+  for (std::string& name : short_flags_of(app)) names.push_back(std::move(name));
   return names;
+}
+
+// One line for a flag that a command does not have.
+std::string no_such_flag(const CLI::App& command, const std::string& name,
+                         const std::string& flag) {
+  return fmt::format("{} has no flag '{}'{} (see kvspan {} --help)", name, flag,
+                     did_you_mean(flag, flag_names(command)), name);
+}
+
+// Of the command and its parts.
+void add_voice_flags_to_all(CLI::App& command) {
+  add_voice_flags(command);
+  for (CLI::App* part : command.get_subcommands(std::function<bool(CLI::App*)>())) {
+    add_voice_flags_to_all(*part);
+  }
 }
 
 struct Chosen {
@@ -86,8 +104,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     const std::string first = rest.empty() ? "" : rest.front();
     if (!first.starts_with('-')) return fmt::format("'{}' is not expected here{}", first, see);
     const std::string flag = first.substr(0, first.find('='));
-    return fmt::format("{} has no flag '{}'{}{}", name, flag,
-                       did_you_mean(flag, flag_names(command)), see);
+    return no_such_flag(command, name, flag);
   }
   return error.what() + see;
 }
@@ -102,9 +119,11 @@ Result<int> run_chosen(const CLI::App& app, const std::vector<Action>& actions) 
 
 // Results that could not be written were not given.
 int finish(int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
-  return code == 0 ? 1 : code;
+  if (const Status status = output_status(); !status) {
+    print_error(status.error().message);
+    return code == 0 ? 1 : code;
+  }
+  return code == kInterruptedExit && terminated() ? kTerminatedExit : code;
 }
 
 int finish_serve(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -128,7 +147,7 @@ void print_error(std::string_view message) {
 int exit_code_of(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::kCancelled:
-      return kInterruptedExit;
+      return terminated() ? kTerminatedExit : kInterruptedExit;
     case ErrorCode::kIo:
       return 1;
     default:
@@ -145,6 +164,7 @@ int run_program(int argc, const char* const* argv) {
   for (const Command& command : all_commands()) {
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     actions.push_back(command.setup(*sub));
+    add_voice_flags_to_all(*sub);
   }
   app.footer(
       "Examples:\n"
@@ -156,12 +176,24 @@ int run_program(int argc, const char* const* argv) {
     return finish_serve(app, {argv + 2, argv + argc});
   }
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = with_long_flags(app, {argv + 1, argv + argc});
+    if (const std::string flag = unknown_letters(app, arguments); !flag.empty()) {
+      const auto commands = app.get_subcommands(
+          [&](const CLI::App* command) { return command->get_name() == arguments.front(); });
+      print_error(commands.empty() ? no_such_flag(app, "kvspan", flag)
+                                   : no_such_flag(*commands.front(), arguments.front(), flag));
+      return 2;
+    }
+    std::reverse(arguments.begin(), arguments.end());  // as the parser takes them
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {  // --help, --version
     return finish(app.exit(success));
   } catch (const CLI::ParseError& error) {
     print_error(explain(app, error));
     return 2;
+  }
+  if (voice() == Voice::kVerbose) {
+    echo_ggml([](const char* text) { std::fputs(text, stderr); });
   }
   set_command_line(chosen_command(app).name, {argv + 1, argv + argc});
   const Result<int> code = run_chosen(app, actions);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program without its main: parses, runs a subcommand, reports.
 // Exit codes: 0 done; 2 something the user can mend, told in one line "kvspan: ..." on standard
-// error; 1 an unexpected failure, told likewise; 130 interrupted.
+// error; 1 an unexpected failure, told likewise; 130 interrupted, 143 by SIGTERM.
 #pragma once
 
 #include "kvspan/result.h"

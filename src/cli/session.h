@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,13 +21,16 @@ namespace kvspan::cli {
 struct Session {
   std::unique_ptr<Engine> engine;  // stops when interrupted() is set
   std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<CacheFactory> caches;  // that make the cache; set once it is open
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<Draft> draft;  // null: none
   std::int32_t context = 0;      // most tokens in the cache
   std::string note;  // why the cache is what it is, where that should be said; else empty
   CodeNote code;     // what was said of the cache's code
 
-  // Says on standard error which code the cache uses, where that is news.
+  // Another cache, empty, in place of the one that there is.
+  Status use_recipe(const std::string& recipe);
+  // With -v, says on standard error which code the cache uses, where that is news.
   void say_code();
 };
 

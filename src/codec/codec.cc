@@ -32,9 +32,18 @@ const PackKernels* pack_kernels_of(const CodecKernels& kernels, CodecKind kind) 
 
 }  // namespace
 
+const PackKernels& mixed_pack_kernels(const CodecKernels& kernels, int bits) noexcept {
+  return bits == 8 ? kernels.int8 : bits == 4 ? kernels.int4 : kernels.int2;
+}
+
 Result<Codec> Codec::create(const CodecSpec& spec, std::size_t cols) {
   KVSPAN_CHECK_OK(check_codec_spec(spec));
   if (cols == 0) return fail(ErrorCode::kInvalidArgument, "a codec needs at least one component");
+  std::size_t in_runs = 0;
+  for (const CodecRun& run : spec.runs) in_runs += run.cols;
+  if (spec.kind == CodecKind::kMixed && in_runs != cols) {
+    return fail(ErrorCode::kInvalidArgument, "runs of {} components for rows of {}", in_runs, cols);
+  }
   return Codec(spec, cols);
 }
 
@@ -119,6 +128,9 @@ void Codec::decode(std::span<const std::byte> payload, std::span<const std::byte
         case CodecKind::kF16:
           kernels_->f16_to_f32(reinterpret_cast<const Half*>(in), cols_, out.row(r));
           break;
+        case CodecKind::kMixed:
+          decode_mixed(in, out.row(r));
+          break;
         default:
           kernels_->bf16_to_f32(reinterpret_cast<const BFloat16*>(in), cols_, out.row(r));
       }
@@ -164,6 +176,27 @@ void Codec::decode_normal(const std::byte* row, const std::byte* scale, float* o
     pack_->unpack(reinterpret_cast<const std::uint8_t*>(row) + packed_bytes(bits, at), n,
                   codes.data());
     for (std::size_t i = 0; i < n; ++i) out[at + i] = factor * levels[codes[i]];
+  }
+}
+
+void Codec::decode_mixed(const std::byte* row, float* out) const noexcept {
+  for (const CodecRun& run : spec_.runs) {
+    if (run.bits == 0) {
+      std::fill_n(out, run.cols, 0.0f);
+      out += run.cols;
+      continue;
+    }
+    std::array<Half, 2> halves;
+    std::memcpy(halves.data(), row, sizeof(halves));
+    const float scale = to_float(halves[0]), offset = to_float(halves[1]);
+    const PackKernels& pack = mixed_pack_kernels(*kernels_, run.bits);
+    const auto* packed = reinterpret_cast<const std::uint8_t*>(row + sizeof(halves));
+    for (std::size_t at = 0; at < run.cols; at += kCodecChunk) {
+      const std::size_t n = std::min(kCodecChunk, run.cols - at);
+      pack.decode_chunks(packed + packed_bytes(run.bits, at), n, &scale, &offset, out + at);
+    }
+    row += mixed_run_bytes(run);
+    out += run.cols;
   }
 }
 

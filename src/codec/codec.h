@@ -5,7 +5,8 @@
 // can read both in place and the ledger can count them apart:
 //
 //   payload  rows one after the other, row_bytes() each, without padding. f32: floats; f16, bf16:
-//            16-bit patterns; integer kinds: packed_rows.h.
+//            16-bit patterns; integer kinds: packed_rows.h; mixed: per run of components, scale
+//            and offset in f16, then its codes as an integer kind's.
 //   scales   (integer kinds) per tile of unit_rows rows: groups() scales, then, if asymmetric,
 //            groups() offsets; a group is unit_cols components. f16 or f32, aligned as such.
 //
@@ -103,6 +104,9 @@ class Codec {
   void encode_normal(const Rows& row, std::byte* payload, std::byte* scales,
                      const RowErrors& errors) const noexcept;
   void decode_normal(const std::byte* row, const std::byte* scale, float* out) const noexcept;
+  void encode_mixed(const float* row, std::byte* payload, const RowErrors& errors,
+                    std::size_t at) const noexcept;
+  void decode_mixed(const std::byte* row, float* out) const noexcept;
   void encode_llama(const Rows& row, std::byte* payload, std::byte* scales,
                     const RowErrors& errors) const noexcept;
   void load_scales(const std::byte* tile_scales, std::size_t first_group, std::size_t count,

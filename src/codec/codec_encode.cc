@@ -124,6 +124,10 @@ Status Codec::check(const Rows& rows) const {
         return too_large(rows, std::nextafter(0x1.ffp127f, 0.0f), "exceeds bf16");
       }
       return {};
+    case CodecKind::kMixed:
+      if (most > kHalfMax)
+        return too_large(rows, kHalfMax, "exceeds f16, which offsets are stored as");
+      return {};
     default:
       break;
   }
@@ -231,6 +235,49 @@ void Codec::encode_tile(const Rows& tile, std::byte* payload, std::byte* scales,
   }
 }
 
+// Row `at` of those that are encoded. Each run as an asymmetric integer kind of its bits has it.
+void Codec::encode_mixed(const float* row, std::byte* payload, const RowErrors& errors,
+                         std::size_t at) const noexcept {
+  Residual sum;
+  std::array<float, kCodecChunk> back{};
+  std::array<std::int8_t, kCodecChunk> codes;
+  for (const CodecRun& run : spec_.runs) {
+    float scale = 0.0f, offset = 0.0f, inverse = 0.0f;
+    CodecSpec alone;
+    if (run.bits > 0) {
+      alone.kind = run.bits == 8   ? CodecKind::kInt8
+                   : run.bits == 4 ? CodecKind::kInt4
+                                   : CodecKind::kInt2;
+      alone.rule = ScaleRule::kAsymmetric;
+      const auto [low, high] = std::minmax_element(row, row + run.cols);
+      const StoredScale stored = choose_scale(alone, *low, *high);
+      scale = stored.scale;
+      offset = stored.offset;
+      inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+      const std::array<Half, 2> halves{to_half(scale), to_half(offset)};
+      std::memcpy(payload, halves.data(), sizeof(halves));
+    }
+    const auto [lowest, highest] = code_range(alone);
+    auto* packed = reinterpret_cast<std::uint8_t*>(payload + 2 * sizeof(Half));
+    for (std::size_t first = 0; first < run.cols; first += kCodecChunk) {
+      const std::size_t n = std::min(kCodecChunk, run.cols - first);
+      if (run.bits == 0) {
+        back.fill(0.0f);
+      } else {
+        kernels_->quantize_chunks(row + first, n, &inverse, &offset, lowest, highest, codes.data());
+        mixed_pack_kernels(*kernels_, run.bits)
+            .pack(codes.data(), n, packed + packed_bytes(run.bits, first));
+        kernels_->int8.decode_chunks(reinterpret_cast<const std::uint8_t*>(codes.data()), n, &scale,
+                                     &offset, back.data());
+      }
+      if (wanted(errors)) add_residual(*kernels_, row + first, back.data(), n, sum);
+    }
+    payload += mixed_run_bytes(run);
+    row += run.cols;
+  }
+  write_errors(sum, cols_, errors, at);
+}
+
 // The scale keeps the row's length; each number then gets the nearest level.
 void Codec::encode_normal(const Rows& row, std::byte* payload, std::byte* scales,
                           const RowErrors& errors) const noexcept {
@@ -303,6 +350,12 @@ Status Codec::encode(TensorView<const float, 2> rows, std::span<std::byte> paylo
   KVSPAN_EXPECT(errors.linf.empty() || errors.linf.size() == count, "one error per row");
   if (count == 0) return {};
   KVSPAN_CHECK_OK(check(rows));
+  if (spec_.kind == CodecKind::kMixed) {
+    for (std::size_t r = 0; r < count; ++r) {
+      encode_mixed(rows.row(r), payload.data() + r * row_bytes_, errors, r);
+    }
+    return {};
+  }
   if (!is_integer(spec_.kind)) {
     encode_floats(rows, payload.data(), errors);
     return {};

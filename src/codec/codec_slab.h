@@ -20,6 +20,9 @@ struct Codec::Slab {
   std::array<float, kSlab> scale, offset, inverse;
 };
 
+// Of a run of a mixed codec with 8, 4 or 2 bits.
+const PackKernels& mixed_pack_kernels(const CodecKernels& kernels, int bits) noexcept;
+
 // Whether one scale serves each chunk of 32.
 inline bool scales_per_chunk(const CodecSpec& spec) noexcept {
   return spec.unit_cols % kCodecChunk == 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codec/codec_spec.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -17,7 +18,7 @@ struct KindInfo {
   int bits;
   bool integer;
 };
-constexpr std::array<KindInfo, 7> kKinds{{
+constexpr std::array<KindInfo, 8> kKinds{{
     {"f32", 32, false},
     {"f16", 16, false},
     {"bf16", 16, false},
@@ -25,6 +26,7 @@ constexpr std::array<KindInfo, 7> kKinds{{
     {"int4", 4, true},
     {"int3", 3, true},
     {"int2", 2, true},
+    {"mixed", 0, false},
 }};
 constexpr std::string_view kOptions =
     "row, group=G, tile=R, tile=RxC, column=R, column, head=C, tensor, sym, asym, normal, "
@@ -114,6 +116,34 @@ Status apply_option(CodecSpec& spec, std::string_view option, std::string_view t
   return {};
 }
 
+// "8x16,0x4,2x64"
+Result<CodecSpec> parse_mixed(std::string_view runs, std::string_view text) {
+  CodecSpec spec;
+  spec.kind = CodecKind::kMixed;
+  for (std::string_view rest = runs;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view run = rest.substr(0, comma);
+    const auto cols = positive(run.substr(std::min(run.size(), std::size_t{2})));
+    const std::string_view bits = run.substr(0, 2);
+    if (!cols || (bits != "8x" && bits != "4x" && bits != "2x" && bits != "0x")) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "run '{}' of codec '{}': allowed is BITSxCOMPONENTS with 8, 4, 2 or 0 bits", run,
+                  text);
+    }
+    spec.runs.push_back({*cols, bits[0] - '0'});
+    if (comma == std::string_view::npos) return spec;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::string mixed_text(const CodecSpec& spec) {
+  std::string out(name_of(spec.kind));
+  for (const CodecRun& run : spec.runs) {
+    out += fmt::format("{}{}x{}", &run == &spec.runs.front() ? ':' : ',', run.bits, run.cols);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string_view name_of(CodecKind kind) noexcept {
@@ -133,7 +163,12 @@ CodecSpec q4_0_spec() noexcept {
   return {CodecKind::kInt4, 1, 32, ScaleRule::kLlama, ScaleType::kF16};
 }
 
+std::size_t mixed_run_bytes(const CodecRun& run) noexcept {
+  return run.bits == 0 ? 0 : 4 + packed_bytes(run.bits, run.cols);
+}
+
 std::string to_string(const CodecSpec& spec) {
+  if (spec.kind == CodecKind::kMixed) return mixed_text(spec);
   if (!is_integer(spec.kind)) return std::string(name_of(spec.kind));
   if (spec.rule == ScaleRule::kLlama) return spec.kind == CodecKind::kInt8 ? "q8_0" : "q4_0";
   return fmt::format("{}:{},{}{}", name_of(spec.kind), unit_text(spec),
@@ -154,10 +189,13 @@ Result<CodecSpec> parse_codec_spec(std::string_view text) {
   if (at == kKinds.size()) {
     return fail(ErrorCode::kInvalidArgument,
                 "codec '{}': unknown kind '{}'; allowed are f32, f16, bf16, int8, int4, int3, "
-                "int2, q8_0, q4_0",
+                "int2, mixed, q8_0, q4_0",
                 text, name);
   }
   spec.kind = static_cast<CodecKind>(at);
+  if (spec.kind == CodecKind::kMixed) {
+    return parse_mixed(colon == std::string_view::npos ? "" : text.substr(colon + 1), text);
+  }
   if (colon == std::string_view::npos) return spec;
   if (!is_integer(spec.kind)) {
     return fail(ErrorCode::kInvalidArgument, "codec '{}': {} takes no options", text, name);
@@ -174,8 +212,18 @@ Result<CodecSpec> parse_codec_spec(std::string_view text) {
 }
 
 Status check_codec_spec(const CodecSpec& spec) {
-  if (!is_integer(spec.kind) && spec != CodecSpec{.kind = spec.kind}) {
+  if (!is_integer(spec.kind) && spec != CodecSpec{.kind = spec.kind, .runs = spec.runs}) {
     return fail(ErrorCode::kInvalidArgument, "{} has no scales to choose", name_of(spec.kind));
+  }
+  if ((spec.kind == CodecKind::kMixed) == spec.runs.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "runs of components are what mixed has, and only it");
+  }
+  for (const CodecRun& run : spec.runs) {
+    const bool known = run.bits == 8 || run.bits == 4 || run.bits == 2 || run.bits == 0;
+    if (run.cols > 0 && known) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "a run of {} components with {} bits; allowed: at least one, with 8, 4, 2 or 0",
+                run.cols, run.bits);
   }
   if (spec.rule == ScaleRule::kLlama && spec != q8_0_spec() && spec != q4_0_spec()) {
     return fail(ErrorCode::kInvalidArgument,
@@ -190,6 +238,11 @@ Status check_codec_spec(const CodecSpec& spec) {
 }
 
 EncodedSize encoded_size(const CodecSpec& spec, std::size_t rows, std::size_t cols) noexcept {
+  if (spec.kind == CodecKind::kMixed) {
+    std::size_t row = 0;
+    for (const CodecRun& run : spec.runs) row += mixed_run_bytes(run);
+    return {rows * row, 0};
+  }
   if (!is_integer(spec.kind)) {
     return {rows * cols * static_cast<std::size_t>(bits_of(spec.kind)) / 8, 0};
   }

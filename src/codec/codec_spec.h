@@ -16,6 +16,10 @@
 //         normal         levels for normal numbers; of whole rows
 //         scale=f16|f32  how scales and offsets are stored (default f16)
 //     q8_0 q4_0                         llama.cpp's arithmetic: groups of 32, f16 scales
+//     mixed:8x16,0x4,2x64               runs of neighbouring components, BITSxCOMPONENTS each, of
+//     8,
+//                                       4, 2 or no bits; per row and run a scale and an offset in
+//                                       f16
 //
 // to_string gives the canonical text ("int4:group=32,sym"), which parses back to an equal value.
 #pragma once
@@ -24,15 +28,16 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvspan/result.h"
 
 namespace kvspan {
 
-enum class CodecKind : std::uint8_t { kF32, kF16, kBf16, kInt8, kInt4, kInt3, kInt2 };
+enum class CodecKind : std::uint8_t { kF32, kF16, kBf16, kInt8, kInt4, kInt3, kInt2, kMixed };
 
 std::string_view name_of(CodecKind kind) noexcept;
-int bits_of(CodecKind kind) noexcept;
+int bits_of(CodecKind kind) noexcept;  // 0 for mixed
 bool is_integer(CodecKind kind) noexcept;
 
 enum class ScaleRule : std::uint8_t {
@@ -45,6 +50,13 @@ enum class ScaleRule : std::uint8_t {
 
 enum class ScaleType : std::uint8_t { kF16, kF32 };
 
+// Neighbouring components of a mixed codec; 0 bits: nothing is stored, they decode to 0.
+struct CodecRun {
+  std::uint32_t cols = 0;
+  int bits = 0;  // 8, 4, 2 or 0
+  bool operator==(const CodecRun&) const = default;
+};
+
 // The numbers that share one scale: a block of `unit_rows` by `unit_cols`, the last of each row or
 // column of blocks being smaller where the matrix does not divide. 0 means all.
 struct CodecSpec {
@@ -53,9 +65,14 @@ struct CodecSpec {
   std::uint32_t unit_cols = 0;
   ScaleRule rule = ScaleRule::kSymmetric;
   ScaleType scale = ScaleType::kF16;
+  std::vector<CodecRun> runs = {};  // of kMixed: all components, in order
 
   bool operator==(const CodecSpec&) const = default;
 };
+
+// Bytes of a run in a row of a mixed codec: scale and offset, then its codes (packed_rows.h); none
+// where nothing is stored.
+std::size_t mixed_run_bytes(const CodecRun& run) noexcept;
 
 CodecSpec q8_0_spec() noexcept;
 CodecSpec q4_0_spec() noexcept;

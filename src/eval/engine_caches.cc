@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/fail.h"
+#include "eval/kept_codes.h"
 #include "kvspan/calibration.h"
 #include "llama/calibration_file.h"
 #include "recipe/recipe.h"
@@ -24,9 +25,26 @@ Result<Recipe> for_context(const Engine& engine, std::string_view recipe) {
 }  // namespace
 
 Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe,
-                                   const Calibration* calibration) {
+                                   const Calibration* calibration, const DesignProgress& progress) {
   KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
-  return CacheFactory::create(engine.cache_shape(), whole.text(), calibration);
+  return CacheFactory::create(engine.cache_shape(), whole.text(), calibration, progress);
+}
+
+Result<std::optional<CacheFactory>> kept_caches(const Engine& engine, std::string_view recipe,
+                                                std::string& problem) {
+  KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
+  KVSPAN_TRY(const std::string path, calibration_path(engine));
+  const auto checksum = file_calibration_checksum(path);
+  if (!checksum) return std::optional<CacheFactory>();
+  KVSPAN_TRY(const KeptCodes kept, KeptCodes::find(engine.fingerprint(), engine.cache_shape(),
+                                                   whole.text(), *checksum));
+  if (!kept.problem().empty()) problem = kept.problem();
+  return kept.caches();
+}
+
+Status keep_codes(const Engine& engine, std::string_view recipe, const CacheFactory& caches) {
+  KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
+  return KeptCodes::keep(engine.fingerprint(), whole.text(), caches);
 }
 
 Result<std::optional<Choice>> engine_choice(const Engine& engine, std::string_view recipe,
@@ -39,17 +57,19 @@ Result<std::optional<Choice>> engine_choice(const Engine& engine, std::string_vi
 
 Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe) {
   KVSPAN_TRY(const bool needed, needs_calibration(recipe));
-  std::optional<Calibration> calibration;
-  if (needed) {
-    KVSPAN_TRY(calibration, find_calibration(engine));
-    if (!calibration) {
-      return fail(
-          ErrorCode::kNotFound,
-          "{} needs a calibration of {}, and none has been made; `kvspan calibrate` makes it",
-          recipe, engine.info().name);
-    }
+  if (!needed) return engine_caches(engine, recipe, nullptr);
+  std::string problem;
+  KVSPAN_TRY(auto kept, kept_caches(engine, recipe, problem));
+  if (kept) return *std::move(kept);
+  KVSPAN_TRY(const auto calibration, find_calibration(engine));
+  if (!calibration) {
+    return fail(ErrorCode::kNotFound,
+                "{} needs a calibration of {}, and none has been made; `kvspan calibrate` makes it",
+                recipe, engine.info().name);
   }
-  return engine_caches(engine, recipe, calibration ? &*calibration : nullptr);
+  KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, &*calibration));
+  (void)keep_codes(engine, recipe, caches);  // those at hand are as good
+  return caches;
 }
 
 }  // namespace kvspan

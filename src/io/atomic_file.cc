@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "io/abandoned_files.h"
 
 namespace kvspan {
 namespace {
@@ -33,7 +34,8 @@ bool is_device_or_pipe(const std::string& path) {
 }
 
 // Opens a file that was not there; the umask decides its mode. The name holds the process and a
-// count, so a file that a killed process left behind is stepped over.
+// count, so a file that a killed process left behind is stepped over until it is old enough to be
+// removed.
 int open_new(const std::string& path, std::string& name) {
   static std::atomic<unsigned> count{0};
   while (true) {
@@ -66,6 +68,7 @@ Result<AtomicFile> AtomicFile::create(std::string path) {
     if (device < 0) return system_error("open", path);
     return AtomicFile(std::move(path), std::move(temporary), device);
   }
+  remove_abandoned(path + ".", ".tmp");
   const int descriptor = open_new(path, temporary);
   if (descriptor < 0) return system_error("create a file beside", path);
   return AtomicFile(std::move(path), std::move(temporary), descriptor);
@@ -87,8 +90,7 @@ Status AtomicFile::commit() {
     return {};
   }
   if (fsync(descriptor_) != 0) return system_error("flush", path_);
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) return system_error("put in place", path_);
-  close(std::exchange(descriptor_, -1));
+  KVSPAN_CHECK_OK(commit_unflushed());
   // The rename itself is durable once the folder is; a folder that cannot be synced (some network
   // file systems) still holds a complete file.
   const int folder = open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -96,6 +98,13 @@ Status AtomicFile::commit() {
     fsync(folder);
     close(folder);
   }
+  return {};
+}
+
+Status AtomicFile::commit_unflushed() {
+  if (temporary_.empty()) return commit();
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return system_error("put in place", path_);
+  close(std::exchange(descriptor_, -1));
   return {};
 }
 

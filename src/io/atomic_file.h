@@ -2,6 +2,7 @@
 // Reading whole files, and writing files that are either complete or not there.
 // A write goes to a temporary file in the same folder, which is flushed to the disk and then takes
 // the final name in one rename: readers see the old file or the new one, whatever happens between.
+// What a killed process left of such a write is removed by a later one to the same name.
 // What is there and no plain file (/dev/null, a pipe) is written to as it is, and never replaced.
 #pragma once
 
@@ -26,11 +27,14 @@ class AtomicFile {
   Status write(std::span<const std::byte> bytes);
   // Makes the file durable and visible under its name. To be called once, as the last call.
   Status commit();
+  // The same without waiting for the disk: when the machine stops, the file may be there and damaged.
+  // For what is checked when it is read and can be made again.
+  Status commit_unflushed();
 
  private:
   AtomicFile(std::string path, std::string temporary, int descriptor);
   std::string path_, temporary_;  // no temporary: a device or pipe, written directly
-  int descriptor_;  // -1: nothing to clean up
+  int descriptor_;                // -1: nothing to clean up
 };
 
 Status write_file(const std::string& path, std::span<const std::byte> bytes);

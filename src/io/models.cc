@@ -75,7 +75,9 @@ std::string last_line(std::string text) {
 Result<std::vector<ModelFile>> list_models() {
   const auto catalogue = nlohmann::json::parse(detail::kModelCatalogue, nullptr, false);
   if (catalogue.is_discarded()) return fail(ErrorCode::kCorruptData, "data/models.json: not JSON");
-  KVSPAN_TRY(const std::string pulled, pulled_folder());
+  // Without a home nothing can have been pulled; what comes with kvspan is there all the same.
+  const auto folder = pulled_folder();
+  const std::string pulled = folder ? *folder : "";
   std::vector<ModelFile> models;
   for (const auto& entry : catalogue["models"]) {
     ModelFile model;
@@ -132,6 +134,20 @@ Result<std::string> pull_model(std::string_view name, const PullOptions& options
   std::string reason = last_line(end.output);
   if (reason.empty()) reason = fmt::format("python3 ended with {}", end.exit_code);
   return fail(cancelled ? ErrorCode::kCancelled : ErrorCode::kIo, "{}", reason);
+}
+
+Status remove_model(std::string_view name) {
+  KVSPAN_TRY(const ModelFile model, find_model(name));
+  if (model.download_bytes == 0) {
+    return fail(ErrorCode::kInvalidArgument, "'{}' comes with kvspan and is not removed",
+                model.name);
+  }
+  std::error_code error;
+  if (!fs::remove(model.path, error) && !error) {
+    return fail(ErrorCode::kNotFound, "'{}' is not here", model.name);
+  }
+  if (error) return fail(ErrorCode::kIo, "cannot remove '{}': {}", model.path, error.message());
+  return {};
 }
 
 }  // namespace kvspan

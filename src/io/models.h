@@ -39,4 +39,8 @@ struct PullOptions {
 // stays and the error's text is the whole story; kCancelled after Ctrl-C.
 Result<std::string> pull_model(std::string_view name, const PullOptions& options = {});
 
+// Deletes the file of a model that was pulled. Fails with kNotFound for one that is not there, with
+// kInvalidArgument for one that comes with kvspan.
+Status remove_model(std::string_view name);
+
 }  // namespace kvspan

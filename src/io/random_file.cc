@@ -50,13 +50,4 @@ Status RandomFile::read(std::size_t offset, std::span<std::byte> to) const {
   return {};
 }
 
-std::FILE* RandomFile::stream() const {
-  const int copy = dup(descriptor_);
-  if (copy < 0) return nullptr;
-  lseek(copy, 0, SEEK_SET);
-  std::FILE* const file = fdopen(copy, "rb");
-  if (file == nullptr) close(copy);
-  return file;
-}
-
 }  // namespace kvspan

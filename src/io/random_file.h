@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
 #include <span>
 #include <string>
 
@@ -25,8 +24,6 @@ class RandomFile {
   // Fills `to` from `offset` on; fails where the file ends before that. May be called from several
   // threads at once.
   Status read(std::size_t offset, std::span<std::byte> to) const;
-  // A stream of its own from the start, for the caller to close; null where there is none.
-  std::FILE* stream() const;
 
  private:
   RandomFile(std::string path, int descriptor, std::size_t bytes)

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "kvspan/batch.h"
 #include "kvspan/cache.h"
-#include "llama/sequence_shares.h"
 
 namespace kvspan {
 
@@ -21,10 +21,17 @@ struct BatchRow {
   KvCache* cache = nullptr;  // of the sequence
 };
 
+// The rows [begin, end) of a ubatch that belong to one sequence.
+struct SequenceRows {
+  KvCache* cache = nullptr;
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+
 struct Ubatch {
   std::vector<std::int32_t> positions;  // of its rows
   std::vector<SequenceRows> sequences;  // rows of each, next to each other
-  std::size_t whole = 0;                // the first of them, each of which one thread takes
+  SequenceBatch batch;                  // the same sequences
 };
 
 // How libllama cuts a batch: row by row, or, where other layers keep a recurrent state, equally
@@ -33,23 +40,14 @@ enum class BatchCut { kByRows, kBySequences };
 
 // Fails where rows of a sequence are not next to each other in a ubatch.
 Result<std::vector<Ubatch>> cut_batch(std::span<const BatchRow> rows, std::size_t ubatch,
-                                      BatchCut cut, int threads);
-
-// What a thread needs to attend to a sequence alone.
-struct LoneThread {
-  std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> scratch = make_attention_scratch();
-  TeamState team;
-  HelpWanted help;  // of threads that have attended to theirs
-  std::optional<Error> error;
-};
+                                      BatchCut cut, int threads, BatchMemory& memory);
 
 struct AttentionRun {
   std::vector<Ubatch> ubatches;
-  std::vector<std::int32_t> output_positions;      // of rows whose logits are asked for
-  std::size_t current = 0;                         // the ubatch being computed
-  int threads = 0;                                 // that ubatches were cut for
-  std::vector<std::unique_ptr<LoneThread>> alone;  // [threads]
-  std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> scratch = make_attention_scratch();
+  std::vector<std::int32_t> output_positions;  // of rows whose logits are asked for
+  std::size_t current = 0;                     // the ubatch being computed
+  int threads = 0;                             // that ubatches were cut for
+  BatchMemory memory;                          // that they work in
   TeamState team;
   std::optional<Error> error;  // the first failure; later layers then leave the caches alone
   double seconds = 0.0;        // spent in the nodes

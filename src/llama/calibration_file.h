@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calibrations as files: docs/reference/formats/calibration.md. A damaged file is an Error that
-// names it and what is wrong with it, never a fault; a file appears complete or not at all.
+// The calibration files of models that are open. A damaged file is an Error that names it and what
+// is wrong with it, never a fault.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "kvspan/calibration.h"
 #include "llama/engine.h"
 
 namespace kvspan {
 
-// The bytes of the file. Fails only for lack of memory.
-Result<std::vector<std::byte>> encode_calibration(const Calibration& calibration);
-// `name` stands in errors for where the bytes came from. What is read fits together, but has not
-// been held against a model's shape (check_calibration).
-Result<Calibration> decode_calibration(std::span<const std::byte> bytes, const std::string& name);
-
+// Written whole or not at all.
 Status save_calibration(const std::string& path, const Calibration& calibration);
 
 // The calibration of the engine's model from `path`. kNotFound when there is no such file,
@@ -34,6 +27,8 @@ Result<Calibration> load_calibration(const Engine& engine, const std::string& pa
 Result<std::string> calibration_path(const Engine& engine);
 // From there, opened; empty when none has been made yet.
 Result<std::optional<Calibration>> find_calibration(const Engine& engine);
+// Which calibration a file holds, at the cost of reading its end (calibration_checksum).
+Result<std::uint64_t> file_calibration_checksum(const std::string& path);
 // The same for a model that need not be loaded, whose shape it is not held against
 // (CacheFactory::create does).
 Result<std::optional<Calibration>> find_calibration(const std::string& model_path);

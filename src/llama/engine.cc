@@ -4,6 +4,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/expect.h"
@@ -13,6 +14,7 @@
 #include "llama/ggml_log.h"
 #include "llama/hooked_context.h"
 #include "llama/recurrent_slots.h"
+#include "llama/thread_choice.h"
 #include "llama/threadpool.h"
 
 namespace kvspan {
@@ -29,6 +31,35 @@ bool cancelled(void* flag) {
 std::string metadata(const llama_model* model, const char* key) {
   char text[256];
   return llama_model_meta_val_str(model, key, text, sizeof text) >= 0 ? text : "";
+}
+
+void set_rope(const RopeOptions& rope, const ModelInfo& info, llama_context_params& params) {
+  using Scaling = RopeOptions::Scaling;
+  switch (rope.scaling) {
+    case Scaling::kModel:
+      break;
+    case Scaling::kNone:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_NONE;
+      break;
+    case Scaling::kLinear:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_LINEAR;
+      break;
+    case Scaling::kYarn:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
+      break;
+  }
+  params.rope_freq_base = rope.base;
+  params.rope_freq_scale = rope.scale;
+  const bool stretches = rope.scaling == Scaling::kLinear || rope.scaling == Scaling::kYarn;
+  if (stretches && rope.scale == 0.0f && info.context > info.trained_context) {
+    params.rope_freq_scale =
+        static_cast<float>(info.trained_context) / static_cast<float>(info.context);
+  }
+  params.yarn_orig_ctx = static_cast<std::uint32_t>(rope.yarn_context);
+  params.yarn_ext_factor = rope.yarn_extrapolation;
+  params.yarn_attn_factor = rope.yarn_magnitude;
+  params.yarn_beta_slow = rope.yarn_beta_slow;
+  params.yarn_beta_fast = rope.yarn_beta_fast;
 }
 
 struct FreeModel {
@@ -51,12 +82,17 @@ class Batch {
 
 }  // namespace
 
+bool engine_has_gpu() {
+  return llama_supports_gpu_offload();
+}
+
 struct Engine::Impl {
   EngineOptions options;
   std::unique_ptr<GgufFile> file;
   ModelInfo info;
   std::unique_ptr<llama_model, FreeModel> model;
   Threadpool threads;
+  std::optional<ThreadChoice> choice;
   const std::atomic<bool>* cancel = nullptr;
   std::unique_ptr<HookedContext> context;
   std::unique_ptr<Batch> batch;
@@ -87,6 +123,7 @@ Status Engine::Impl::open_context() {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<std::uint32_t>(options.context);
   params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options.block);
+  set_rope(options.rope, info, params);
   const bool recurrent = llama_model_is_hybrid(model.get());
   params.n_seq_max = static_cast<std::uint32_t>(std::clamp(options.sequences, 2, 256));
   if (recurrent) params.n_seq_max = std::min(params.n_seq_max, kRecurrentSequences);
@@ -128,7 +165,8 @@ void Engine::Impl::describe(const std::string& path) {
   info.hidden = llama_model_n_embd(model.get());
   info.layers = llama_model_n_layer(model.get());
   info.vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model.get()));
-  info.context = options.context > 0 ? options.context : llama_model_n_ctx_train(model.get());
+  info.trained_context = llama_model_n_ctx_train(model.get());
+  info.context = options.context > 0 ? options.context : info.trained_context;
   // Learned positions end; rotations do not.
   if (const ggml_tensor* positions = file->find_tensor("position_embd.weight")) {
     info.context = std::min(info.context, static_cast<std::int32_t>(positions->ne[1]));
@@ -215,6 +253,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
                                              const EngineOptions& options) {
   KVSPAN_EXPECT(options.threads >= 1 && options.block >= 1, "at least one thread and token");
   silence_ggml();
+  const ProcessTimes started = process_times();
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   KVSPAN_TRY(impl->file, GgufFile::open(path));
@@ -230,6 +269,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
   impl->info.kv_heads = first.kv_heads;
   impl->info.key_dim = first.key_dim;
   impl->batch = std::make_unique<Batch>(options.block);
+  impl->choice.emplace(options.threads, process_times() - started);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -276,9 +316,14 @@ Status Engine::decode(std::span<const BatchPart> batch) {
   impl.logit_rows = 0;
   KVSPAN_CHECK_OK(impl.check(batch));
   KVSPAN_CHECK_OK(impl.fill(batch));
+  const int threads = impl.options.adapt_threads ? impl.choice->threads() : impl.options.threads;
+  llama_set_n_threads(native(), threads, threads);
+  const ProcessTimes started = process_times();
   if (Status status = impl.context->decode(impl.batch->get(), impl.rows); !status) {
     return impl.take_back(batch, std::move(status).error());
   }
+  const ProcessTimes ended = process_times();
+  impl.choice->saw(ended - started, ended.wall_s);
   if (impl.context->recurrent()) {
     for (const BatchRow& row : impl.rows) impl.states.advance(row.sequence, *row.cache);
   }

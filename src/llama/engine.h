@@ -32,6 +32,24 @@ struct Adapter {
   float scale = 1.0f;
 };
 
+// How positions become angles, where that is not as the model's file says: libllama's context
+// parameters, by which a context longer than the trained one can be used.
+struct RopeOptions {
+  enum class Scaling { kModel, kNone, kLinear, kYarn };
+  Scaling scaling = Scaling::kModel;
+  float base = 0.0f;   // 0: the model's
+  float scale = 0.0f;  // of all positions; 0: the model's, or as a longer context needs it
+  std::int32_t yarn_context = 0;     // 0: the trained one
+  float yarn_extrapolation = -1.0f;  // negative: the model's
+  float yarn_magnitude = -1.0f;
+  float yarn_beta_slow = -1.0f;
+  float yarn_beta_fast = -1.0f;
+  bool operator==(const RopeOptions&) const = default;
+};
+
+// Whether ggml was built for a GPU that is there.
+bool engine_has_gpu();
+
 struct EngineOptions {
   int threads = 1;
   std::int32_t block = 512;     // most tokens of one pass; longer prompts are read in such blocks
@@ -39,6 +57,8 @@ struct EngineOptions {
   std::int32_t context = 0;  // tokens that a sequence may have; 0: what the model was trained for
   std::int32_t gpu_layers = 0;  // whose weights go to a GPU, where this was built for one
   std::vector<Adapter> adapters{};
+  RopeOptions rope{};
+  bool adapt_threads = false;  // use one while other programs need the processors
 };
 
 // What a model is, in plain numbers.
@@ -50,6 +70,7 @@ struct ModelInfo {
   std::int32_t hidden = 0;
   std::int32_t vocabulary = 0;
   std::int32_t context = 0;  // that a sequence may have: the trained one, or as the options say
+  std::int32_t trained_context = 0;
   std::int32_t query_heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t key_dim = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/expect.h"
 #include "base/fail.h"
 
 namespace kvspan {
@@ -76,6 +77,15 @@ class Passes {
                 status.error().message);
   }
 
+  // The cache holds something else now: all tokens of the answer but the last, and what is before
+  // them.
+  void start_over(const std::vector<Token>& answer) {
+    prompt_ = cache_.tokens() - static_cast<std::int32_t>(answer.size()) + 1;
+    pass_.clear();
+    row_ = 0;
+    draft_ = nullptr;
+  }
+
   std::int32_t prompt() const { return prompt_; }
   std::size_t guessed() const { return guessed_; }
   std::size_t right() const { return right_; }
@@ -84,7 +94,8 @@ class Passes {
   Engine& engine_;
   KvCache& cache_;
   Draft* draft_;
-  std::int32_t prompt_;      // tokens that the cache held before the answer
+  std::int32_t prompt_;      // tokens that the cache held before the answer; below 0 where parts of
+                             // the answer made room
   std::vector<Token> pass_;  // of the last decode: a token of the answer and guesses
   std::int32_t row_ = 0;
   std::size_t guessed_ = 0, right_ = 0;
@@ -146,10 +157,21 @@ Result<Generation> generate(Engine& engine, const Tokenizer& tokenizer, KvCache&
     const auto chosen = static_cast<std::int32_t>(out.tokens.size());
     if (chosen >= options.max_tokens) break;
     if (passes.has_read(token)) continue;
-    const std::int32_t room = context - passes.prompt() - chosen;
+    std::int32_t room = context - passes.prompt() - chosen;
     if (room < 0) {
-      out.reason = StopReason::kContext;
-      break;
+      if (!options.make_room) {
+        out.reason = StopReason::kContext;
+        break;
+      }
+      KVSPAN_CHECK_OK(passes.take_back_guesses(out.tokens));
+      if (Status status = options.make_room(out.tokens); !status) {
+        if (status.error().code != ErrorCode::kCancelled) return std::move(status).error();
+        out.reason = StopReason::kCancelled;
+        break;
+      }
+      passes.start_over(out.tokens);
+      room = context - passes.prompt() - chosen;
+      KVSPAN_EXPECT(room >= 0, "room was made");
     }
     // The last token of an answer need not be read.
     const std::int32_t most = std::min(room, options.max_tokens - chosen - 1);

@@ -23,6 +23,9 @@ struct GenerateOptions {
   std::vector<std::string> stop;
   // Asked with the text so far after every token, if there; true ends the answer (kStopString).
   std::function<bool(const std::string& text)> enough{};
+  // Asked where the context is full, if there: leaves a cache that ends with the answer's tokens
+  // but the last, and is shorter. Where there is none, the answer ends (kContext).
+  std::function<Status(std::span<const Token> answer)> make_room{};
   Draft* draft = nullptr;  // guesses ahead, if there; it has read the prompt (Draft::start)
 };
 
@@ -38,7 +41,7 @@ struct Generation {
 // becomes certain: whole characters, never a part of a stop string. Every token of the result but
 // the last is in the cache. Cancellation ends the answer, it is not an error.
 // With a draft the cache takes wrong guesses back: this fails where its recipe cannot, as it has
-// dropped tokens because of them.
+// dropped tokens because of them. Once room was made, the draft is not asked again.
 Result<Generation> generate(Engine& engine, const Tokenizer& tokenizer, KvCache& cache,
                             Sampler& sampler, const GenerateOptions& options,
                             const std::function<void(std::string_view)>& stream);

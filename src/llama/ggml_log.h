@@ -26,4 +26,7 @@ class GgmlLogCapture {
 // Routes ggml's and libllama's lines here. Done on first use of either; harmless to repeat.
 void silence_ggml();
 
+// Hands every piece of text that they say to `echo` from now on; null ends it.
+void echo_ggml(void (*echo)(const char* text));
+
 }  // namespace kvspan

@@ -196,11 +196,16 @@ CacheBytes LlamaCaches::bytes(std::int32_t sequence) const {
 }
 
 Result<std::vector<std::byte>> LlamaCaches::save(std::int32_t sequence) const {
+  KVSPAN_TRY(SavedCache saved, save_with_runs(sequence));
+  return std::move(saved.bytes);
+}
+
+Result<SavedCache> LlamaCaches::save_with_runs(std::int32_t sequence) const {
   if (impl_->context->recurrent()) {
     return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be saved");
   }
   const KvCache* cache = impl_->find(sequence);
-  return cache != nullptr ? cache->save() : impl_->factory->make()->save();
+  return kvspan::save_with_runs(cache != nullptr ? *cache : *impl_->factory->make());
 }
 
 Status LlamaCaches::load(std::int32_t sequence, std::span<const std::byte> bytes) {
@@ -209,6 +214,18 @@ Status LlamaCaches::load(std::int32_t sequence, std::span<const std::byte> bytes
     return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be loaded");
   }
   KVSPAN_TRY(auto cache, impl_->factory->load(bytes));
+  impl_->put(sequence, std::move(cache));
+  return {};
+}
+
+Status LlamaCaches::take(std::int32_t sequence, std::unique_ptr<KvCache> cache) {
+  KVSPAN_CHECK_OK(impl_->check_sequence(sequence));
+  if (impl_->context->recurrent()) {
+    return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be loaded");
+  }
+  if (cache->recipe() != recipe() || !(cache->shape() == shape())) {
+    return fail(ErrorCode::kInvalidArgument, "a cache of {} for a context with {}", cache->recipe(), recipe());
+  }
   impl_->put(sequence, std::move(cache));
   return {};
 }

@@ -15,8 +15,22 @@
 #include "method/check_call.h"
 #include "method/reconstruct.h"
 
+// Returns what every member finds alike, behind a barrier: nobody goes on to another call while
+// somebody is still looking at what it would change.
+#define KVSPAN_CHECK_BY_ALL(status, team) \
+  if (Status found = (status); !found) {  \
+    (team).barrier();                     \
+    return found;                         \
+  }
+
 namespace kvspan {
 namespace {
+
+Status check_held(int layer, std::int32_t next) {
+  if (next > 0) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "layer {} holds no tokens to attend to; allowed: attend after append", layer);
+}
 
 // Rows an append's item writes; and the elements up to which the leader writes alone, sooner than
 // the others could help.
@@ -264,10 +278,10 @@ Status MethodCache::extend(int layer, Layer& to, const KvRows& rows, bool scanne
 }
 
 Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
-  KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
+  KVSPAN_CHECK_BY_ALL(check_layer(prepared_->shape, layer), team);
   Layer& to = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
-  KVSPAN_CHECK_OK(check_rows(shape, layer, rows));
+  KVSPAN_CHECK_BY_ALL(check_rows(shape, layer, rows), team);
   const auto n = static_cast<std::int32_t>(rows.positions.size());
   const std::size_t elements = rows.positions.size() * static_cast<std::size_t>(shape.kv_heads) *
                                static_cast<std::size_t>(shape.key_dim + shape.value_dim);
@@ -316,16 +330,13 @@ Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
 
 Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 3> out,
                            AttentionScratch& scratch, Team& team) {
-  KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
+  KVSPAN_CHECK_BY_ALL(check_layer(prepared_->shape, layer), team);
   Layer& from = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
-  KVSPAN_CHECK_OK(check_queries(shape, layer, queries, out));
-  KVSPAN_CHECK_OK(
-      check_numbers("queries", layer, queries.rows, std::numeric_limits<float>::infinity()));
-  if (from.next == 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                "layer {} holds no tokens to attend to; allowed: attend after append", layer);
-  }
+  KVSPAN_CHECK_BY_ALL(check_queries(shape, layer, queries, out), team);
+  KVSPAN_CHECK_BY_ALL(
+      check_numbers("queries", layer, queries.rows, std::numeric_limits<float>::infinity()), team);
+  KVSPAN_CHECK_BY_ALL(check_held(layer, from.next), team);
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
   if (team.leader()) from.queries = n;
@@ -358,7 +369,7 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
 }
 
 Status MethodCache::settle(int layer, Team& team) {
-  KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
+  KVSPAN_CHECK_BY_ALL(check_layer(prepared_->shape, layer), team);
   Layer& at = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
@@ -366,7 +377,7 @@ Status MethodCache::settle(int layer, Team& team) {
     member.outcome = member.settle(at.queries, first_seen(shape, at.next));
   }
   team.barrier();
-  for (const Member& member : at.members) KVSPAN_CHECK_OK(member.outcome);
+  for (const Member& member : at.members) KVSPAN_CHECK_BY_ALL(Status(member.outcome), team);
   return {};
 }
 

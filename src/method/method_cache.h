@@ -14,6 +14,7 @@
 #include "base/byte_stream.h"
 #include "base/memory.h"
 #include "kvspan/cache.h"
+#include "kvspan/saved_cache.h"
 #include "method/group.h"
 #include "method/prepared.h"
 
@@ -35,7 +36,10 @@ class MethodCache final : public KvCache {
   void clear() override;
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
-  Result<std::vector<std::byte>> save() const override;
+  Status save(const ByteSink& sink) const override { return save(sink, nullptr); }
+  using KvCache::save;
+  // The same; `runs`, where given, gets the places of tokens in it (kvspan/saved_cache.h).
+  Status save(const ByteSink& sink, std::vector<SavedRun>* runs) const;
   // What save() wrote of a cache with the same recipe, shape and codes.
   static Result<std::unique_ptr<MethodCache>> load(std::shared_ptr<const Prepared> prepared,
                                                    std::span<const std::byte> bytes);

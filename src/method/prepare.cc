@@ -3,12 +3,34 @@
 #include <string>
 #include <utility>
 
+#include "base/byte_frame.h"
 #include "base/fail.h"
+#include "method/policies/fixed_policy.h"
 #include "method/prepare_parts.h"
 #include "method/prepared.h"
+#include "method/shape_fields.h"
 
 namespace kvspan {
 namespace detail {
+
+PreparedGroup fixed_group(const RecipePart& method, const HeadRange& heads, std::int32_t unit,
+                          SidePlan keys, SidePlan values) {
+  auto plan = std::make_shared<CodingPlan>();
+  plan->first_head = heads.first;
+  plan->heads = heads.count;
+  plan->recent = whole(method, "recent");
+  plan->unit = unit;
+  plan->keys = std::move(keys);
+  plan->values = std::move(values);
+  PreparedGroup group;
+  group.options.first_head = heads.first;
+  group.options.heads = heads.count;
+  group.options.sink = whole(method, "sink");
+  group.options.residuals = method.on("certify");
+  group.codes = {plan->keys->start, plan->values->start};
+  group.make_policy = [plan](const auto&) { return std::make_unique<FixedPolicy>(plan); };
+  return group;
+}
 
 bool always(const RecipePart&) {
   return true;
@@ -81,32 +103,95 @@ bool needs_calibration(const Recipe& recipe) {
   return needs != nullptr && needs(recipe.method());
 }
 
-Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const Recipe& recipe,
-                                                const Calibration* calibration) {
+namespace {
+
+Result<std::shared_ptr<Prepared>> prepare_with(const CacheShape& shape, const Recipe& recipe,
+                                               const Calibration* calibration, Designs& designs) {
+  if (const auto choose = recipe.method().method().choose) {
+    KVSPAN_TRY(const std::string text, designs.text([&] {
+      return choose(shape, recipe.method(), *calibration);
+    }));
+    KVSPAN_TRY(const Recipe chosen, Recipe::parse(text));
+    if (chosen.method().method().choose != nullptr) {
+      return fail(ErrorCode::kCorruptData, "{} chose {}, which chooses again", recipe.text(), text);
+    }
+    return prepare_with(shape, chosen, calibration, designs);
+  }
   auto prepared = std::make_shared<Prepared>();
   prepared->shape = shape;
   prepared->recipe = recipe.text();
   prepared->shared = std::make_shared<Ledger>();
-  if (needs_calibration(recipe) && calibration == nullptr) {
-    return fail(ErrorCode::kInvalidArgument,
-                "{} needs a calibration of the model, and none was given", prepared->recipe);
-  }
-  // Methods may use what they do not need.
-  if (calibration != nullptr) KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
-  if (const auto choose = recipe.method().method().choose) {
-    KVSPAN_TRY(const std::string text, choose(shape, recipe.method(), *calibration));
-    KVSPAN_TRY(const Recipe chosen, Recipe::parse(text));
-    return prepare(shape, chosen, calibration);
-  }
   KVSPAN_TRY(const Recipe stored, storing_recipe(shape, recipe));
   const RecipePart& method = stored.method();
   // Plans refer to the shape, so it is the one that stays.
-  KVSPAN_TRY(prepared->layers,
-             method.method().make({prepared->shape, method, calibration, prepared->shared}));
+  KVSPAN_TRY(prepared->layers, method.method().make({prepared->shape, method, calibration,
+                                                     prepared->shared, designs}));
   if (const RecipePart* selector = recipe.selector()) {
     KVSPAN_CHECK_OK(add_selector(shape, *selector, prepared->layers));
   }
-  return std::shared_ptr<const Prepared>(std::move(prepared));
+  return prepared;
+}
+
+constexpr FrameFormat kCodesFormat{"codes", "KVSPCODE", 1};
+// Goes up whenever a calibration gives other codes than before, so that old ones are made anew.
+constexpr std::uint32_t kDesignVersion = 1;
+constexpr std::size_t kLongestRecipe = 4096;
+
+}  // namespace
+
+Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const Recipe& recipe,
+                                                const Calibration* calibration,
+                                                const DesignProgress& progress) {
+  if (needs_calibration(recipe) && calibration == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                "{} needs a calibration of the model, and none was given", recipe.text());
+  }
+  // Methods may use what they do not need.
+  if (calibration != nullptr) KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
+  Designs designs(nullptr, progress);
+  KVSPAN_TRY(const auto prepared, prepare_with(shape, recipe, calibration, designs));
+  prepared->asked = recipe.text();
+  prepared->designs = designs.take_notes();
+  if (calibration != nullptr) prepared->calibration_checksum = calibration->checksum;
+  return std::shared_ptr<const Prepared>(prepared);
+}
+
+Result<std::vector<std::byte>> save_designs(const Prepared& prepared) {
+  ByteWriter out;
+  begin_frame(kCodesFormat, kDesignVersion, out);
+  out.put_text(prepared.asked);
+  put_shape(prepared.shape, out);
+  out.put(prepared.calibration_checksum);
+  for (const auto& write : prepared.designs) write(out);
+  end_frame(out);
+  return std::move(out.bytes());
+}
+
+Result<std::shared_ptr<const Prepared>> prepare_saved(const CacheShape& shape, const Recipe& recipe,
+                                                      std::span<const std::byte> bytes) {
+  KVSPAN_TRY(OpenFrame frame, open_frame(kCodesFormat, bytes));
+  if (frame.kind != kDesignVersion) {
+    return fail(ErrorCode::kUnsupported,
+                "codes: kind at byte 12 is {}; this kvspan designs codes of kind {}", frame.kind,
+                kDesignVersion);
+  }
+  ByteReader& in = frame.payload;
+  KVSPAN_TRY(const std::string asked, in.get_text("recipe", kLongestRecipe));
+  if (asked != recipe.text()) {
+    return fail(ErrorCode::kInvalidArgument, "codes of the recipe {}; allowed: {}", asked,
+                recipe.text());
+  }
+  if (Status same = expect_shape(shape, in); !same) {
+    return fail(ErrorCode::kInvalidArgument, "{}", same.error().message);
+  }
+  KVSPAN_TRY(const auto checksum, in.get<std::uint64_t>("checksum of the calibration"));
+  Designs designs(&in);
+  KVSPAN_TRY(const auto prepared, prepare_with(shape, recipe, nullptr, designs));
+  KVSPAN_CHECK_OK(in.expect_left("end", 0));
+  prepared->asked = recipe.text();
+  prepared->designs = designs.take_notes();
+  prepared->calibration_checksum = checksum;
+  return std::shared_ptr<const Prepared>(prepared);
 }
 
 }  // namespace kvspan

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
+#include "method/designs.h"
 #include "method/group.h"
 #include "method/policies/policy.h"
 #include "method/selectors/selector.h"
@@ -43,15 +45,25 @@ struct PreparedLayer {
 
 struct Prepared {
   CacheShape shape;
-  std::string recipe;              // canonical
+  std::string recipe;              // canonical; what auto chose
+  std::string asked;               // canonical, as it was given
   std::shared_ptr<Ledger> shared;  // of the codes that sequences share
   std::vector<PreparedLayer> layers;
+  DesignNotes designs;                     // in the order in which `prepare` asks for them
+  std::uint64_t calibration_checksum = 0;  // of what they were designed from; 0: not known
 };
 
 // Fails on a recipe that does not fit the shape (a rank beyond the head dimension, say), that needs
 // a calibration where none is given, or a calibration that does not fit.
 Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const Recipe& recipe,
-                                                const Calibration* calibration);
+                                                const Calibration* calibration,
+                                                const DesignProgress& progress = nullptr);
+
+// The designs of a recipe as bytes, and the recipe made ready with them, without the calibration:
+// docs/reference/formats/codes.md.
+Result<std::vector<std::byte>> save_designs(const Prepared& prepared);
+Result<std::shared_ptr<const Prepared>> prepare_saved(const CacheShape& shape, const Recipe& recipe,
+                                                      std::span<const std::byte> designs);
 
 // The recipe cannot be made without a calibration of the model.
 bool needs_calibration(const Recipe& recipe);

@@ -92,6 +92,9 @@ struct MethodDeclaration {
   // What no rule can say; null where nothing is left to check. The error needs no context.
   Status (*check)(const RecipePart& part) = nullptr;
   std::string_view example = {};  // a recipe that parses
+  // The keys, separated by '|', that together set how many bytes it holds, the more the larger they
+  // are; empty: none does.
+  std::string_view size_keys = {};
 
   // What makes it; null in rows of another kind. A selector of no layer gives an empty function.
   Result<std::vector<PreparedLayer>> (*make)(const detail::PrepareInput& in) = nullptr;

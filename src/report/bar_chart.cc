@@ -66,19 +66,27 @@ std::string svg_of(const BarChart& chart, Setting setting) {
   const auto series = static_cast<double>(std::max<std::size_t>(1, chart.series.size()));
   const double width = (box.right - box.left) / groups, bar = std::min(40.0, 0.86 * width / series);
   const double zero = box.y(up.at(0.0));
+  std::vector<std::string> names;
+  for (const BarChart::Bars& bars : chart.series) names.push_back(bars.name);
+  const std::vector<SeriesStyle> styles = styles_of(names);
   std::vector<LegendEntry> entries;
   for (std::size_t s = 0; s < chart.series.size(); ++s) {
-    entries.push_back({chart.series[s].name, s, LegendEntry::Key::kBox});
+    // Bars of one number say by their colour whose it is.
+    if (chart.series.size() > 1) {
+      entries.push_back({chart.series[s].name, styles[s], LegendEntry::Key::kBox});
+    }
     for (std::size_t g = 0; g < chart.series[s].values.size(); ++g) {
       const auto& value = chart.series[s].values[g];
       if (!value || !std::isfinite(*value)) continue;
       const double x = box.left + width * (static_cast<double>(g) + 0.5) +
                        bar * (static_cast<double>(s) - 0.5 * series);
       const double y = box.y(up.at(*value));
-      svg.rect(x, std::min(y, zero), std::max(0.5, bar - 0.7), std::abs(zero - y), fill_class(s),
-               attribute("data-group", chart.group_names[g]) +
-                   attribute("data-series", chart.series[s].name) +
-                   attribute("data-value", *value));
+      SeriesStyle style = styles[s];
+      if (chart.series.size() == 1) has_own_colour(chart.group_names[g], style.colour);
+      svg.rect(
+          x, std::min(y, zero), std::max(0.5, bar - 0.7), std::abs(zero - y), style.fill_class(),
+          attribute("data-group", chart.group_names[g]) +
+              attribute("data-series", chart.series[s].name) + attribute("data-value", *value));
       if (g >= chart.series[s].intervals.size() || !chart.series[s].intervals[g]) continue;
       const auto& [low, high] = *chart.series[s].intervals[g];
       const double middle = x + 0.5 * (bar - 0.7);

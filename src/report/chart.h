@@ -3,6 +3,7 @@
 // exactly.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct LineChart {
   Axis x, y;
   std::vector<Series> series;
   std::vector<std::string> notes{};  // below the legend, a paragraph each
+  // What stands beside a point, by its x; where it would touch another it is left out. Null:
+  // nothing.
+  std::function<std::string(double x)> point_label{};
 };
 std::string svg_of(const LineChart& chart, Setting setting);
 

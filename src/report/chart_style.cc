@@ -14,20 +14,20 @@ struct Palette {
 };
 // Series after P. Tol's "bright" and "vibrant" schemes, which colour-blind readers can tell apart;
 // ink stays readable on the full heat colour.
-constexpr Palette kLight{
-    "#ffffff",
-    "#1b1f24",
-    "#4d5761",
-    "#e1e6eb",
-    "#5b9bd5",
-    {"#1f6fb4", "#cc3311", "#228833", "#aa3377", "#997700", "#0f8b8d", "#6a51a3", "#666666"}};
-constexpr Palette kDark{
-    "#14181d",
-    "#e8ecf0",
-    "#aab4be",
-    "#2c343d",
-    "#2b62a3",
-    {"#66a9e8", "#ff7657", "#5fc46f", "#e07ab5", "#d9b63c", "#4fc7c9", "#b09ae0", "#bbbbbb"}};
+constexpr Palette kLight{"#ffffff",
+                         "#1b1f24",
+                         "#4d5761",
+                         "#e1e6eb",
+                         "#5b9bd5",
+                         {"#1f6fb4", "#5c7a00", "#666666", "#cc3311", "#997700", "#aa3377",
+                          "#0f8b8d", "#228833", "#c06000", "#3f4fb8", "#8a5a33", "#6a51a3"}};
+constexpr Palette kDark{"#14181d",
+                        "#e8ecf0",
+                        "#aab4be",
+                        "#2c343d",
+                        "#2b62a3",
+                        {"#66a9e8", "#a8c84a", "#bbbbbb", "#ff7657", "#d9b63c", "#e07ab5",
+                         "#4fc7c9", "#5fc46f", "#f0a050", "#93a0f5", "#c79a72", "#b09ae0"}};
 
 std::string variables(const Palette& palette) {
   std::string out =

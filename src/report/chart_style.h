@@ -8,7 +8,7 @@
 
 namespace kvspan {
 
-inline constexpr std::size_t kSeriesColours = 8;
+inline constexpr std::size_t kSeriesColours = 12;
 
 std::string chart_style();
 

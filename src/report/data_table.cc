@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/data_table.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "report/svg.h"
@@ -25,6 +26,34 @@ std::string text_of(const Cell& cell) {
 
 std::string svg_of(const Figure& figure, Setting setting) {
   return std::visit([&](const auto& chart) { return svg_of(chart, setting); }, figure.chart);
+}
+
+bool shows_something(const Figure& figure) {
+  if (const auto* lines = std::get_if<LineChart>(&figure.chart)) {
+    const auto has_place = [](const Axis& axis, double v) {
+      return std::isfinite(v) && (!axis.log || v > 0.0);
+    };
+    for (const Series& series : lines->series) {
+      for (const auto& [x, y] : series.points) {
+        if (has_place(lines->x, x) && has_place(lines->y, y)) return true;
+      }
+    }
+    return false;
+  }
+  if (const auto* bars = std::get_if<BarChart>(&figure.chart)) {
+    for (const BarChart::Bars& one : bars->series) {
+      for (const auto& value : one.values) {
+        if (value && std::isfinite(*value)) return true;
+      }
+    }
+    return false;
+  }
+  for (const auto& row : std::get<HeatMap>(figure.chart).cells) {
+    for (const auto& cell : row) {
+      if (cell && std::isfinite(*cell)) return true;
+    }
+  }
+  return false;
 }
 
 std::string csv_of(const Report& report) {

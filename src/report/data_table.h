@@ -2,7 +2,9 @@
 // Numbers with their names, and the charts drawn from them: what page, CSV and JSON have in common.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -29,6 +31,8 @@ struct Figure {
   std::variant<LineChart, HeatMap, BarChart> chart;
 };
 std::string svg_of(const Figure& figure, Setting setting);
+// Whether there is anything to see: a point, a bar or a cell that has its place.
+bool shows_something(const Figure& figure);
 
 // Charts with the table behind them.
 struct Block {
@@ -41,7 +45,15 @@ struct Section {
   std::vector<Block> blocks;
 };
 
+// The first screen.
+struct Summary {
+  std::vector<std::pair<std::string, std::string>> facts;    // "Model", ..
+  std::vector<std::pair<std::string, std::string>> answers;  // question and sentence
+  std::optional<Figure> figure;
+};
+
 struct Report {
+  Summary summary;
   std::vector<Section> sections;
   std::vector<std::string> warnings;  // files that were left out, and why
 };

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/legend.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-
-#include "report/chart_style.h"
 
 namespace kvspan {
 namespace {
@@ -14,14 +10,6 @@ constexpr std::size_t kTicksUp = 6, kTicksAlong = 7;
 constexpr double kKeyWidth = 20.0;
 
 }  // namespace
-
-std::string line_class(std::size_t series) {
-  return fmt::format("kv-l{}{}", series % kSeriesColours,
-                     series / kSeriesColours % 2 == 1 ? " kv-dash" : "");
-}
-std::string fill_class(std::size_t series) {
-  return fmt::format("kv-f{}", series % kSeriesColours);
-}
 
 double draw_heading(Svg& svg, const std::string& title, const std::string& below) {
   double y = kLineHeight;
@@ -49,13 +37,13 @@ double draw_legend(Svg& svg, const std::vector<LegendEntry>& entries, double y) 
     }
     const double middle = y - 3.5;
     if (entry.key == LegendEntry::Key::kBox) {
-      svg.rect(x + 2, middle - 5, 14, 10, fill_class(entry.series));
+      svg.rect(x + 2, middle - 5, 14, 10, entry.style.fill_class());
     } else {
       if (entry.key != LegendEntry::Key::kMarker) {
-        svg.line(x, middle, x + 16, middle, line_class(entry.series));
+        svg.line(x, middle, x + 16, middle, entry.style.line_class());
       }
       if (entry.key != LegendEntry::Key::kLine) {
-        svg.marker(x + 8, middle, entry.series, fill_class(entry.series));
+        svg.marker(x + 8, middle, entry.style.shape(), entry.style.fill_class());
       }
     }
     svg.text(x + kKeyWidth, y, name, Anchor::kStart, "kv-n");

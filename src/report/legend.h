@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "report/axis.h"
+#include "report/series_style.h"
 #include "report/svg.h"
 
 namespace kvspan {
@@ -18,7 +19,7 @@ double draw_heading(Svg& svg, const std::string& title, const std::string& below
 
 struct LegendEntry {
   std::string name;
-  std::size_t series = 0;  // colour and marker
+  SeriesStyle style;
   enum class Key { kMarker, kLine, kBoth, kBox } key = Key::kMarker;
 };
 // Entries in rows from `y` on, names cut to the width; returns the y below.
@@ -34,8 +35,5 @@ double y_label_width(const Scale& scale);
 void draw_y_axis(Svg& svg, const Scale& scale, const PlotBox& box);
 // Ticks that fit beside each other, then the axis' title; returns the y below.
 double draw_x_axis(Svg& svg, const Scale& scale, const PlotBox& box, const std::string& title);
-
-std::string line_class(std::size_t series);
-std::string fill_class(std::size_t series);
 
 }  // namespace kvspan

@@ -26,6 +26,25 @@ std::string html_of(const Block& block, std::size_t most_rows) {
                      block.table.rows.size(), html_of(block.table, most_rows));
 }
 
+std::string html_of(const Summary& summary) {
+  std::string out = "<section id=\"summary\">\n<p class=\"facts\">";
+  for (const auto& [name, fact] : summary.facts) {
+    out += fmt::format("<span><b>{}</b> {}</span> ", escaped(name), escaped(fact));
+  }
+  out += "</p>\n<div class=\"first\"><div>\n";
+  for (const auto& [question, answer] : summary.answers) {
+    out += fmt::format("<p><b>{}</b> {}</p>\n", escaped(question), escaped(answer));
+  }
+  out += "</div>\n";
+  if (summary.figure) {
+    out += "<figure>" + svg_of(*summary.figure, Setting::kPage) + "</figure>\n";
+  }
+  return out + "</div>\n</section>\n";
+}
+
+// The first blocks of a section are open; what follows is one tap away.
+constexpr std::size_t kOpenBlocks = 2;
+
 std::string render(const Report& report, std::size_t most_rows) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -36,14 +55,22 @@ std::string render(const Report& report, std::size_t most_rows) {
   for (const Section& section : report.sections) {
     out += fmt::format("<a href=\"#{}\">{}</a>", escaped(section.id), escaped(section.title));
   }
-  out += "</nav>\n";
+  out += "</nav>\n" + html_of(report.summary);
   for (const std::string& warning : report.warnings) {
     out += fmt::format("<p class=\"warning\">Left out: {}</p>\n", escaped(warning));
   }
   for (const Section& section : report.sections) {
     out += fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<p>{}</p>\n", escaped(section.id),
                        escaped(section.title), escaped(section.intro));
-    for (const Block& block : section.blocks) out += html_of(block, most_rows);
+    for (std::size_t i = 0; i < section.blocks.size(); ++i) {
+      const Block& block = section.blocks[i];
+      const std::string html = html_of(block, most_rows);
+      out += i < kOpenBlocks ? html
+                             : fmt::format(
+                                   "<details class=\"block\"><summary>{}</summary>\n{}"
+                                   "</details>\n",
+                                   escaped(block.table.title), html);
+    }
     out += "</section>\n";
   }
   return out + "</main>\n</body>\n</html>\n";

@@ -117,6 +117,12 @@ std::vector<Figure> quality_figures(const Document& rows,
                                     const std::function<std::string(const Document&)>& name,
                                     const std::vector<std::string>& notes) {
   const Document drawn = with_mebibytes(rows);
+  // All rows are of the same tokens, so that bytes say the ratio.
+  double full = 0.0;
+  for (const Document& row : drawn) full = std::max(full, number_of(row, "kv_bytes_full"));
+  const auto label = [full](double mib) {
+    return full > 0.0 && mib > 0.0 ? fmt::format("{:.1f}x", full / (1024.0 * 1024.0) / mib) : "";
+  };
   const auto chart = [&](const std::string& file, const std::string& title, const std::string& key,
                          Axis y) {
     std::vector<Series> series = series_of(drawn, "kv_mib", key, name);
@@ -125,7 +131,8 @@ std::vector<Figure> quality_figures(const Document& rows,
                                   {"KV cache at the end of a window", "MiB", true},
                                   std::move(y),
                                   std::move(series),
-                                  notes}};
+                                  notes,
+                                  label}};
   };
   return {chart("kl_against_bytes", "Divergence from the full cache against bytes", "kl",
                 {"KL to full", "nats", true}),

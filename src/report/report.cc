@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "report/blocks.h"
+#include "report/summary.h"
 
 namespace kvspan {
 namespace {
@@ -146,7 +147,7 @@ Result<Report> build_report(std::span<const NamedText> files) {
     report.sections.push_back({kind.id, kind.title, kind.intro, {}});
   }
   Section sources = source_section();
-  std::vector<NamedDocument> qualities;
+  std::vector<NamedDocument> qualities, others;
   for (const NamedText& file : files) {
     auto document = read_document(file);
     if (!document) {
@@ -169,9 +170,22 @@ Result<Report> build_report(std::span<const NamedText> files) {
       continue;
     }
     sources.blocks[0].table.add(source_row(*document));
-    if (document->kind == DocumentKind::kPerplexity) qualities.push_back(std::move(*document));
+    auto& of_kind = document->kind == DocumentKind::kPerplexity ? qualities : others;
+    of_kind.push_back(std::move(*document));
   }
   add_joined(qualities, report);
+  for (Section& section : report.sections) {
+    for (Block& block : section.blocks) {
+      std::erase_if(block.figures, [](const Figure& figure) { return !shows_something(figure); });
+    }
+  }
+  qualities.insert(qualities.end(), std::make_move_iterator(others.begin()),
+                   std::make_move_iterator(others.end()));
+  try {
+    report.summary = summary_of(qualities, report.sections);
+  } catch (const std::exception& error) {
+    report.warnings.push_back(fmt::format("no summary: {}", error.what()));
+  }
   std::erase_if(report.sections, [](const Section& section) { return section.blocks.empty(); });
   if (report.sections.empty()) {
     std::string found;

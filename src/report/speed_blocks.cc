@@ -67,6 +67,19 @@ std::vector<Block> speed_blocks(const NamedDocument& document) {
     even.table.id = "break-even-" + id_of(document.name);
     even.table.title = fmt::format("Depth from which a recipe decodes faster: {}", document.name);
     even.note = "Without a depth: at none that was measured, and not by the trend either.";
+    BarChart depths{"Depth from which a recipe decodes faster",
+                   {"recipe", ""},
+                   {"from", "tokens"},
+                   {},
+                   {{"tokens", {}}}};
+    for (const Document& length : *lengths) {
+      const double tokens = number_of(length, "tokens");
+      if (tokens != tokens) continue;
+      depths.group_names.push_back(
+          fmt::format("{} than {}", text_of(length, "recipe"), text_of(length, "against")));
+      depths.series[0].values.push_back(tokens);
+    }
+    even.figures.push_back({"break_even", std::move(depths)});
     out.push_back(std::move(even));
   }
   return out;

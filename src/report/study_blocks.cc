@@ -3,6 +3,8 @@
 // (docs/reference/formats/study.md).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "report/blocks.h"
 
 namespace kvspan {
@@ -94,6 +96,27 @@ LineChart by_position(const Document& rows, const std::string& title) {
   return chart;
 }
 
+// Tokens from which a recipe holds fewer bytes than full: one bar each, the first group's recipes.
+BarChart break_even_chart(const Document& lengths) {
+  BarChart chart{"Length from which a recipe holds fewer bytes than full",
+                 {"recipe", ""},
+                 {"from", "tokens"},
+                 {},
+                 {{"tokens", {}}}};
+  constexpr std::size_t kMost = 12;
+  for (const Document& length : lengths) {
+    const double tokens = number_of(length, "tokens");
+    const std::string recipe = text_of(length, "recipe");
+    const bool seen = std::find(chart.group_names.begin(), chart.group_names.end(), recipe) !=
+                      chart.group_names.end();
+    if (text_of(length, "by") != "bytes" || text_of(length, "against") != "full" || seen) continue;
+    if (tokens != tokens || chart.group_names.size() == kMost) continue;
+    chart.group_names.push_back(recipe);
+    chart.series[0].values.push_back(tokens);
+  }
+  return chart;
+}
+
 Block group_block(const NamedDocument& document, const std::string& group, const std::string& title,
                   const std::string& note, const Document& rows) {
   Block block;
@@ -118,7 +141,9 @@ Block group_block(const NamedDocument& document, const std::string& group, const
                                LineChart{title + (kl ? ": divergence" : ": perplexity"),
                                          {"bytes held", "bits an element", true},
                                          y,
-                                         std::move(series)}});
+                                         std::move(series),
+                                         {},
+                                         [](double bits) { return fmt::format("{:.1f}", bits); }}});
     }
   } else {
     BarChart chart = bars_of(rows, title);
@@ -160,6 +185,7 @@ std::vector<Block> study_blocks(const NamedDocument& document) {
                                                             {"extrapolated", "extrapolated", ""}});
     block.table.id = "break-even-" + id_of(document.name);
     block.table.title = "Length from which compression pays";
+    block.figures.push_back({"study_break_even", break_even_chart(document.json.at("break_even"))});
     out.push_back(std::move(block));
   }
   if (document.json.contains("samples") && !document.json.at("samples").empty()) {

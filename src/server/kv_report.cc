@@ -33,14 +33,15 @@ class MetricsText {
 
 }  // namespace
 
-std::string kv_json(const ServedFigures& figures, const AdmissionFigures& admission) {
+std::string kv_json(const ServedFigures& figures, const AdmissionFigures& admission,
+                    const std::optional<StoreStatistics>& store) {
   const KvFigures& kv = figures.kv;
   nlohmann::ordered_json sequences = nlohmann::ordered_json::array();
   for (const SequenceFigures& one : kv.sequences) {
     sequences.push_back({{"id", one.sequence}, {"tokens", one.tokens}, {"bytes", one.bytes}});
   }
   const KvCounts& counts = kv.counts;
-  const nlohmann::ordered_json document = {
+  nlohmann::ordered_json document = {
       {"awake", figures.awake},
       {"model", kv.model},
       {"recipe", kv.recipe},
@@ -79,10 +80,27 @@ std::string kv_json(const ServedFigures& figures, const AdmissionFigures& admiss
         {"state_bytes_loaded", counts.state_bytes_loaded},
         {"load_seconds", counts.load_seconds}}},
   };
+  document["store"] = nullptr;
+  if (store) {
+    document["store"] = {{"hits", store->hits},
+                         {"misses", store->misses},
+                         {"hit_tokens", store->hit_tokens},
+                         {"saved", store->saved},
+                         {"bytes", store->held_bytes},
+                         {"loaded_bytes", store->loaded_bytes},
+                         {"saved_bytes", store->saved_bytes},
+                         {"load_ms", store->load_ms},
+                         {"save_ms", store->save_ms},
+                         {"damaged", store->damaged},
+                         {"failures", store->failures},
+                         {"dropped", store->dropped},
+                         {"last_failure", store->last_failure}};
+  }
   return document.dump(2) + "\n";
 }
 
-std::string kv_metrics(const ServedFigures& figures, const AdmissionFigures& admission) {
+std::string kv_metrics(const ServedFigures& figures, const AdmissionFigures& admission,
+                       const std::optional<StoreStatistics>& store) {
   const KvFigures& kv = figures.kv;
   const KvCounts& counts = kv.counts;
   MetricsText text;
@@ -118,6 +136,19 @@ std::string kv_metrics(const ServedFigures& figures, const AdmissionFigures& adm
   text.add("counter", "states_loaded_total", "Sequences loaded, from memory or files.", counts.states_loaded);
   text.add("counter", "state_bytes_loaded_total", "Their bytes.", counts.state_bytes_loaded);
   text.add("counter", "state_load_seconds_total", "Time that took.", counts.load_seconds);
+  if (store) {
+    text.add("counter", "store_hits_total", "Prompts of which a beginning was found in the store.", store->hits);
+    text.add("counter", "store_misses_total", "Prompts of which none was.", store->misses);
+    text.add("counter", "store_hit_tokens_total", "Tokens found.", store->hit_tokens);
+    text.add("counter", "store_loaded_bytes_total", "Bytes loaded from the store.", store->loaded_bytes);
+    text.add("counter", "store_saved_bytes_total", "Bytes written to the store.", store->saved_bytes);
+    text.add("counter", "store_load_milliseconds_total", "Time that loading took.", store->load_ms);
+    text.add("counter", "store_save_milliseconds_total", "Time that saving took, behind the answers.", store->save_ms);
+    text.add("counter", "store_damaged_total", "Entries that did not pass a check.", store->damaged);
+    text.add("counter", "store_failures_total", "Calls that the store did not answer.", store->failures);
+    text.add("counter", "store_dropped_total", "Caches not written because too many waited.", store->dropped);
+    text.add("gauge", "store_bytes", "Bytes in the store, as far as this server knows.", store->held_bytes);
+  }
   return text.take();
 }
 

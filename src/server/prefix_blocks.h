@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kvspan/llama.h"
+#include "store/prefix_store.h"
 
 namespace kvspan::server {
 
@@ -23,9 +24,12 @@ class PrefixBlocks {
                     std::span<const std::int32_t> tokens) = 0;
 
   // The sequence has just been given the last of `tokens`, which are all it holds, as part of a
-  // prompt.
+  // prompt; `prompt_ends` where an answer follows, or some of the prompt's last block.
   virtual void save(const LlamaCaches& caches, std::int32_t sequence,
-                    std::span<const std::int32_t> tokens) = 0;
+                    std::span<const std::int32_t> tokens, bool prompt_ends) = 0;
+
+  // From any thread.
+  virtual StoreStatistics statistics() const = 0;
 };
 
 }  // namespace kvspan::server

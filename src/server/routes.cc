@@ -8,9 +8,11 @@
 
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "server/admission.h"
 #include "server/kv_report.h"
+#include "server/page/page.h"
 #include "server/request_tokens.h"
 #include "server/routes.h"
 #include "server/served_contexts.h"
@@ -25,9 +27,22 @@ Admission& admission() {
   return the;
 }
 
+std::optional<StoreStatistics> store_figures() {
+  const auto& blocks = serve_options().prefix_blocks;
+  return blocks ? std::optional(blocks->statistics()) : std::nullopt;
+}
+
 server_http_res_ptr answer_kv(const server_http_req&) {
   auto answer = std::make_unique<server_http_res>();
-  answer->data = kv_json(served_figures(), admission().figures());
+  answer->data = kv_json(served_figures(), admission().figures(), store_figures());
+  return answer;
+}
+
+server_http_res_ptr answer_page(const server_http_req&) {
+  auto answer = std::make_unique<server_http_res>();
+  answer->content_type = "text/html; charset=utf-8";
+  answer->headers["Cache-Control"] = "no-cache";
+  answer->data = page_html();
   return answer;
 }
 
@@ -83,7 +98,7 @@ Handler with_figures(const Handler& handler) {
   return [handler](const server_http_req& request) {
     server_http_res_ptr answer = handler(request);
     if (answer && answer->status == 200 && !answer->is_stream()) {
-      answer->data += kv_metrics(served_figures(), admission().figures());
+      answer->data += kv_metrics(served_figures(), admission().figures(), store_figures());
     }
     return answer;
   };
@@ -99,6 +114,7 @@ extern "C" void kvspan_serve_route_get(const server_http_context* http, const st
   if (path == "/metrics") {
     kvspan_server_get(http, path, kvspan::server::with_figures(handler));
     kvspan_server_get(http, "/kv", kvspan::server::answer_kv);
+    kvspan_server_get(http, "/", kvspan::server::answer_page);
   } else {
     kvspan_server_get(http, path, handler);
   }

@@ -6,6 +6,7 @@
 
 #include "base/fail.h"
 #include "recipe/recipe.h"
+#include "store/store_key.h"
 
 namespace kvspan::server {
 namespace {
@@ -99,12 +100,13 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
   }
   if (!make_room(added)) return 1;
 
+  // Tokens of prompts, and which prompts end here: a row whose result is asked for has to be computed.
+  std::map<llama_seq_id, std::vector<llama_token>> coming;
+  std::map<llama_seq_id, bool> ends;
   if (prefix_blocks_) {
-    std::map<llama_seq_id, std::vector<llama_token>> coming;
-    std::map<llama_seq_id, bool> wanted;  // a row whose result is asked for has to be computed
     for (const RecordedRow& row : batch.rows) {
-      if (row.output) wanted[row.sequence] = true;
-      if (!wanted[row.sequence]) coming[row.sequence].push_back(row.token);
+      if (row.output) ends[row.sequence] = true;
+      if (!ends[row.sequence]) coming[row.sequence].push_back(row.token);
     }
     for (const auto& [id, more] : coming) {
       if (caches_->tokens(id) != first[id] || more.empty()) continue;
@@ -114,7 +116,17 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
       counts_.prefix_tokens += static_cast<std::uint64_t>(caches_->tokens(id) - first[id]);
     }
   }
-  std::vector<RecordedRow> rows;
+  // A cache that cannot go back serves others only where it stands at the end of a block: there the
+  // batch is divided.
+  std::map<llama_seq_id, llama_pos> pauses;
+  if (prefix_blocks_ && !always_goes_back_) {
+    for (const auto& [id, more] : coming) {
+      const llama_pos end = first[id] + static_cast<llama_pos>(more.size()) + 1;
+      const llama_pos pause = end / kBlockTokens * kBlockTokens;
+      if (ends[id] && pause > caches_->tokens(id) && pause < end) pauses[id] = pause;
+    }
+  }
+  std::vector<RecordedRow> rows, early;
   rows.reserve(batch.rows.size());
   native_rows_.clear();
   std::vector<std::int32_t> held(batch.rows.size(), -1);
@@ -122,13 +134,19 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
     const RecordedRow& row = batch.rows[i];
     // Only blocks of a prefix are ahead of a batch.
     if (prefix_blocks_ && !row.output && row.position < caches_->tokens(row.sequence)) continue;
+    const auto pause = pauses.find(row.sequence);
+    if (pause != pauses.end() && row.position < pause->second) {
+      early.push_back(row);
+      continue;
+    }
     held[i] = static_cast<std::int32_t>(rows.size());
     rows.push_back(row);
   }
   if (rows.size() != batch.rows.size()) native_rows_ = std::move(held);
 
-  if (!rows.empty()) {
-    if (const Status status = decode(rows); !status) {
+  for (const std::vector<RecordedRow>* part : {&early, &rows}) {
+    if (part->empty()) continue;
+    if (const Status status = decode(*part); !status) {
       const Error& error = status.error();
       // Sequences that could not go back to what they were are empty.
       for (const auto& [id, position] : first) {
@@ -140,13 +158,20 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
              : error.code == ErrorCode::kInvalidArgument ? -1
                                                          : -3;
     }
+    if (part != &early) continue;
+    for (const auto& [id, pause] : pauses) {
+      std::vector<llama_token> all = sequences_[id].tokens;
+      all.insert(all.end(), coming[id].begin(), coming[id].end());
+      all.resize(static_cast<std::size_t>(pause));
+      prefix_blocks_->save(*caches_, id, all, true);
+    }
   }
   for (const RecordedRow& row : batch.rows) sequences_[row.sequence].tokens.push_back(row.token);
   counts_.decodes += 1;
-  counts_.decoded_tokens += rows.size();
+  counts_.decoded_tokens += early.size() + rows.size();
   if (prefix_blocks_) {
-    for (const auto& [id, count] : added) {
-      if (count > 1) prefix_blocks_->save(*caches_, id, sequences_[id].tokens);
+    for (const auto& [id, more] : coming) {
+      if (!more.empty()) prefix_blocks_->save(*caches_, id, sequences_[id].tokens, ends[id]);
     }
   }
   return 0;

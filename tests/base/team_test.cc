@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/help_wanted.h"
 #include "base/thread_pool.h"
 
 namespace kvspan {
@@ -72,7 +73,7 @@ TEST_P(TeamOf, HelpersWorkAtTheirPlaceOneAtATimeAndEveryItemIsTakenOnce) {
     Team one(alone, 0, 1, &help);
     EXPECT_EQ(one.places(), 2);
     for (int call = 0; call < kCalls; ++call) {
-      one.with_help([&](int place) {
+      with_help(one, [&](int place) {
         wrong += inside[place]++ != 0;
         for (int i; (i = one.take()) < kItems;) taken[call * kItems + i]++;
         inside[place]--;
@@ -82,7 +83,7 @@ TEST_P(TeamOf, HelpersWorkAtTheirPlaceOneAtATimeAndEveryItemIsTakenOnce) {
     }
     // Where there are others, one of them helps sooner or later.
     for (bool waits = team.size() > 1; waits && helped == 0; one.barrier()) {
-      one.with_help([&](int) { std::this_thread::yield(); });
+      with_help(one, [&](int) { std::this_thread::yield(); });
     }
     team.barrier();
   });

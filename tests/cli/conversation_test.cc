@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cli/chat/prompt.h"
 #include "cli/terminal/interrupt.h"
 
@@ -89,9 +91,68 @@ TEST(Conversation, AMessageThatDoesNotFitIsTakenBack) {
   EXPECT_TRUE(conversation.ask(" she", nullptr));
 }
 
-TEST(Conversation, AFullContextEndsTheAnswer) {
+TEST(Conversation, AFullContextDropsTheOldestTurnsAndKeepsTheSystemMessage) {
+  Session session = open_stories(96);
+  Conversation conversation = start(session, 20);
+  conversation.set_system("Be kind.");
+  std::size_t dropped = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    auto answer = conversation.ask(" One day", nullptr);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->generation.tokens.size(), 20u);
+    EXPECT_LE(answer->cache_tokens, 96);
+    EXPECT_EQ(answer->held.size(), static_cast<std::size_t>(answer->cache_tokens));
+    dropped += answer->dropped_messages;
+  }
+  EXPECT_EQ(conversation.messages().size(), 17u);  // nothing is lost of what was said
+  EXPECT_GT(dropped, 4u);
+  EXPECT_EQ(dropped, conversation.dropped());
+  // What was dropped makes no difference: a fresh cache with the rest answers the same.
+  const auto& all = conversation.messages();
+  std::vector<ChatMessage> rest{all.front()};
+  rest.insert(rest.end(), all.begin() + 1 + static_cast<long>(dropped), all.end() - 1);
+  EXPECT_EQ(all.back().content, fresh_answer(rest, 20));
+}
+
+TEST(Conversation, AnAnswerLongerThanTheContextGoesOn) {
   Session session = open_stories(32);
   Conversation conversation = start(session, 100);
+  std::string streamed;
+  auto answer =
+      conversation.ask("Once upon a time", [&](std::string_view piece) { streamed += piece; });
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->generation.tokens.size(), 100u);
+  EXPECT_GT(answer->shifts, 3u);
+  EXPECT_LE(answer->cache_tokens, 32);
+  EXPECT_EQ(answer->held.size(), static_cast<std::size_t>(answer->cache_tokens));
+  // What the cache holds are the latest tokens but the last, after the beginning.
+  const auto& said = answer->generation.tokens;
+  EXPECT_TRUE(std::equal(answer->held.end() - 8, answer->held.end(), said.end() - 9));
+  EXPECT_EQ(streamed, answer->generation.text);
+}
+
+TEST(Conversation, TheLastQuestionCanBeTakenBack) {
+  Session session = open_stories();
+  Conversation conversation = start(session, 10);
+  EXPECT_FALSE(conversation.undo());
+  conversation.set_system("Be kind.");
+  ASSERT_TRUE(conversation.ask("Once upon a time", nullptr));
+  ASSERT_TRUE(conversation.ask(" Then", nullptr));
+  ASSERT_TRUE(conversation.undo());
+  EXPECT_EQ(conversation.messages().size(), 3u);
+  auto next = conversation.ask(" One day", nullptr);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->generation.text, fresh_answer(std::span(conversation.messages()).first(4), 10));
+}
+
+TEST(Conversation, WithoutShiftsAFullContextEndsTheAnswer) {
+  Session session = open_stories(32);
+  auto sampler = Sampler::make({.temperature = 0.0f}, *session.engine);
+  ASSERT_TRUE(sampler);
+  GenerateOptions options;
+  options.max_tokens = 100;
+  options.context = session.context;
+  Conversation conversation(session, std::move(*sampler), options, "", /*shifts=*/false);
   auto answer = conversation.ask("Once upon a time", nullptr);
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->generation.reason, StopReason::kContext);

@@ -13,7 +13,7 @@ TEST(CodecSpec, CanonicalTextsParseToThemselves) {
        {"f32", "f16", "bf16", "int8:row,sym", "int4:group=32,sym", "int3:tile=64,asym",
         "int2:tile=64x16,sym,scale=f32", "int2:column=32,asym", "int8:column,sym",
         "int8:head=64,sym", "int8:tensor,asym,scale=f32", "int4:row,normal",
-        "int2:row,normal,scale=f32", "q8_0", "q4_0"}) {
+        "int2:row,normal,scale=f32", "q8_0", "q4_0", "mixed:8x1,4x64,0x3,2x16"}) {
     const auto spec = parse_codec_spec(text);
     ASSERT_TRUE(spec) << spec.error().message;
     EXPECT_EQ(to_string(*spec), text);
@@ -53,6 +53,9 @@ TEST(CodecSpec, EveryCombinationOfFieldsComesBackFromItsText) {
 TEST(CodecSpec, ErrorsNameTheWordAndWhatIsAllowed) {
   const std::pair<const char*, const char*> texts[] = {
       {"int5", "unknown kind 'int5'"},
+      {"mixed", "run ''"},
+      {"mixed:3x16", "run '3x16'"},
+      {"mixed:4x16,2x0", "run '2x0'"},
       {"", "unknown kind ''"},
       {"f16:row", "f16 takes no options"},
       {"q8_0:row", "unknown kind 'q8_0'"},

@@ -282,5 +282,50 @@ TEST(Codec, ScalesAndCodesReadInPlaceGiveTheDecodedNumbers) {
   }
 }
 
+// Each run is stored as the integer kind of its bits would store those columns alone.
+TEST(Codec, MixedRunsAreIntegerKindsSideBySide) {
+  at_every_level([](CpuLevel) {
+    Random random(11);
+    const Shape shape{9, 1 + 40 + 3 + 64};
+    const std::vector<float> x = random_rows(random, shape);
+    const Codec codec = codec_of("mixed:8x1,4x40,0x3,2x64", shape.cols);
+    StoredRows stored(codec, shape.rows);
+    ASSERT_TRUE(stored.encode(codec, x));
+    EXPECT_EQ(stored.payload.size(), shape.rows * (4 + 1 + 4 + 20 + 4 + 16));
+    const std::vector<float> all = stored.decode(codec);
+    std::size_t first = 0;
+    for (const CodecRun& run : codec.spec().runs) {
+      std::vector<float> columns, right(shape.rows * run.cols);
+      for (std::size_t r = 0; r < shape.rows; ++r) {
+        const float* from = x.data() + r * shape.cols + first;
+        columns.insert(columns.end(), from, from + run.cols);
+      }
+      if (run.bits > 0) {
+        const Codec alone = codec_of("int" + std::to_string(run.bits) + ":row,asym", run.cols);
+        StoredRows apart(alone, shape.rows);
+        ASSERT_TRUE(apart.encode(alone, columns));
+        right = apart.decode(alone);
+      }
+      for (std::size_t i = 0; i < right.size(); ++i) {
+        EXPECT_EQ(all[i / run.cols * shape.cols + first + i % run.cols], right[i]) << run.bits;
+      }
+      first += run.cols;
+    }
+    for (std::size_t r = 0; r < shape.rows; ++r) {
+      double square = 0.0;
+      for (std::size_t c = 0; c < shape.cols; ++c) {
+        const double off = double{x[r * shape.cols + c]} - double{all[r * shape.cols + c]};
+        square += off * off;
+      }
+      EXPECT_GE(double{stored.l2[r]}, std::sqrt(square));
+      EXPECT_LE(double{stored.l2[r]}, std::sqrt(square) * 1.0001);
+    }
+  });
+  EXPECT_FALSE(Codec::create(parse_codec_spec("mixed:4x40").value(), 41));
+  const Codec codec = codec_of("mixed:4x2", 2);
+  StoredRows stored(codec, 1);
+  EXPECT_FALSE(stored.encode(codec, {1.0f, 70000.0f}));
+}
+
 }  // namespace
 }  // namespace kvspan

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cmath>
 
+#include "api/sample_residuals.h"
 #include "base/half.h"
 #include "cache/rope.h"
-#include "eval/calibrate/sample_residuals.h"
 #include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/tokenizer.h"

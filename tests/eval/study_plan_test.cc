@@ -6,7 +6,6 @@
 #include <cmath>
 #include <set>
 
-#include "base/fail.h"
 #include "eval/bench/break_even.h"
 #include "eval/study/rank_statistics.h"
 #include "recipe/recipe.h"
@@ -25,9 +24,9 @@ TEST(StudyPlan, HasUnitsOfRecipesThatParseInGroupsThatAreListed) {
       for (const PlannedRecipe& planned : unit.recipes) {
         EXPECT_TRUE(groups.contains(planned.group)) << planned.group;
         if (planned.level) {
-          const Dial dial = dial_of(planned.family, 64, options);
-          EXPECT_TRUE(Recipe::parse(dial.recipe(dial.least))) << dial.recipe(dial.least);
-          EXPECT_TRUE(Recipe::parse(dial.recipe(dial.most))) << dial.recipe(dial.most);
+          const auto open = Recipe::parse(family_recipe(planned.family, options));
+          ASSERT_TRUE(open) << open.error().message;
+          EXPECT_FALSE(open->method().method().size_keys.empty()) << planned.family;
           continue;
         }
         const auto parsed = Recipe::parse(planned.recipe);
@@ -50,35 +49,6 @@ TEST(StudyPlan, FitsAModelOfShortContext) {
   EXPECT_EQ(options.context, 448);
   EXPECT_EQ((options.sink + options.recent) % options.block, 0);
   EXPECT_EQ((study_options(true, 8192).sink + study_options(true, 8192).recent) % 64, 0);
-}
-
-TEST(FitStep, FindsTheNearestInFewCalls) {
-  for (const double level : {2.0, 3.3, 9.7, 12.0}) {
-    int calls = 0;
-    const auto fitted = fit_step(level, 1, 64, [&](std::int32_t step) -> Result<double> {
-      ++calls;
-      return 0.6 + 0.19 * step + 0.0004 * step * step;
-    });
-    ASSERT_TRUE(fitted);
-    double nearest = 1e9;
-    for (int step = 1; step <= 64; ++step) {
-      nearest = std::min(nearest, std::abs(0.6 + 0.19 * step + 0.0004 * step * step - level));
-    }
-    EXPECT_LE(std::abs(fitted->bits - level), std::max(nearest, 0.03 * level) + 1e-12) << level;
-    EXPECT_LE(calls, 6) << level;
-  }
-}
-
-TEST(FitStep, AnswersWithAnEndWhereTheLevelIsBeyond) {
-  const auto line = [](std::int32_t step) -> Result<double> { return 2.0 + step; };
-  EXPECT_EQ(fit_step(1.0, 1, 8, line)->step, 1);
-  EXPECT_EQ(fit_step(99.0, 1, 8, line)->step, 8);
-  EXPECT_EQ(fit_step(3.0, 1, 1, line)->step, 1);
-  const auto failed = fit_step(3.0, 1, 8, [](std::int32_t) -> Result<double> {
-    return fail(ErrorCode::kUnsupported, "not this one");
-  });
-  ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().message, "not this one");
 }
 
 TEST(BreakEven, LiesBetweenThePointsWhereItTurns) {

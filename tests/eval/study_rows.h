@@ -49,6 +49,7 @@ inline StudyRow invent(const Invented& from) {
   }
   const double blocks = kContext / 2 / PositionBlock::kPositions;
   row.measured.figures.positions = kContext / 2;
+  row.measured.compressed_positions = kContext / 2;
   row.measured.figures.dppl_pct = 100.0 * std::expm1(sum_nll / blocks);
   row.measured.figures.kl = sum_kl / blocks;
   return row;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/eval/study_rows.h"
 
 namespace kvspan::testing {
@@ -20,26 +22,47 @@ VerdictOptions options() {
 }
 
 TEST(F1, IsRefutedWhenAllRanksCostMore) {
-  const std::vector rows{invent({.group = "rank", .family = "static", .dppl_pct = 40.0}),
-                         invent({.group = "rank", .family = "fd", .dppl_pct = 3.0})};
+  const std::vector rows{invent({.group = "rank", .family = "static", .dppl_pct = 40.0, .kl = 0.4}),
+                         invent({.group = "rank", .family = "fd", .dppl_pct = 3.0, .kl = 0.02})};
   const StudyVerdict verdict = judge_rank(rows, options());
   EXPECT_EQ(verdict.outcome, Outcome::kRefuted);
   EXPECT_NE(verdict.because.find("fd:rank"), std::string::npos);  // the best one is named
-  ASSERT_EQ(verdict.numbers.size(), 2u);
-  EXPECT_NEAR(verdict.numbers[1].value, 3.0, 0.2);
-  EXPECT_LT(verdict.numbers[1].interval.low, verdict.numbers[1].value);
-  EXPECT_GT(verdict.numbers[1].interval.high, verdict.numbers[1].value);
+  ASSERT_EQ(verdict.numbers.size(), 4u);                          // perplexity and KL of each
+  EXPECT_NEAR(verdict.numbers[2].value, 3.0, 0.2);
+  EXPECT_LT(verdict.numbers[2].interval.low, verdict.numbers[2].value);
+  EXPECT_GT(verdict.numbers[2].interval.high, verdict.numbers[2].value);
+  EXPECT_NEAR(verdict.numbers[3].value, 100.0 * std::expm1(0.02), 0.2);
+}
+
+TEST(F1, TakesALargeDropOfPerplexityForABrokenCache) {
+  const std::vector rows{invent({.group = "rank", .family = "oja", .dppl_pct = -22.0, .kl = 0.76})};
+  EXPECT_EQ(judge_rank(rows, options()).outcome, Outcome::kRefuted);
+  // Also where KL alone would not tell.
+  const std::vector drop{
+      invent({.group = "rank", .family = "oja", .dppl_pct = -22.0, .kl = 0.002})};
+  EXPECT_EQ(judge_rank(drop, options()).outcome, Outcome::kRefuted);
+}
+
+TEST(F1, DoesNotHoldByPerplexityAlone) {
+  const std::vector rows{invent({.group = "rank", .family = "fd", .dppl_pct = 0.1, .kl = 0.05})};
+  EXPECT_EQ(judge_rank(rows, options()).outcome, Outcome::kRefuted);
+}
+
+TEST(F1, CountsNoRecipeThatHadNothingToCompress) {
+  StudyRow row = invent({.group = "rank", .family = "fd", .dppl_pct = 0.0, .kl = 0.0});
+  row.measured.compressed_positions = 0;
+  EXPECT_EQ(judge_rank({&row, 1}, options()).outcome, Outcome::kUndecided);
 }
 
 TEST(F1, HoldsWhenOneSurelyCostsLess) {
   const std::vector rows{invent({.group = "rank", .family = "static", .dppl_pct = 40.0}),
-                         invent({.group = "rank", .family = "fd", .dppl_pct = 0.4})};
+                         invent({.group = "rank", .family = "fd", .dppl_pct = 0.4, .kl = 0.004})};
   EXPECT_EQ(judge_rank(rows, options()).outcome, Outcome::kHolds);
 }
 
 TEST(F1, IsUndecidedWhenTheIntervalHasBothSides) {
   const std::vector rows{
-      invent({.group = "rank", .family = "static", .dppl_pct = 1.05, .spread = 2.0})};
+      invent({.group = "rank", .family = "static", .dppl_pct = 1.05, .kl = 0.01, .spread = 2.0})};
   EXPECT_EQ(judge_rank(rows, options()).outcome, Outcome::kUndecided);
 }
 

@@ -6,6 +6,7 @@
 #include <llama.h>
 #include <sampling.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ namespace kvspan::testing {
 struct StockOptions {
   common_grammar grammar{};
   std::string adapter{};  // path of a LoRA adapter
+  std::function<void(llama_context_params&)> adjust{};
 };
 
 // The first `count` tokens of the answer to `prompt`, the end token included; empty on failure.
@@ -28,6 +30,7 @@ inline std::vector<Token> stock_answer(const std::string& path, std::vector<Toke
   llama_context_params params = llama_context_default_params();
   params.n_ctx = 512;
   params.n_threads = params.n_threads_batch = 1;
+  if (options.adjust) options.adjust(params);
   const std::unique_ptr<llama_context, void (*)(llama_context*)> context(
       llama_init_from_model(model.get(), params), llama_free);
   if (!options.adapter.empty()) {

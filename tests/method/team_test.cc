@@ -66,5 +66,28 @@ TEST_P(TeamSuite, AnyNumberOfThreadsGivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Recipes, TeamSuite, ::testing::ValuesIn(testing::suite_recipes()),
                          testing::recipe_name);
 
+// A member that is slow to see what is wrong finds the same as the others, who do not go on before.
+TEST(TeamOfACache, ErrorsEndWithABarrier) {
+  const SyntheticText text(testing::synthetic_shape(), 8, 7);
+  const auto factory = CacheFactory::create(text.shape(), "full").value();
+  const auto scratch = make_attention_scratch();
+  ThreadPool pool(4);
+  std::vector<float> out(4 * 16);
+  for (int round = 0; round < 300; ++round) {
+    const auto cache = factory.make();
+    pool.run([&](Team& team) {
+      const TensorView<float, 3> to(out.data(), {1, 4, 16});
+      EXPECT_FALSE(cache->attend(0, text.queries(0, 0, 1), to, *scratch, team));  // nothing is held
+      EXPECT_TRUE(cache->append(0, text.rows(0, 0, 1), team));
+      EXPECT_FALSE(cache->append(0, text.rows(0, 0, 1), team));  // the position is taken
+      EXPECT_FALSE(cache->append(7, text.rows(0, 1, 1), team));
+      EXPECT_TRUE(cache->attend(0, text.queries(0, 0, 1), to, *scratch, team));
+      EXPECT_FALSE(cache->settle(7, team));
+      EXPECT_TRUE(cache->settle(0, team));
+    });
+    ASSERT_FALSE(::testing::Test::HasFailure()) << round;
+  }
+}
+
 }  // namespace
 }  // namespace kvspan

@@ -5,6 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "report/data_table.h"
+#include "report/series_style.h"
+#include "report/svg.h"
 #include "tests/report/svg_reading.h"
 
 namespace kvspan::testing {
@@ -71,6 +76,44 @@ TEST(LineChart, HasUnitsLegendAndEveryNumber) {
   }
   EXPECT_EQ(attributes_of(svg, "data-x"), xs);
   EXPECT_EQ(attributes_of(svg, "data-y"), ys);
+}
+
+TEST(SeriesStyle, AMethodHasOneColourWhereverItStands) {
+  const auto colour_of = [](const std::string& name) { return styles_of({name})[0].colour; };
+  EXPECT_EQ(colour_of("bands"), colour_of("bands:bits=2,anchor=64"));
+  EXPECT_EQ(colour_of("bands"), colour_of("kvspan bands:bits=1"));
+  EXPECT_EQ(colour_of("bands"), colour_of("bands [2]"));
+  std::set<std::size_t> colours;
+  const std::vector<std::string> together{"bands",  "quant",    "turbo", "oscar", "kvtc",
+                                          "static", "spectral", "oja",   "fd",    "full"};
+  for (const std::string& name : together) colours.insert(colour_of(name));
+  EXPECT_EQ(colours.size(), together.size());
+  // Recipes of one method in one chart differ by stroke and marker.
+  const auto styles = styles_of({"bands:bits=1", "quant", "bands:bits=2"});
+  EXPECT_EQ(styles[0].colour, styles[2].colour);
+  EXPECT_NE(styles[0].line_class(), styles[2].line_class());
+  EXPECT_NE(styles[0].shape(), styles[2].shape());
+}
+
+TEST(LineChart, LabelsOfPointsTouchNothing) {
+  LineChart chart = line_chart();
+  chart.point_label = [](double x) { return shown(x) + "x"; };
+  const std::string svg = svg_of(chart, Setting::kPage);
+  expect_readable(svg);
+  expect_texts(svg, {"1.5x"});
+}
+
+TEST(Figure, WithoutAnyPlaceForItsNumbersShowsNothing) {
+  LineChart chart = line_chart();
+  EXPECT_TRUE(shows_something({"lines", chart}));
+  for (Series& series : chart.series) {
+    for (auto& [x, y] : series.points) y = 0.0;  // nowhere on a log axis
+  }
+  EXPECT_FALSE(shows_something({"lines", chart}));
+  EXPECT_FALSE(
+      shows_something({"bars", BarChart{"t", {"g", ""}, {"y", ""}, {"a"}, {{"s", {{}}}}}}));
+  EXPECT_TRUE(
+      shows_something({"bars", BarChart{"t", {"g", ""}, {"y", ""}, {"a"}, {{"s", {1.0}}}}}));
 }
 
 TEST(LineChart, EscapesText) {

@@ -196,6 +196,36 @@ TEST(Report, NamesAndLeavesOutWhatItCannotRead) {
   EXPECT_FALSE(build_report(std::vector<NamedText>{{"report.json", R"({"command": "report"})"}}));
 }
 
+TEST(Report, BeginsWithModelMachineDateAndASentenceToEachQuestion) {
+  const std::string ppl =
+      R"({"command": "eval ppl", "date": "2026-02-03", "machine": {"cpu": "Some CPU"}, "model": "/there/m.gguf",
+      "ctx": 256, "windows": 2, "weights": "file", "rows": [
+      {"recipe": "full", "kl": 0.0, "kv_ratio": 1.0, "kv_bytes": 800, "kv_bytes_full": 800, "dppl_pct": 0},
+      {"recipe": "quant", "kl": 0.004, "kv_ratio": 3.2, "kv_bytes": 250, "kv_bytes_full": 800, "dppl_pct": 0.2},
+      {"recipe": "bands", "kl": 0.009, "kv_ratio": 8.0, "kv_bytes": 100, "kv_bytes_full": 800, "dppl_pct": 0.6},
+      {"recipe": "window", "kl": 0.0, "kv_ratio": 9.0, "kv_bytes": 90, "kv_bytes_full": 800, "dppl_pct": 0,
+       "compressed_positions": 0},
+      {"recipe": "static", "kl": 0.3, "kv_ratio": 8.0, "kv_bytes": 100, "kv_bytes_full": 800, "dppl_pct": 40}]})";
+  const Report report = report_of({{"p.json", ppl}, {"b.json", kBench}, {"study.json", kStudy}});
+  const Summary& summary = report.summary;
+  ASSERT_EQ(summary.facts.size(), 3u);
+  EXPECT_NE(summary.facts[0].second.find("m.gguf"), std::string::npos);
+  EXPECT_EQ(summary.facts[1].second, "Some CPU");
+  EXPECT_EQ(summary.facts[2].second, "2026-02-03");
+  ASSERT_EQ(summary.answers.size(), 3u);
+  EXPECT_EQ(
+      summary.answers[0].second,
+      "bands holds 8.0 times fewer bytes than f16 at a KL of 0.0090 nats (perplexity +0.60 %), "
+      "the fewest of 3 recipes with a KL below 0.01.");
+  EXPECT_NE(summary.answers[1].second.find("with 128 in the cache: full 67.4"), std::string::npos);
+  EXPECT_NE(summary.answers[2].second.find("F1 refuted"), std::string::npos);
+  ASSERT_TRUE(summary.figure);
+  EXPECT_EQ(summary.figure->name, "kl_against_bytes");
+  // Before all sections.
+  const std::string page = page_of(report);
+  EXPECT_LT(page.find(summary.answers[0].second), page.find("<h2>"));
+}
+
 TEST(Report, RendersAStudyOfItsFormat) {
   const Report report = report_of({{"study.json", kStudy}});
   EXPECT_TRUE(report.warnings.empty());

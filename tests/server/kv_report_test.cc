@@ -23,7 +23,7 @@ ServedFigures some_figures() {
 }
 
 TEST(KvReport, JsonHasTheFigures) {
-  const auto read = nlohmann::json::parse(kv_json(some_figures(), {5000, 2000, 1, 0, 7}));
+  const auto read = nlohmann::json::parse(kv_json(some_figures(), {5000, 2000, 1, 0, 7}, std::nullopt));
   EXPECT_EQ(read["ratio"], 4.0);
   EXPECT_EQ(read["sequences"][0]["id"], 3);
   EXPECT_EQ(read["bytes"]["coefficients"], 900);
@@ -33,7 +33,7 @@ TEST(KvReport, JsonHasTheFigures) {
 // The text format: a line is a comment of a known kind or a name with a number; each name is declared once, before it is
 // used.
 TEST(KvReport, MetricsAreInThePrometheusFormat) {
-  std::istringstream text(kv_metrics(some_figures(), {5000, 2000, 1, 0, 7}));
+  std::istringstream text(kv_metrics(some_figures(), {5000, 2000, 1, 0, 7}, std::nullopt));
   std::set<std::string> declared;
   std::string line;
   int values = 0;

@@ -10,6 +10,7 @@
 #include "attention/bands/bands_cut.h"
 #include "attention/bands/bands_runner.h"
 #include "attention/softmax_state.h"
+#include "base/help_wanted.h"
 #include "base/fail.h"
 
 namespace kvspan {
@@ -140,7 +141,7 @@ Status attend_bands(const LayerShape& layer, std::int32_t first_head, const Band
     write_numbers(code, cut, block, i / parts, first, std::min(first + kNumbers, code.value_dim()),
                   state, output);
   };
-  team.with_help([&](int place) {
+  with_help(team, [&](int place) {
     BandsRunner runner(layer, keys, values, queries, cut, adds ? &lse : nullptr,
                        scratch.work(place), scratch.turns(place));
     for (int i; (i = team.take()) < cut.items();) {

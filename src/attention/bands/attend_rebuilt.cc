@@ -5,6 +5,7 @@
 
 #include "attention/attend.h"
 #include "base/fail.h"
+#include "base/help_wanted.h"
 #include "cache/visible.h"
 
 namespace kvspan {
@@ -184,7 +185,7 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
   team.barrier();
   if (!scratch.ready()) return lacks_memory();
   RebuildScratch& rebuilt = scratch.part<RebuildScratch>();
-  team.with_help([&](int place) {
+  with_help(team, [&](int place) {
     for (int i; (i = team.take()) < rebuilt.table_parts();) rebuilt.make(i, place);
   });
   team.barrier();
@@ -194,7 +195,7 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
     }
     team.barrier();
     if (!scratch.ready()) return lacks_memory();
-    team.with_help([&](int place) {
+    with_help(team, [&](int place) {
       const std::span<const Run> runs = rebuilt.runs();
       for (int i; (i = team.take()) < static_cast<int>(runs.size());) {
         rebuilt.rebuild(parts, runs[static_cast<std::size_t>(i)], place);

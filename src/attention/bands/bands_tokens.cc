@@ -114,7 +114,7 @@ void BandsTokens::add_bytes(CacheBytes& bytes, std::vector<const Code*>&) const 
 void BandsTokens::save(const StateWriter& to) const {
   each_side([&](const BandsStore& store) {
     if (own(store.code())) store.code().save(to.out);
-    store.save(to.out);
+    store.save(to.out, to.runs);
   });
 }
 

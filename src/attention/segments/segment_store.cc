@@ -90,7 +90,7 @@ std::unique_ptr<TokenStore> SegmentStore::chosen(std::span<const std::uint8_t> k
 }
 
 void SegmentStore::save(const StateWriter& to) const {
-  kvspan::save(list_, to.codes, to.out);
+  kvspan::save(list_, to.codes, to.out, to.runs);
 }
 
 Status SegmentStore::load(const StateReader& from) {

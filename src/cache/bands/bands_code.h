@@ -177,6 +177,11 @@ class BandsCode {
   void save(ByteWriter& out) const;
   static Result<std::shared_ptr<const BandsCode>> load(const BandsParts& like, ByteReader& in,
                                                        const std::shared_ptr<Ledger>& ledger);
+  // The same of a code that was designed from a calibration and is shared: its metric need not be
+  // diagonal (docs/reference/formats/codes.md).
+  void save_designed(ByteWriter& out) const;
+  static Result<std::shared_ptr<const BandsCode>> load_designed(
+      const BandsParts& like, ByteReader& in, const std::shared_ptr<Ledger>& ledger);
 
   // Of all that decides how bytes are read.
   std::uint64_t checksum() const noexcept { return checksum_; }
@@ -203,6 +208,10 @@ class BandsCode {
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
   std::uint64_t compute_checksum() const;
+  void save_common(ByteWriter& out) const;
+  static Result<std::shared_ptr<BandsCode>> load_common(BandsParts parts, bool designed,
+                                                        ByteReader& in,
+                                                        const std::shared_ptr<Ledger>& ledger);
   void find_path(const float* c, float factor, std::int8_t* codes) const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0;

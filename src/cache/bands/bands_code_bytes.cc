@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A learnt code of bands as bytes: docs/reference/formats/cache.md. Components are written in
-// stored order, in which a layout puts them again.
+// A code of bands as bytes: learnt from a sequence, docs/reference/formats/cache.md, or designed
+// from a calibration, docs/reference/formats/codes.md. Components are written in stored order, in
+// which a layout puts them again.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,6 +17,8 @@ namespace {
 // Beyond what rows of f16 can make; products of such numbers, a row's width of them added, stay
 // finite.
 constexpr float kMost = 1e12f, kMostInverse = 1e13f, kLeastStep = 1e-30f;
+// Of a designed code, whose metric has the units of what was measured.
+constexpr float kMostDesigned = 1e30f;
 
 // A row of B as `save` writes it: f16 below 2, and the power of two that they count in.
 Status read_row(std::span<const std::byte> numbers, float scale, const ByteReader& in, float* to) {
@@ -38,10 +41,25 @@ Status read_row(std::span<const std::byte> numbers, float scale, const ByteReade
 }  // namespace
 
 void BandsCode::save(ByteWriter& out) const {
-  const auto d = static_cast<std::size_t>(width());
-  const std::size_t stored = layout_.stored();
   KVSPAN_EXPECT(weights_.bytes() > 0 && key_blocks_.bytes() + value_blocks_.bytes() == 0,
                 "a learnt code");
+  save_common(out);
+}
+
+void BandsCode::save_designed(ByteWriter& out) const {
+  KVSPAN_EXPECT(weights_.bytes() > 0, "a code that was designed with a metric");
+  // Blocks stand before what they make of the weights: none have to be above 0 beside them.
+  for (const Buffer* blocks : {&key_blocks_, &value_blocks_}) {
+    out.put(static_cast<std::uint8_t>(blocks->bytes() > 0 ? 1 : 0));
+    out.put_bytes({blocks->data(), blocks->bytes()});
+  }
+  out.put_bytes({key_weights_.data(), key_weights_.bytes()});
+  save_common(out);
+}
+
+void BandsCode::save_common(ByteWriter& out) const {
+  const auto d = static_cast<std::size_t>(width());
+  const std::size_t stored = layout_.stored();
   for (std::size_t i = 0; i < d; ++i) {
     out.put(static_cast<std::uint8_t>(i < stored ? layout_.width(i) : 0));
   }
@@ -60,8 +78,41 @@ void BandsCode::save(ByteWriter& out) const {
 
 Result<std::shared_ptr<const BandsCode>> BandsCode::load(const BandsParts& like, ByteReader& in,
                                                          const std::shared_ptr<Ledger>& ledger) {
-  const std::size_t start = in.offset();
+  KVSPAN_TRY(std::shared_ptr<BandsCode> code, load_common(like, false, in, ledger));
+  return std::shared_ptr<const BandsCode>(std::move(code));
+}
+
+Result<std::shared_ptr<const BandsCode>> BandsCode::load_designed(
+    const BandsParts& like, ByteReader& in, const std::shared_ptr<Ledger>& ledger) {
   BandsParts parts = like;
+  const auto heads = static_cast<std::size_t>(like.heads);
+  std::vector<float> key_blocks, value_blocks;
+  for (const auto& [dim, to] : {std::pair(static_cast<std::size_t>(like.key_dim), &key_blocks),
+                                std::pair(static_cast<std::size_t>(like.value_dim), &value_blocks)}) {
+    KVSPAN_TRY(const auto there, in.get<std::uint8_t>("form of a metric"));
+    if (there > 1) return in.wrong("form of a metric", 1, int{there}, "0 or 1");
+    if (there == 0) continue;
+    KVSPAN_CHECK_OK(in.expect_at_least("metric of a bands code", heads * dim * dim * sizeof(float)));
+    to->resize(heads * dim * dim);
+    KVSPAN_CHECK_OK(in.get_finite("metric of a bands code", std::span(*to), kMostDesigned));
+  }
+  parts.key_blocks = key_blocks;
+  parts.value_blocks = value_blocks;
+  const std::size_t keys = heads * static_cast<std::size_t>(like.key_dim);
+  KVSPAN_CHECK_OK(in.expect_at_least("weights of keys", keys * sizeof(float)));
+  std::vector<float> key_weights(keys);
+  KVSPAN_CHECK_OK(in.get_finite("weights of keys", std::span(key_weights), kMostDesigned));
+  KVSPAN_TRY(std::shared_ptr<BandsCode> code, load_common(parts, true, in, ledger));
+  if (keys > 0) std::copy(key_weights.begin(), key_weights.end(), code->key_weights_.as<float>());
+  return std::shared_ptr<const BandsCode>(std::move(code));
+}
+
+Result<std::shared_ptr<BandsCode>> BandsCode::load_common(BandsParts parts, bool designed,
+                                                          ByteReader& in,
+                                                          const std::shared_ptr<Ledger>& ledger) {
+  const std::size_t start = in.offset();
+  const BandsParts& like = parts;
+  const float most_number = designed ? kMostDesigned : kMost;
   const auto heads = static_cast<std::size_t>(like.heads);
   const std::size_t keys = heads * static_cast<std::size_t>(like.key_dim);
   const std::size_t values = heads * static_cast<std::size_t>(like.value_dim), d = keys + values;
@@ -78,13 +129,14 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::load(const BandsParts& like,
     return in.get_finite(field, to, most);
   };
   std::vector<float> key_mean(keys), value_mean(values), weights(d), steps(d, 1.0f), inverse(d);
-  KVSPAN_CHECK_OK(read("key mean of a bands code", key_mean, kMost));
-  KVSPAN_CHECK_OK(read("value mean of a bands code", value_mean, kMost));
-  KVSPAN_CHECK_OK(read("weights of a bands code", weights, kMost));
-  KVSPAN_CHECK_OK(read("steps of a bands code", std::span(steps).first(stored), kMost));
-  KVSPAN_CHECK_OK(read("spreads of a bands code", std::span(inverse).first(stored), kMostInverse));
+  KVSPAN_CHECK_OK(read("key mean of a bands code", key_mean, most_number));
+  KVSPAN_CHECK_OK(read("value mean of a bands code", value_mean, most_number));
+  KVSPAN_CHECK_OK(read("weights of a bands code", weights, most_number));
+  KVSPAN_CHECK_OK(read("steps of a bands code", std::span(steps).first(stored), most_number));
+  KVSPAN_CHECK_OK(read("spreads of a bands code", std::span(inverse).first(stored),
+                       designed ? kMostDesigned : kMostInverse));
   std::vector<float> scales(d);
-  KVSPAN_CHECK_OK(read("row scales of a bands code", scales, kMost));
+  KVSPAN_CHECK_OK(read("row scales of a bands code", scales, most_number));
   KVSPAN_TRY(const auto numbers,
              in.get_bytes("synthesis of a bands code", d * stored * sizeof(Half)));
   std::vector<float> synthesis(d * d);
@@ -105,13 +157,13 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::load(const BandsParts& like,
   parts.sigma = steps;  // the inverse is what was saved
   parts.bits = bits;
   parts.synthesis = {synthesis.data(), {d, d}};
-  auto code = build(parts, ledger, MemoryKind::kBases);
+  auto code = build(parts, ledger, designed ? MemoryKind::kShared : MemoryKind::kBases);
   if (!code) {
     return fail(ErrorCode::kCorruptData, "{}: bands code at byte {}: {}", in.what(), start,
                 code.error().message);
   }
   std::copy_n(inverse.begin(), stored, (*code)->inverse_sigma_.as<float>());
-  return std::shared_ptr<const BandsCode>(std::move(code).value());
+  return std::move(code).value();
 }
 
 }  // namespace kvspan

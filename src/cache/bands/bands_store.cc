@@ -60,11 +60,12 @@ void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
   ++tiles_;
 }
 
-void BandsStore::save(ByteWriter& out) const {
+void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
   out.put(code_->checksum());
   out.put(first_position_);
   out.put(tiles_);
   for (std::int32_t i = 0; i < tiles_; ++i) {
+    const std::size_t start = out.written();
     const Block& block = blocks_[static_cast<std::size_t>(i / kBlockTiles)];
     const std::size_t bytes = code_->layout().tile_bytes();
     out.put_bytes(
@@ -74,6 +75,8 @@ void BandsStore::save(ByteWriter& out) const {
     if (has_residuals()) {
       out.put_bytes({reinterpret_cast<const std::byte*>(norms(i)), tile_norm_bytes()});
     }
+    if (runs == nullptr) continue;
+    runs->push_back({start, out.written() - start, first_position_ + (i + 1) * kTileTokens});
   }
 }
 

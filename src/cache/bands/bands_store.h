@@ -16,6 +16,7 @@
 #include "base/half.h"
 #include "base/memory.h"
 #include "cache/bands/bands_code.h"
+#include "kvspan/saved_cache.h"
 
 namespace kvspan {
 
@@ -88,7 +89,7 @@ class BandsStore {
 
   // docs/reference/formats/cache.md. Loading needs the same code, which is known by its checksum,
   // and replaces what is held only when all of it could be read.
-  void save(ByteWriter& out) const;
+  void save(ByteWriter& out, std::vector<SavedRun>* runs = nullptr) const;
   Status load(ByteReader& in);
 
   std::size_t payload_bytes() const noexcept;

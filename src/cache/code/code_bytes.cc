@@ -15,7 +15,9 @@ std::size_t matrix_size(const Code& code) {
   return static_cast<std::size_t>(code.width()) * static_cast<std::size_t>(code.rank());
 }
 
-void write(const Code& code, ByteWriter& out) {
+}  // namespace
+
+void write_code(const Code& code, ByteWriter& out) {
   const CodecSpec& codec = code.codec().spec();
   // The other domains have no use for a rope, and none need fit them.
   const bool turns = code.domain() == Domain::kPreRopeKey || code.domain() == Domain::kAnchoredKey;
@@ -34,6 +36,11 @@ void write(const Code& code, ByteWriter& out) {
   }
   out.put(codec.unit_rows);
   out.put(codec.unit_cols);
+  // Only of codes that a factory's caches share, which files name by their checksum.
+  for (const CodecRun& run : codec.runs) {
+    out.put(run.cols);
+    out.put(static_cast<std::int32_t>(run.bits));
+  }
   out.put(code.gamma());
   out.put(rope.magnitude);
   out.put(rope.rotated_dims);
@@ -50,9 +57,11 @@ void write(const Code& code, ByteWriter& out) {
   }
 }
 
+namespace {
+
 std::uint64_t checksum(const Code& code) {
   ByteWriter bytes;
-  write(code, bytes);
+  write_code(code, bytes);
   return crc64(bytes.bytes());
 }
 
@@ -101,8 +110,11 @@ Result<std::vector<float>> read_transposed(std::string_view field, std::size_t r
   return all;
 }
 
-Result<std::shared_ptr<const Code>> read(std::int32_t max_heads, std::int32_t dim,
-                                         const std::shared_ptr<Ledger>& ledger, ByteReader& in) {
+}  // namespace
+
+Result<std::shared_ptr<const Code>> read_code(std::int32_t max_heads, std::int32_t dim,
+                                              const std::shared_ptr<Ledger>& ledger,
+                                              MemoryKind kind, ByteReader& in) {
   const std::size_t start = in.offset();
   CodeParts parts;
   bool orthonormal = false, has_mean = false;
@@ -146,15 +158,13 @@ Result<std::shared_ptr<const Code>> read(std::int32_t max_heads, std::int32_t di
     parts.synthesis = {synthesis.data(), {width, r}};
   }
   parts.analysis = {analysis.data(), {r, width}};
-  auto code = Code::create(parts, ledger);
+  auto code = Code::create(parts, ledger, kind);
   if (!code) {
     return fail(ErrorCode::kCorruptData, "{}: code at byte {}: {}", in.what(), start,
                 code.error().message);
   }
   return code;
 }
-
-}  // namespace
 
 CodeWriter::CodeWriter(std::span<const std::shared_ptr<const Code>> known, ByteWriter& out) {
   out.put(static_cast<std::uint32_t>(known.size()));
@@ -171,7 +181,7 @@ void CodeWriter::put(const std::shared_ptr<const Code>& code, ByteWriter& out) {
   out.put(number->second);
   if (!is_new) return;
   codes_.push_back(code);
-  write(*code, out);
+  write_code(*code, out);
 }
 
 Result<CodeReader> CodeReader::open(std::span<const std::shared_ptr<const Code>> known,
@@ -205,7 +215,7 @@ Result<std::shared_ptr<const Code>> CodeReader::get(std::int32_t heads, std::int
                     fmt::format("0 to {}", codes_.size()));
   }
   if (number == codes_.size()) {
-    KVSPAN_TRY(auto code, read(heads, dim, ledger_, in));
+    KVSPAN_TRY(auto code, read_code(heads, dim, ledger_, MemoryKind::kBases, in));
     codes_.push_back(std::move(code));
   }
   const auto& code = codes_[number];

@@ -18,6 +18,13 @@
 
 namespace kvspan {
 
+// One code alone.
+void write_code(const Code& code, ByteWriter& out);
+// It has to be of rows of `dim` numbers and at most `heads` heads.
+Result<std::shared_ptr<const Code>> read_code(std::int32_t heads, std::int32_t dim,
+                                              const std::shared_ptr<Ledger>& ledger,
+                                              MemoryKind kind, ByteReader& in);
+
 class CodeWriter {
  public:
   // Writes the checksums of `known`, the codes that the reader will be given too, in this order.

@@ -156,12 +156,21 @@ Result<Segment> read_segment(const SegmentList& list, CodeReader& codes, ByteRea
 
 }  // namespace
 
-void save(const SegmentList& list, CodeWriter& codes, ByteWriter& out) {
+void save(const SegmentList& list, CodeWriter& codes, ByteWriter& out,
+          std::vector<SavedRun>* runs) {
   const GroupShape& shape = list.shape();
   for (const std::int32_t n : {shape.heads, shape.key_dim, shape.value_dim}) out.put(n);
   out.put(static_cast<std::uint32_t>(shape.element));
   out.put(static_cast<std::uint32_t>(list.segments().size()));
-  for (const Segment& segment : list.segments()) write_segment(segment, shape, codes, out);
+  for (const Segment& segment : list.segments()) {
+    const std::size_t start = out.written();
+    write_segment(segment, shape, codes, out);
+    // Rows are still added to a segment that has room.
+    const bool done = segment.coded() || segment.tokens() == segment.capacity;
+    if (runs == nullptr || !done) continue;
+    const std::int32_t end = segment.positions.at(segment.tokens() - 1) + 1;
+    runs->push_back({start, out.written() - start, end});
+  }
 }
 
 Result<SegmentList> load_segment_list(const GroupShape& shape, const SegmentGrowth& growth,

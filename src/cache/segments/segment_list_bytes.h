@@ -20,10 +20,13 @@
 
 #include "cache/code/code_bytes.h"
 #include "cache/segments/segment_list.h"
+#include "kvspan/saved_cache.h"
 
 namespace kvspan {
 
-void save(const SegmentList& list, CodeWriter& codes, ByteWriter& out);
+// `runs`, where given, gets the segments that no later row is added to.
+void save(const SegmentList& list, CodeWriter& codes, ByteWriter& out,
+          std::vector<SavedRun>* runs = nullptr);
 // Fails with kCorruptData, naming field and byte, on anything that save would not have written for
 // this shape; nothing else is touched then. `growth` is what the list goes on with, and bounds the
 // unused capacity that bytes can ask for.

@@ -135,6 +135,9 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
   add_switch(app, "--ignore-eos", flags.options.ignore_end,
              "Never choose a token that ends the answer");
   add_grammar_flags(app, flags);
+  add_switch(app, "--no-context-shift", flags.no_shift,
+             "End where the context is full, instead of forgetting the oldest turns, or the middle "
+             "of a text");
   add_repeated(app, "--stop", flags.stop,
                "End the answer before this text (may be given repeatedly)", "TEXT");
 }
@@ -167,6 +170,7 @@ Result<std::unique_ptr<Sampler>> make_sampler(const SamplerOptions& options, con
 }
 
 void add_companion_flags(CLI::App& app, CompanionFlags& flags) {
+  add_llama_flags(app, flags.llama);
   add_repeated(app, "--lora", flags.lora, "LoRA adapter of the model (may be given repeatedly)",
                "FILE");
   add_repeated(app, "--lora-scaled", flags.lora_scaled,

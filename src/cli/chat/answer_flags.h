@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/chat/llama_flags.h"
 #include "cli/flags.h"
 #include "llama/sampler.h"
 
@@ -21,11 +22,14 @@ struct SamplingFlags {
   std::string grammar_file;
   std::string json_schema_file;
   std::vector<std::string> stop;
+  bool no_shift = false;  // a full context is the end
 
   // Reads the files; seed -1 becomes a seed from the system. Fails, naming the flag, its value and
   // what is allowed.
   Result<SamplerOptions> sampler() const;
   std::int32_t token_limit() const;
+  // Whether an answer goes on where the context is full: not with -n -1, which asks for that much.
+  bool shifts() const { return !no_shift && max_tokens >= 0; }
 };
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 // Sampler::make, an error naming the flag.
@@ -39,6 +43,7 @@ struct CompanionFlags {
   std::string chat_template_file;
   std::string draft_model;  // name or path; "": none
   std::int64_t draft = 3;   // tokens that it guesses at a time
+  LlamaFlags llama;
 
   Result<std::vector<Adapter>> adapters() const;
   // The text or name; "": the model's own.

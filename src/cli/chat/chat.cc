@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan chat: several turns; the cache keeps the conversation.
+#include "cli/chat/chat.h"
+
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 
 #include "base/fail.h"
 #include "cli/chat/answer_flags.h"
 #include "cli/chat/chat_commands.h"
+#include "cli/chat/saved_chat.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/output/standard_output.h"
+#include "cli/output/voice.h"
 #include "cli/program.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/line_reader.h"
@@ -18,13 +24,6 @@
 namespace kvspan::cli {
 namespace {
 
-struct ChatFlags {
-  ModelFlags model;
-  SamplingFlags sampling;
-  CompanionFlags companions;
-  std::string system;
-};
-
 // The file of the history; empty where there is no place for one.
 std::string history_file() {
   const auto folder = user_cache_folder();
@@ -32,18 +31,58 @@ std::string history_file() {
   return *folder + "/chat_history";
 }
 
-// One message: a line, and those after it while they end in a backslash.
+constexpr std::string_view kQuotes = "\"\"\"";
+constexpr std::chrono::seconds kTwice{1};  // between the two Ctrl-C that leave
+
+// Reads on into `line` what belongs to the same message; false where Ctrl-C or the end came.
+bool read_more(LineReader& reader, LineReader::Line& line) {
+  LineReader::Line next = reader.read(". ");
+  line.text += next.text;
+  if (next.kind == LineReader::Kind::kInterrupted) line.kind = next.kind;
+  return next.kind == LineReader::Kind::kText;
+}
+
+// One message: a line and those after it while they end in a backslash, or all up to the second of
+// two triple quotes.
 LineReader::Line read_message(LineReader& reader) {
   LineReader::Line line = reader.read("> ");
-  while (line.kind == LineReader::Kind::kText && line.text.ends_with('\\')) {
+  if (line.kind != LineReader::Kind::kText) return line;
+  if (line.text.starts_with(kQuotes)) {
+    line.text.erase(0, kQuotes.size());
+    bool more = true;
+    while (more && !line.text.ends_with(kQuotes)) {
+      line.text += '\n';
+      more = read_more(reader, line);
+    }
+    if (line.text.ends_with(kQuotes)) line.text.resize(line.text.size() - kQuotes.size());
+    if (line.text.starts_with('\n')) line.text.erase(0, 1);
+    if (line.text.ends_with('\n')) line.text.pop_back();
+    return line;
+  }
+  while (line.text.ends_with('\\')) {
     line.text.back() = '\n';
-    LineReader::Line next = reader.read(". ");
-    if (next.kind == LineReader::Kind::kInterrupted) return {next.kind, line.text + next.text};
-    line.text += next.text;
-    if (next.kind == LineReader::Kind::kEnd) break;
+    if (!read_more(reader, line)) break;
   }
   return line;
 }
+
+// Ctrl-C at the prompt. It leaves where it came twice within a second and no key between.
+class LeavingKeys {
+ public:
+  bool leaves(const LineReader::Line& line) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool untouched = line.text.empty() && line.keys == 0;
+    const bool twice = untouched && armed_ && now - last_ <= kTwice;
+    armed_ = line.text.empty();
+    last_ = now;
+    return twice;
+  }
+  void forget() { armed_ = false; }
+
+ private:
+  bool armed_ = false;  // the last one was the first of two
+  std::chrono::steady_clock::time_point last_{};
+};
 
 Status take_turn(Chat& chat, const std::string& line) {
   if (is_chat_command(line)) return run_chat_command(chat, line);
@@ -53,29 +92,46 @@ Status take_turn(Chat& chat, const std::string& line) {
 
 // Returns the exit code. Errors of single turns are told and the chat goes on; where nobody is
 // there to read them (a pipe), the exit code remembers.
-int talk(Chat& chat, LineReader& reader, bool on_terminal) {
+int talk(Chat& chat, LineReader& reader, bool on_terminal, const std::string& first) {
   int code = 0;
-  bool leave_on_interrupt = !on_terminal;
-  while (!chat.quit) {
+  LeavingKeys leaving;
+  const auto turn = [&](const std::string& text) {
+    if (text.find_first_not_of(" \t\n") == std::string::npos) return;
+    const Status status = take_turn(chat, text);
+    if (status) return;
+    chat.quit = chat.quit || !output_status();  // the program says it in the end
+    if (!chat.quit) print_error(status.error().message);
+    if (!on_terminal) code = exit_code_of(status.error().code);
+  };
+  turn(first);
+  while (!chat.quit && !terminated()) {
     interrupted() = false;
     const LineReader::Line line = read_message(reader);
-    if (line.kind == LineReader::Kind::kEnd) break;
+    if (terminated() || line.kind == LineReader::Kind::kEnd) break;
     if (line.kind == LineReader::Kind::kInterrupted) {
-      if (line.text.empty() && leave_on_interrupt) return on_terminal ? 0 : kInterruptedExit;
-      leave_on_interrupt = line.text.empty();
-      if (leave_on_interrupt) fmt::print(stderr, "Ctrl-C again, Ctrl-D or /quit leaves\n");
+      if (!on_terminal) return kInterruptedExit;
+      if (leaving.leaves(line)) return 0;
+      if (line.text.empty()) fmt::print(stderr, "Ctrl-C twice, Ctrl-D or /quit leaves\n");
       continue;
     }
-    leave_on_interrupt = !on_terminal;
-    if (line.text.find_first_not_of(" \t\n") == std::string::npos) continue;
+    leaving.forget();
     reader.remember(line.text);
-    if (const Status status = take_turn(chat, line.text); !status) {
-      print_error(status.error().message);
-      if (!on_terminal) code = exit_code_of(status.error().code);
-    }
+    turn(line.text);
   }
-  return code;
+  return terminated() ? kTerminatedExit : code;
 }
+
+// A file that is not there yet is made when leaving.
+Status resume_chat(const std::string& path, Chat& chat) {
+  const Status status = load_chat(path, chat);
+  if (!status && status.error().code != ErrorCode::kNotFound) return status;
+  if (status) {
+    say(fmt::format("going on with {} messages of {}\n", chat.conversation.messages().size(), path));
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<int> chat(const ChatFlags& flags) {
   catch_interrupts(Interrupts::kAlways);
@@ -83,33 +139,41 @@ Result<int> chat(const ChatFlags& flags) {
   KVSPAN_TRY(const SamplerOptions sampling, flags.sampling.sampler());
   KVSPAN_TRY(Session session, open_session(flags.model, flags.companions));
   KVSPAN_TRY(auto sampler, make_sampler(sampling, *session.engine));
-  fmt::print(stderr, "{}", session.note);
+  say(session.note);
   session.say_code();
   GenerateOptions options;
   options.max_tokens = flags.sampling.token_limit();
   options.context = session.context;
   options.stop = flags.sampling.stop;
-  Conversation conversation(session, std::move(sampler), options, flags.system);
+  Conversation conversation(session, std::move(sampler), options, flags.system,
+                            flags.sampling.shifts());
   Chat state{session, conversation, flags.model.model};
 
   const bool on_terminal = isatty(0) == 1;
   const auto reader = make_line_reader(on_terminal ? history_file() : "");
   if (on_terminal) {
-    fmt::print(stderr, "{}, context {} tokens, cache {}; /help lists the commands\n",
-               session.engine->info().name, session.context, session.cache->recipe());
+    say(fmt::format("{}, context {} tokens, cache {}; /help lists the commands\n",
+                    session.engine->info().name, session.context, session.cache->recipe()));
   }
   if (!session.tokenizer->has_chat_template()) {
-    fmt::print(stderr, "this model has no chat template: it continues what you write\n");
+    say("this model has no chat template: it continues what you write\n");
   }
-  return talk(state, *reader, on_terminal);
+  if (!flags.resume.empty()) KVSPAN_CHECK_OK(resume_chat(flags.resume, state));
+  const int code = talk(state, *reader, on_terminal, flags.first);
+  if (!flags.resume.empty()) KVSPAN_CHECK_OK(save_chat(flags.resume, state));
+  return code;
 }
-
-}  // namespace
 
 Action setup_chat(CLI::App& app) {
   auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->model);
-  add_text(app, "--system,--system-prompt", flags->system, "System message", "TEXT");
+  add_text(app, "--system,--system-prompt", flags->system, "-sys: system message", "TEXT");
+  add_text(app, "-p,--prompt", flags->first, "First message", "TEXT");
+  add_text(app, "--resume", flags->resume,
+           "Go on with the conversation that FILE holds, if there is one, and keep it there and its "
+           "cache in FILE.kv when leaving",
+           "FILE");
+  add_switch(app, "--conversation", flags->conversation, "-cnv: taken; this is one");
   add_engine_flags(app, flags->model);
   add_default_recipe(app, flags->model);
   add_sampling_flags(app, flags->sampling);
@@ -118,6 +182,7 @@ Action setup_chat(CLI::App& app) {
              "In the chat, /help lists the commands and Ctrl-C stops an answer.\n"
              "Examples:\n"
              "  kvspan chat -m smollm2\n"
+             "  kvspan chat -m smollm2 --resume notes.json\n"
              "  kvspan chat -m smollm2 --system \"Answer in one sentence.\" --temp 0.2\n"
              "  printf 'Hello\\n/stats\\n' | kvspan chat -m smollm2\n");
   return [flags] { return chat(*flags); };

@@ -7,15 +7,13 @@
 
 #include "base/fail.h"
 #include "base/spelling.h"
-#include "cli/chat/chat_file.h"
-#include "cli/output/format.h"
-#include "io/atomic_file.h"
+#include "cli/chat/saved_chat.h"
+#include "cli/output/standard_output.h"
+#include "cli/output/voice.h"
+#include "cli/terminal/text_input.h"
 
 namespace kvspan::cli {
 namespace {
-
-// Far beyond any context.
-constexpr std::size_t kChatFileLimit = std::size_t{64} << 20;
 
 struct ChatCommand {
   const char* name;
@@ -29,13 +27,35 @@ Status help(Chat& chat, const std::string&);
 std::string cache_text(const Chat& chat) {
   Answer now;
   measure_cache(chat.session, now);
-  return fmt::format("{} | {} of {} tokens | KV {}, f16 / KV = {}", now.recipe, now.cache_tokens,
-                     chat.session.context, format_bytes(now.kv_bytes),
-                     format_ratio(now.kv_bytes_full, now.kv_bytes));
+  return fmt::format("{} | {} of {} tokens | {}", now.recipe, now.cache_tokens,
+                     chat.session.context, kv_text(now));
 }
 
 Status stats(Chat& chat, const std::string&) {
-  fmt::print(stderr, "{} messages | {}\n", chat.conversation.messages().size(), cache_text(chat));
+  const std::size_t dropped = chat.conversation.dropped();
+  fmt::print(stderr, "{} messages{} | {}\n", chat.conversation.messages().size(),
+             dropped == 0 ? "" : fmt::format(", the oldest {} not in the context", dropped),
+             cache_text(chat));
+  if (chat.last) fmt::print(stderr, "last answer: {}\n", stats_line(*chat.last));
+  return {};
+}
+
+Status system_message(Chat& chat, const std::string& text) {
+  if (!text.empty()) {
+    KVSPAN_CHECK_OK(check_text(text, "the system message"));
+    chat.conversation.set_system(text);
+  }
+  const auto& messages = chat.conversation.messages();
+  const bool there = !messages.empty() && messages.front().role == "system";
+  fmt::print(stderr, "{}\n",
+             there ? "system message: " + messages.front().content : "there is no system message");
+  return {};
+}
+
+Status undo(Chat& chat, const std::string&) {
+  KVSPAN_CHECK_OK(chat.conversation.undo());
+  fmt::print(stderr, "the last question was taken back; {} messages are left\n",
+             chat.conversation.messages().size());
   return {};
 }
 
@@ -47,16 +67,13 @@ Status cache(Chat& chat, const std::string& recipe) {
 }
 
 Status save(Chat& chat, const std::string& path) {
-  KVSPAN_CHECK_OK(write_file(path, chat_to_json(chat.conversation.messages(), chat.model)));
+  KVSPAN_CHECK_OK(save_chat(path, chat));
   fmt::print(stderr, "saved {} messages to {}\n", chat.conversation.messages().size(), path);
   return {};
 }
 
 Status load(Chat& chat, const std::string& path) {
-  KVSPAN_TRY(const auto bytes, read_file(path, kChatFileLimit));
-  auto messages = chat_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  if (!messages) return fail(messages.error().code, "'{}' is {}", path, messages.error().message);
-  KVSPAN_CHECK_OK(chat.conversation.restore(*std::move(messages)));
+  KVSPAN_CHECK_OK(load_chat(path, chat));
   fmt::print(stderr, "loaded {} messages from {} | {}\n", chat.conversation.messages().size(), path,
              cache_text(chat));
   return {};
@@ -79,12 +96,15 @@ Status quit(Chat& chat, const std::string&) {
 
 constexpr std::array kChatCommands{
     ChatCommand{"/help", "", "this list", help},
-    ChatCommand{"/stats", "", "messages, tokens and bytes held", stats},
+    ChatCommand{"/stats", "", "messages, tokens and bytes held; speed of the last answer", stats},
     ChatCommand{"/cache", "[RECIPE]", "the cache; with a recipe, another one reads all again",
                 cache},
-    ChatCommand{"/save", "FILE", "write the conversation as JSON", save},
+    ChatCommand{"/save", "FILE", "write the conversation as JSON, and its cache to FILE.kv", save},
     ChatCommand{"/load", "FILE", "go on with a saved conversation", load},
+    ChatCommand{"/system", "[TEXT]", "the system message; with a text, another one",
+                system_message},
     ChatCommand{"/regen", "", "answer the last message again", regen},
+    ChatCommand{"/undo", "", "take back the last question and its answer", undo},
     ChatCommand{"/clear", "", "forget all but the system message", clear},
     ChatCommand{"/quit", "", "leave (so does Ctrl-D)", quit},
 };
@@ -94,9 +114,11 @@ Status help(Chat&, const std::string&) {
     fmt::print(stderr, "  {:<18}{}\n", fmt::format("{} {}", command.name, command.argument),
                command.summary);
   }
-  fmt::print(stderr,
-             "Ctrl-C stops an answer. A line that ends in \\ goes on in the next. A message may "
-             "begin with a space, and then with a slash.\n");
+  fmt::print(
+      stderr,
+      "Ctrl-C stops an answer; twice within a second it leaves. What is pasted is one message; "
+      "so is what\nstands between two \"\"\", and a line that ends in \\ goes on in the next. A "
+      "message may begin with a\nspace, and then with a slash.\n");
   return {};
 }
 
@@ -109,11 +131,10 @@ std::string_view trimmed(std::string_view text) {
 }  // namespace
 
 void print_piece(std::string_view piece) {
-  std::fwrite(piece.data(), 1, piece.size(), stdout);
-  std::fflush(stdout);
+  write_output(piece);
 }
 
-Status show_answer(const Chat& chat, Result<Answer> answer) {
+Status show_answer(Chat& chat, Result<Answer> answer) {
   if (!answer) return std::move(answer).error();
   const Generation& generation = answer->generation;
   if (!generation.text.empty() && !generation.text.ends_with('\n')) print_piece("\n");
@@ -121,17 +142,28 @@ Status show_answer(const Chat& chat, Result<Answer> answer) {
     fmt::print(stderr, "stopped while reading; the message was taken back\n");
     return {};
   }
+  KVSPAN_CHECK_OK(output_status());
   print_stats(*answer);
   chat.session.say_code();
+  chat.last = *answer;
+  if (answer->dropped_messages > 0) {
+    say(fmt::format(
+        "the context of {} tokens was full: the oldest {} messages are no longer in it\n",
+        chat.session.context, answer->dropped_messages));
+  } else if (answer->shifts > 0) {
+    say(fmt::format("the context of {} tokens was full: the middle of this turn was forgotten\n",
+                    chat.session.context));
+  }
   if (generation.reason == StopReason::kContext) {
-    fmt::print(stderr, "the context of {} tokens is full; /clear starts anew\n",
-               chat.session.context);
+    say(fmt::format(
+        "the context of {} tokens is full; the next message drops the oldest turns, /clear all\n",
+        chat.session.context));
   }
   return {};
 }
 
 bool is_chat_command(std::string_view line) noexcept {
-  return line.starts_with('/');
+  return line.starts_with('/') && line.find('\n') == std::string_view::npos;
 }
 
 Status run_chat_command(Chat& chat, const std::string& line) {

@@ -2,6 +2,7 @@
 // What begins with a slash in a chat.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,14 +15,15 @@ struct Chat {
   Conversation& conversation;
   std::string model;  // as -m named it
   bool quit = false;
+  std::optional<Answer> last{};  // the last answer that was given
 };
 
 // Prints an answer as it comes, its numbers, and a full context.
-Status show_answer(const Chat& chat, Result<Answer> answer);
+Status show_answer(Chat& chat, Result<Answer> answer);
 // The stream of an answer: standard output, flushed piece by piece.
 void print_piece(std::string_view piece);
 
-// Whether a line is a command: it begins with '/'.
+// Whether a message is a command: one line that begins with '/'.
 bool is_chat_command(std::string_view line) noexcept;
 // Runs one. Fails, naming the nearest command, on one that does not exist.
 Status run_chat_command(Chat& chat, const std::string& line);

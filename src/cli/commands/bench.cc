@@ -17,6 +17,7 @@
 #include "cli/output/json_output.h"
 #include "cli/output/progress_bar.h"
 #include "cli/output/table.h"
+#include "cli/output/voice.h"
 #include "eval/bench/break_even.h"
 #include "eval/bench/memory_bandwidth.h"
 
@@ -29,7 +30,7 @@ constexpr double kNoisy = 0.15;
 struct BenchFlags {
   ModelFlags model;
   std::vector<std::string> recipes{"full"};
-  std::vector<std::int64_t> depths{16, 2048, 8100};
+  std::vector<std::int64_t> depths;  // none: usual_depths
   std::string peer;
   std::vector<std::string> peer_kv{"f16"};
   std::string file;
@@ -83,6 +84,17 @@ std::string break_even_text(const FasterFrom& found) {
   return fmt::format("{} is faster than full from {} tokens{}\n", found.recipe,
                      format_count(static_cast<std::uint64_t>(found.depth->length + 0.5)),
                      found.depth->extrapolated ? " (beyond what was measured)" : " on");
+}
+
+// Depths that are measured where none is named: these, as far as the model goes, and half of its
+// context where that is short.
+std::vector<std::int64_t> usual_depths(std::int32_t context) {
+  std::vector<std::int64_t> depths;
+  for (const std::int64_t depth : {16, 2048, 8100}) {
+    if (depth < context) depths.push_back(depth);
+  }
+  if (depths.size() < 2 && context >= 64) depths.push_back(context / 2);
+  return depths;
 }
 
 Status check(const BenchFlags& flags, std::int32_t context) {
@@ -200,7 +212,7 @@ std::string table_of(const std::vector<BenchRow>& rows, const Roof& roof) {
   return table.text();
 }
 
-Result<int> bench(const BenchFlags& flags) {
+Result<int> bench(BenchFlags flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   if (flags.batch > 1 && !flags.peer.empty()) {
@@ -213,12 +225,13 @@ Result<int> bench(const BenchFlags& flags) {
   {
     // Only to know the model; it must be gone before the benchmark's processes start.
     KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
+    if (flags.depths.empty()) flags.depths = usual_depths(engine->info().context);
     KVSPAN_CHECK_OK(check(flags, engine->info().context));
     roof.weight_bytes = engine->info().weight_bytes;
     for (const std::string& recipe : flags.recipes) {
       KVSPAN_TRY(const auto cache, new_cache(*engine, recipe));
       options.subjects.push_back({"kvspan", cache->recipe()});
-      fmt::print(stderr, "{}", CodeNote().line(*cache));
+      say_details(CodeNote().line(*cache));
     }
   }
   if (!flags.peer.empty()) {
@@ -288,7 +301,8 @@ Action setup_bench(CLI::App& app) {
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure (see kvspan methods)");
-  add_list(app, "--depth", flags->depths, "Context depths, increasing");
+  add_list(app, "--depth", flags->depths,
+           "Context depths, increasing; default: 16, 2048 and 8100, as far as the model goes");
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
   add_list(app, "--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0");
   add_measured_text_flag(app, flags->file);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan calibrate: learns a model's directions from text and keeps them in a file.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <optional>
 
 #include "base/fail.h"
@@ -24,6 +27,7 @@ struct CalibrateFlags {
   std::string json;
   std::int64_t tokens = CalibrateOptions{}.tokens;
   std::string layer_weights = "auto";
+  bool quick = false;
 };
 
 Result<std::string> output_path(const CalibrateFlags& flags, const Engine& engine) {
@@ -34,6 +38,17 @@ Result<std::string> output_path(const CalibrateFlags& flags, const Engine& engin
   KVSPAN_TRY(std::string path, calibration_path(engine));
   KVSPAN_CHECK_OK(make_folders(path.substr(0, path.rfind('/'))));
   return path;
+}
+
+// Before layers are weighed: the tokens that are read for it, at the speed that the text was read.
+void say_how_long(const Engine& engine, double seconds_a_token) {
+  const double seconds =
+      seconds_a_token * static_cast<double>(tokens_to_measure_costs(engine.cache_shape()));
+  fmt::print(stderr,
+             "kvspan: measuring what errors of each layer cost will take about {:.0f} minutes; the "
+             "calibration is in use meanwhile, and stays as it is where this is stopped (--quick "
+             "leaves it out)\n",
+             std::max(1.0, std::ceil(seconds / 60.0)));
 }
 
 Result<int> calibrate(const CalibrateFlags& flags) {
@@ -50,20 +65,25 @@ Result<int> calibrate(const CalibrateFlags& flags) {
   CalibrateOptions options;
   options.tokens = flags.tokens;
   std::optional<ProgressBar> bar;
+  const auto started = std::chrono::steady_clock::now();
   auto calibration =
       calibrate_on_text(*engine, text, options, [&](std::size_t done, std::size_t total) {
         if (!bar) bar.emplace("calibrating", "tokens", total);
         bar->update(done);
       });
   bar.reset();
+  const double text_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   if (!calibration) return std::move(calibration).error();
   bool known = false;
-  if (flags.layer_weights == "auto") {
+  const std::string weights = flags.quick ? "none" : flags.layer_weights;
+  if (flags.quick || weights == "auto") {
     KVSPAN_TRY(known, take_known_layer_weights(*calibration));
   }
-  if (flags.layer_weights != "none" && !known) {
+  if (weights != "none" && !known) {
     // What has been learnt already is worth keeping if this is stopped.
     KVSPAN_CHECK_OK(save_calibration(path, *calibration));
+    say_how_long(*engine, text_seconds / static_cast<double>(calibration->tokens));
     KVSPAN_CHECK_OK(
         measure_costs(model_path, static_cast<int>(flags.model.threads), text, *calibration));
   }
@@ -108,6 +128,9 @@ Action setup_calibrate(CLI::App& app) {
            "kvspan)",
            "FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
+  add_switch(app, "--quick", flags->quick,
+             "Leave for later what takes longest: measuring what errors of each layer cost, where "
+             "that does not come with kvspan");
   add_choice(
       app, "--layer-weights", flags->layer_weights,
       "What errors of each layer cost: those that come with kvspan for this model, else "
@@ -120,6 +143,7 @@ Action setup_calibrate(CLI::App& app) {
   set_footer(app,
              "Examples:\n"
              "  kvspan calibrate -m smollm2\n"
+             "  kvspan calibrate -m my_model.gguf --quick\n"
              "  kvspan calibrate -m gemma3 --file notes.txt --tokens 8192 -o notes.gguf\n"
              "Recipes that need a calibration make it themselves the first time.");
   return [flags] { return calibrate(*flags); };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvspan demo: a long text, a question about it, and its answer with the full cache; then the same
-// question about the paragraphs around the answer, one row for each family of caches. Reading the
-// long text with each of them would take a minute and more a row.
+// kvspan demo: a long text is read once, by the full cache, and coded for bands on the way; both
+// answer a question about it. Then the same question about the paragraphs around the answer, which
+// every family of caches reads itself, one row each.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -13,23 +14,27 @@
 #include "cli/commands/demo_text.h"
 #include "cli/flags.h"
 #include "cli/output/format.h"
+#include "cli/output/progress_bar.h"
 #include "cli/output/table.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/terminal.h"
+#include "eval/shared_reading.h"
 
 namespace kvspan::cli {
 namespace {
 
-// The caches compared, one row each; the first is what the others are held against.
-constexpr std::array kDemoRecipes{"full",
-                                  "quant:bits=4",
-                                  "bands:bits=3",
-                                  "bands:bits=2",
-                                  "spectral:rk=d/4,rv=d/2,store=f16",
-                                  "streaming:size=256",
-                                  "static:rk=d/2,rv=d/2",
-                                  "fd:rk=d/2,rv=d/2,min_chunk=256",
-                                  "oja:ratio=0.6"};
+// What the long text is coded by: an eighth of f16's bytes at its length.
+constexpr const char* kBookRecipe = "bands:bits=1.77,ends=int8";
+// Families on the short text; the first is what the others are held against.
+constexpr std::array kFamilyRecipes{"full",
+                                    "quant:bits=4",
+                                    "bands:bits=2",
+                                    "spectral:rk=d/4,rv=d/2,store=f16",
+                                    "streaming:size=256",
+                                    "static:rk=d/2,rv=d/2",
+                                    "fd:rk=d/2,rv=d/2,min_chunk=256",
+                                    "oja:ratio=0.6"};
+constexpr std::size_t kWidth = 100;
 
 struct DemoFlags {
   ModelFlags model;
@@ -37,74 +42,84 @@ struct DemoFlags {
   std::int64_t max_tokens = 64;
 };
 
-Result<Answer> answer_with(Session& session, const char* recipe, std::span<const Token> tokens,
-                           const DemoFlags& flags, bool text_wanted) {
-  KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
+// With the session's cache, which holds part of the prompt or nothing.
+Result<Answer> answer_now(Session& session, std::span<const Token> prompt, const DemoFlags& flags) {
   KVSPAN_TRY(const auto sampler, Sampler::make({.temperature = 0.0f}, *session.engine));
   GenerateOptions options;
   options.max_tokens = static_cast<std::int32_t>(flags.max_tokens);
   options.context = session.context;
-  bool labelled = false;  // with the first piece: until then the progress bar has the line
-  auto answer = answer_prompt(session, tokens, *sampler, options, [&](std::string_view piece) {
-    if (!text_wanted) return;
-    if (!labelled) {
-      fmt::print("{}: ", styled(session.cache->recipe(), Style::kBold, describe_terminal(1)));
-      labelled = true;
-    }
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
-  });
-  if (labelled) {
-    fmt::print("\n");
-    std::fflush(stdout);  // before the next progress bar, which goes elsewhere
+  return answer_prompt(session, prompt, *sampler, options, nullptr);
+}
+
+bool stopped(const std::vector<Answer>& answers) {
+  return !answers.empty() && answers.back().generation.reason == StopReason::kCancelled;
+}
+
+// The whole text, read once for both caches; the answers of each.
+Result<std::vector<Answer>> answers_about_all(Session& session, std::span<const Token> prompt,
+                                              const DemoFlags& flags) {
+  KVSPAN_TRY(auto full, new_cache(*session.engine, "full"));
+  std::vector<std::unique_ptr<KvCache>> others;
+  KVSPAN_TRY(auto coded, new_cache(*session.engine, kBookRecipe));
+  others.push_back(std::move(coded));
+  SharedReading reading(std::move(full), std::move(others));
+  {
+    ProgressBar bar("reading", "tokens", prompt.size() - 1);
+    const Status status = session.engine->prefill(reading, prompt.first(prompt.size() - 1),
+                                                  [&](std::size_t done) { bar.update(done); });
+    if (!status) return status.error();
   }
-  return answer;
+  std::vector<Answer> answers;
+  for (auto& cache : std::move(reading).finish()) {
+    session.cache = std::move(cache);
+    KVSPAN_TRY(Answer answer, answer_now(session, prompt, flags));
+    answers.push_back(std::move(answer));
+    if (stopped(answers)) break;
+  }
+  return answers;
+}
+
+Result<std::vector<Answer>> answers_of_families(Session& session, std::span<const Token> prompt,
+                                                const DemoFlags& flags) {
+  std::vector<Answer> answers;
+  for (const char* recipe : kFamilyRecipes) {
+    KVSPAN_TRY(session.cache, new_cache(*session.engine, recipe));
+    KVSPAN_TRY(Answer answer, answer_now(session, prompt, flags));
+    answers.push_back(std::move(answer));
+    if (stopped(answers)) break;
+  }
+  return answers;
 }
 
 std::string table_of(const std::vector<Answer>& answers) {
   using Align = Table::Align;
   Table table({{"recipe"},
-               {"tokens", Align::kRight},
-               {"KV bytes", Align::kRight},
+               {"KV", Align::kRight},
                {"f16 / KV", Align::kRight},
-               {"prefill tok/s", Align::kRight},
-               {"decode tok/s", Align::kRight},
+               {"tok/s", Align::kRight},
                {"answer"}});
   for (const Answer& a : answers) {
-    table.add_row({a.recipe, format_count(static_cast<std::size_t>(a.cache_tokens)),
-                   format_count(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes),
-                   format_rate(a.read_tokens, a.read_seconds),
+    table.add_row({a.recipe, format_bytes(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes),
                    format_rate(a.decoded_tokens, a.decode_seconds), a.generation.text});
   }
   const Terminal terminal = describe_terminal(1);
-  return table.text(terminal.is_terminal ? static_cast<std::size_t>(terminal.width) : 0);
+  return table.text(
+      terminal.is_terminal ? std::min(kWidth, static_cast<std::size_t>(terminal.width)) : kWidth);
 }
 
-// What the rows of one text need.
-struct Comparison {
-  Session& session;
-  const DemoFlags& flags;
-  std::vector<Answer> answers;
+// What the two rows about the long text come to.
+std::string comparison_of(const std::vector<Answer>& answers) {
+  if (answers.size() < 2) return "";
+  const bool same = answers[0].generation.text == answers[1].generation.text;
+  return fmt::format("{}, from {} times fewer bytes than f16 takes.\n",
+                     same ? "The same answer" : "Not the same answer",
+                     format_ratio(answers[1].kv_bytes_full, answers[1].kv_bytes));
+}
+
+Json rows_json(const std::vector<Answer>& answers) {
   Json rows = Json::array();
-  bool cancelled = false;
-
-  Status add(const char* recipe, std::span<const Token> tokens) {
-    KVSPAN_TRY(Answer answer,
-               answer_with(session, recipe, tokens, flags, /*text_wanted=*/flags.json != "-"));
-    cancelled = answer.generation.reason == StopReason::kCancelled;
-    rows.push_back(to_json(answer));
-    answers.push_back(std::move(answer));
-    return {};
-  }
-};
-
-// Answers of every cache about the short text.
-Status compare_families(Comparison& comparison, std::span<const Token> tokens) {
-  for (const char* recipe : kDemoRecipes) {
-    KVSPAN_CHECK_OK(comparison.add(recipe, tokens));
-    if (comparison.cancelled) break;
-  }
-  return {};
+  for (const Answer& answer : answers) rows.push_back(to_json(answer));
+  return rows;
 }
 
 Result<int> demo(const DemoFlags& flags) {
@@ -119,34 +134,34 @@ Result<int> demo(const DemoFlags& flags) {
   KVSPAN_TRY(const std::vector<Token> all, prompt(demo_text.text));
   KVSPAN_TRY(const std::vector<Token> some, prompt(demo_text.excerpt));
   KVSPAN_CHECK_OK(check_prompt_length(all.size(), session));
-  const bool text_wanted = flags.json != "-";
-  if (text_wanted) {
-    fmt::print("A text of {} tokens, and a question about it:\n{}\n\n", format_count(all.size()),
-               styled(demo_text.question, Style::kBold, describe_terminal(1)));
+  const auto say = [&](const std::string& text) {
+    if (flags.json == "-") return;
+    fmt::print("{}", text);
+    std::fflush(stdout);  // before the next progress bar, which goes elsewhere
+  };
+  say(fmt::format("A text of {} tokens, and a question about it:\n{}\n\n", format_count(all.size()),
+                  styled(demo_text.question, Style::kBold, describe_terminal(1))));
+  auto whole = answers_about_all(session, all, flags);
+  if (!whole && whole.error().code == ErrorCode::kCancelled) return kInterruptedExit;
+  if (!whole) return std::move(whole).error();
+  say(table_of(*whole) + comparison_of(*whole));
+  std::vector<Answer> families;
+  if (!stopped(*whole)) {
+    say(fmt::format("\nThe same question about the {} tokens around the answer, by family:\n",
+                    format_count(some.size())));
+    KVSPAN_TRY(families, answers_of_families(session, some, flags));
+    say(table_of(families) +
+        "f16 / KV: how many times smaller than f16. It grows with the text: the first and last "
+        "tokens\nstay as they are, and learned directions take room of their own.\n");
   }
-  Comparison whole{session, flags, {}}, part{session, flags, {}};
-  KVSPAN_CHECK_OK(whole.add(kDemoRecipes.front(), all));
-  if (text_wanted) fmt::print("\n{}", table_of(whole.answers));
-  if (!whole.cancelled) {
-    if (text_wanted) {
-      fmt::print(
-          "\nThe same question about the {} tokens around the answer, one cache after "
-          "another:\n",
-          format_count(some.size()));
-    }
-    KVSPAN_CHECK_OK(compare_families(part, some));
-    if (text_wanted) {
-      fmt::print(
-          "\n{}\nf16 / KV: how many times smaller than every row in f16. It grows with the "
-          "text: the first\nand last tokens stay as they are, and learned directions take "
-          "room of their own.\n",
-          table_of(part.answers));
-    }
+  if (!families.empty() && !stopped(families)) {
+    say("\nNext: kvspan chat, or kvspan eval ppl --at 8x to compare all methods on equal bytes.\n");
   }
-  KVSPAN_CHECK_OK(
-      write_json({{"question", demo_text.question}, {"rows", whole.rows}, {"families", part.rows}},
-                 flags.json));
-  return whole.cancelled || part.cancelled ? kInterruptedExit : 0;
+  KVSPAN_CHECK_OK(write_json({{"question", demo_text.question},
+                              {"rows", rows_json(*whole)},
+                              {"families", rows_json(families)}},
+                             flags.json));
+  return stopped(*whole) || stopped(families) ? kInterruptedExit : 0;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cli/commands/eval_session.h"
 #include "cli/commands/eval_tasks.h"
 #include "cli/data_folder.h"
+#include "cli/equal_bytes.h"
 #include "cli/flags.h"
 #include "cli/measured_text.h"
 #include "cli/model_path.h"
@@ -19,6 +20,7 @@
 #include "cli/output/table.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/text_input.h"
+#include "eval/engine_caches.h"
 #include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
 #include "llama/file_fingerprint.h"
@@ -28,20 +30,29 @@ namespace kvspan::cli {
 namespace {
 
 constexpr int kBuckets = 8;  // of --long
+constexpr double kNoDivergence = 1e-6;
+
+constexpr std::int32_t kUsualContext = 4096;
 
 struct PplFlags {
   ModelFlags model;
   std::vector<std::string> recipes;
   std::string file;
   std::string json;
-  std::int64_t context = 4096;
+  std::int64_t context = 0;  // 0: kUsualContext, or the model's where that is shorter
   std::int64_t windows = 4;
-  std::int64_t block = 512;
+  std::int64_t block = 64;
   std::string weights = "file";
   std::string peer;
   std::vector<std::string> peer_kv{"f16"};
   bool by_position = false;
   bool resume = false;
+  EqualBytesFlags equal;
+
+  // Those to measure, before they are fitted: all that can be, where none is named.
+  std::vector<std::string> asked() const {
+    return equal.given() && recipes.empty() ? sizable_methods() : recipes;
+  }
 };
 
 std::string table_of(const PerplexityReport& report) {
@@ -58,13 +69,19 @@ std::string table_of(const PerplexityReport& report) {
                {""}});
   for (const PerplexityRow& row : report.rows) {
     const PerplexityFigures& f = row.figures;
-    const auto cell = [&](std::string text) { return f.positions == 0 ? "-" : std::move(text); };
+    const bool idle = &row != &report.rows.front() && row.nothing_compressed();
+    // Without anything compressed a recipe that predicts as full does, but for the order of sums, has
+    // shown nothing.
+    const bool shown = f.positions > 0 && !(idle && f.kl < kNoDivergence);
+    const auto cell = [&](std::string text) { return shown ? std::move(text) : "-"; };
     table.add_row({row.recipe, fmt::format("{:.2f}", row.bits()), format_bytes(row.kv_bytes),
                    format_ratio(row.kv_bytes_full, row.kv_bytes),
                    cell(fmt::format("{:.4f}", f.ppl)), cell(fmt::format("{:+.2f} %", f.dppl_pct)),
                    cell(fmt::format("{:.5f}", f.kl)), cell(fmt::format("{:.4f}", f.kl_p99)),
                    cell(fmt::format("{:.2f} %", 100.0 * f.top1)),
-                   row.failed ? "failed: " + *row.failed : ""});
+                   row.failed ? "failed: " + *row.failed
+                   : idle     ? "nothing compressed"
+                              : ""});
   }
   return table.text();
 }
@@ -143,14 +160,39 @@ void merge(const std::vector<PerplexityRow>& earlier, const std::vector<std::str
   report.rows = std::move(rows);
 }
 
-Result<int> eval_ppl(const PplFlags& flags) {
+std::vector<std::string> recipes_of(const EqualBytes& equal) {
+  std::vector<std::string> out;
+  for (const EqualBytes::Fitted& fitted : equal.fitted) out.push_back(fitted.recipe);
+  return out;
+}
+
+// Those that were named have to fit; of all methods those that do not are left out, and said.
+Result<EqualBytes> fitted_recipes(const PplFlags& flags, Engine& engine,
+                                  std::span<const Token> window, const Calibration* calibration,
+                                  const Json& before) {
+  const CacheSource quiet = [&](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
+    KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, calibration));
+    return caches.make();
+  };
+  KVSPAN_TRY(EqualBytes equal,
+             fit_equal_bytes(flags.equal, engine, window, static_cast<std::int32_t>(flags.block),
+                             flags.asked(), quiet,
+                             before.is_object() ? before.value("equal_bytes", Json()) : Json()));
+  for (const EqualBytes::Refused& refused : equal.refused) {
+    if (!flags.recipes.empty()) return fail(ErrorCode::kInvalidArgument, "{}", refused.why);
+    fmt::print(stderr, "kvspan: left out: {}\n", refused.why);
+  }
+  return equal;
+}
+
+Result<int> eval_ppl(PplFlags flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_TRY(const std::string path, find_model_path(flags.model.model));
   // Codes come from the calibration of the model as it is, whatever form its weights are read in.
   std::optional<Calibration> calibration;
-  KVSPAN_TRY(const bool calibrated, any_needs_calibration(flags.recipes));
+  KVSPAN_TRY(const bool calibrated, any_needs_calibration(flags.asked()));
   if (calibrated) {
     KVSPAN_TRY(const auto model, Engine::load(path, {static_cast<int>(flags.model.threads)}));
     model->set_cancel_flag(&interrupted());
@@ -162,6 +204,7 @@ Result<int> eval_ppl(const PplFlags& flags) {
   engine_options.block = static_cast<std::int32_t>(std::max(flags.block, std::int64_t{512}));
   KVSPAN_TRY(const auto engine, Engine::load(floats ? floats->path() : path, engine_options));
   engine->set_cancel_flag(&interrupted());
+  if (flags.context == 0) flags.context = std::min(kUsualContext, engine->info().context);
   Json identity{{"task", "ppl"},
                 {"fingerprint", engine->fingerprint()},
                 {"weights", flags.weights},
@@ -173,12 +216,17 @@ Result<int> eval_ppl(const PplFlags& flags) {
   KVSPAN_TRY(const Json before, earlier_run(flags.resume, flags.json, identity));
   KVSPAN_TRY(const auto earlier, finished_rows(before));
 
+  const Calibration* known = calibration ? &*calibration : nullptr;
   PerplexityOptions options;
   options.block = static_cast<std::int32_t>(flags.block);
   options.buckets = flags.by_position ? kBuckets : 0;
+  std::optional<EqualBytes> equal;
+  if (flags.equal.given()) {
+    KVSPAN_TRY(equal, fitted_recipes(flags, *engine, windows.front(), known, before));
+  }
   // The reference is a row of its own anyway.
   std::vector<std::string> recipes, order{options.reference};
-  for (const std::string& recipe : flags.recipes) {
+  for (const std::string& recipe : equal ? recipes_of(*equal) : flags.recipes) {
     KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
     if (parsed.text() == options.reference) continue;
     order.push_back(parsed.text());
@@ -193,9 +241,8 @@ Result<int> eval_ppl(const PplFlags& flags) {
   std::optional<ProgressBar> bar;
   Result<PerplexityReport> report = PerplexityReport{{}, windows.size(), false};
   if (!all_known) {
-    report = measure_perplexity(*engine, windows, recipes,
-                                cache_source(*engine, calibration ? &*calibration : nullptr),
-                                options, [&](std::size_t done, std::size_t total) {
+    report = measure_perplexity(*engine, windows, recipes, cache_source(*engine, known), options,
+                                [&](std::size_t done, std::size_t total) {
                                   if (!bar) bar.emplace("reading", "tokens", total);
                                   bar->update(done);
                                 });
@@ -221,6 +268,7 @@ Result<int> eval_ppl(const PplFlags& flags) {
             {"cancelled", report->cancelled},
             {"identity", std::move(identity)},
             {"rows", Json::array()}};
+  if (equal) json["equal_bytes"] = to_json(*equal);
   bool failed = false;
   for (const PerplexityRow& row : report->rows) {
     // What calibrated ones use was said when they were made.
@@ -251,10 +299,13 @@ Action setup_eval_ppl(CLI::App& app) {
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure beside full");
+  add_equal_bytes_flags(app, flags->equal);
   add_measured_text_flag(app, flags->file);
-  add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 4, 1 << 24);
+  add_integer(app, "-c,--ctx", flags->context, "Tokens of a window", 0, 1 << 24,
+              fmt::format("0: {}, or the model's context where that is shorter", kUsualContext));
   add_integer(app, "--windows", flags->windows, "Windows to read at most", 1, 1 << 20);
-  add_integer(app, "--block", flags->block, "Tokens read at once", 1, 8192);
+  add_integer(app, "--block", flags->block,
+              "Tokens read at once; they attend to each other as they came", 1, 8192);
   add_weights_flag(app, flags->weights);
   add_choice(app, "--peer", flags->peer, "Measure another engine in the same run", {"llama.cpp"});
   add_list(app, "--peer-kv", flags->peer_kv, "KV types of llama.cpp: f32, f16, q8_0, q4_0");
@@ -268,6 +319,8 @@ Action setup_eval_ppl(CLI::App& app) {
       "  kvspan eval ppl -m smollm2 --weights f32 --peer llama.cpp --peer-kv f16,q4_0\n"
       "  kvspan eval ppl -m gemma3 --file book.txt --ctx 2048 --long --json ppl.json\n"
       "  kvspan eval ppl -m smollm2 --cache quant --cache bands --json ppl.json --resume\n"
+      "  kvspan eval ppl -m smollm2 --at 8x --json ppl_8x.json\n"
+      "  kvspan eval ppl -m smollm2 --at 5x --cache bands --cache quant --cache turbo\n"
       "Counted are the predictions in the second half of each window, as llama.cpp does.");
   return [flags] { return eval_ppl(*flags); };
 }

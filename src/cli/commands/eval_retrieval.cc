@@ -13,8 +13,10 @@
 namespace kvspan::cli {
 namespace {
 
+constexpr std::int32_t kUsualLength = 4096;
+
 struct RetrievalFlags : TaskFlags {
-  std::int64_t length = 4096;
+  std::int64_t length = 0;  // 0: kUsualLength, or the model's context where that is shorter
   std::vector<std::string> tasks;
   std::string hotpotqa;
   bool chat = false;
@@ -110,15 +112,16 @@ Result<TaskResult> measure(const RetrievalTask& task, const std::vector<Retrieva
   return TaskResult{task.name, metrics, samples.size(), std::move(*report), std::move(texts)};
 }
 
-Result<int> eval_retrieval(const std::string& name, const RetrievalFlags& flags) {
+Result<int> eval_retrieval(const std::string& name, RetrievalFlags flags) {
   KVSPAN_TRY(const RetrievalData data, read_data(flags));
+  KVSPAN_TRY(EvalSession session, EvalSession::open(flags));
+  if (flags.length == 0) flags.length = std::min(kUsualLength, session.engine->info().context);
   std::vector<RetrievalTask> tasks;
   if (name == "ruler") {
     KVSPAN_TRY(tasks, ruler_tasks(flags, data));
   } else {
     tasks.push_back(name == "passkey" ? passkey_task(data) : key_value_lookup_task());
   }
-  KVSPAN_TRY(EvalSession session, EvalSession::open(flags));
   if (flags.length > session.engine->info().context) {
     return fail(ErrorCode::kInvalidArgument, "--length: {} exceeds the model's context of {}",
                 flags.length, session.engine->info().context);
@@ -150,7 +153,8 @@ Action setup(CLI::App& app, const std::shared_ptr<RetrievalFlags>& flags) {
   add_task_flags(app, *flags);
   flags->limit = 10;
   add_integer(app, "--limit", flags->limit, "Prompts of each task", 1, 1 << 20);
-  add_integer(app, "--length", flags->length, "Tokens of a prompt and its answer", 64, 1 << 24);
+  add_integer(app, "--length", flags->length, "Tokens of a prompt and its answer", 0, 1 << 24,
+              fmt::format("0: {}, or the model's context where that is shorter", kUsualLength));
   add_switch(app, "--chat", flags->chat, "Ask in the model's chat template");
   return [flags, name = command_name(app)] { return eval_retrieval(name, *flags); };
 }

@@ -11,6 +11,7 @@
 #include "cli/data_folder.h"
 #include "cli/model_path.h"
 #include "cli/output/json_output.h"
+#include "cli/output/voice.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/text_input.h"
 #include "eval/engine_caches.h"
@@ -99,7 +100,7 @@ CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
       [&engine, calibration, said](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
         KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, calibration));
         auto cache = caches.make();
-        fmt::print(stderr, "{}", (*said)[recipe].line(*cache));
+        say_details((*said)[recipe].line(*cache));
         return cache;
       };
 }

@@ -6,6 +6,7 @@
 #include "base/spelling.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/model_path.h"
 #include "cli/output/format.h"
 #include "cli/output/json_output.h"
 #include "cli/output/table.h"
@@ -52,6 +53,11 @@ Result<int> pull(const PullFlags& flags) {
     KVSPAN_CHECK_OK(list(flags, models));
     return 0;
   }
+  if (flags.name.starts_with(kHubPrefix)) {
+    KVSPAN_TRY(const std::string path, fetch_hub_model(flags.name, flags.force));
+    fmt::print("{}\n", path);
+    return 0;
+  }
   const std::vector<std::string> names = names_of(models);
   if (std::find(names.begin(), names.end(), flags.name) == names.end()) {
     return fail(ErrorCode::kNotFound, "no model is called '{}'{}", flags.name,
@@ -71,12 +77,15 @@ Action setup_pull(CLI::App& app) {
   const auto models = list_models();
   add_text(app, "name", flags->name, "Model to fetch; without a name, those there are are listed",
            models ? fmt::format("{}", fmt::join(names_of(*models), "|")) : "NAME");
+  add_hub_flags(app, flags->name);
+  exclude_each_other(app, "--hf-repo", "name");
   add_switch(app, "--force", flags->force, "Fetch it even if it is there");
   add_json_flag(app, flags->json);
   set_footer(app,
              "Examples:\n"
              "  kvspan pull\n"
-             "  kvspan pull smollm2\n");
+             "  kvspan pull smollm2\n"
+             "  kvspan pull -hf USER/REPO:Q4_K_M\n");
   return [flags] { return pull(*flags); };
 }
 

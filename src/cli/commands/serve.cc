@@ -95,7 +95,9 @@ Result<ServeFlags> split_serve_flags(const std::vector<std::string>& arguments) 
     std::string* target;
   };
   const std::array ours{Ours{"--cache", &flags.recipe}, Ours{"--kv-budget", &flags.budget},
-                        Ours{"--kv-wait", &flags.wait}, Ours{"-m", &flags.model}, Ours{"--model", &flags.model}};
+                        Ours{"--kv-wait", &flags.wait},
+                        Ours{"--store", &flags.store.place}, Ours{"--store-namespace", &flags.store.name_space},
+                        Ours{"--store-ttl", &flags.store.ttl}, Ours{"-m", &flags.model}, Ours{"--model", &flags.model}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
@@ -139,6 +141,8 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
     KVSPAN_TRY(options.kv_wait_seconds, seconds_of(flags.wait));
   }
   options.answer_tokens = flags.answer_tokens;
+  KVSPAN_TRY(const std::shared_ptr<server::StoredPrefixes> store, open_prefix_store(flags.store, flags.others));
+  options.prefix_blocks = store;
   if (has_any(flags.others, {"-mm", "--mmproj", "-mmu", "--mmproj-url"})) {
     return fail(ErrorCode::kUnsupported, "--mmproj: kvspan's caches take text, no pictures or sounds yet");
   }
@@ -165,9 +169,16 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
     words.insert(words.end(), {"--threads-http", "128"});  // requests that wait each hold one
   }
   words.insert(words.end(), flags.others.begin(), flags.others.end());
-  options.plan = [recipe, known](const std::string& model_path) -> Result<server::CachePlan> {
-    if (*known) return **known;
-    return plan_caches(recipe, model_path);
+  options.plan = [recipe, known, store, others = flags.others](
+                     const std::string& model_path) -> Result<server::CachePlan> {
+    server::CachePlan plan;
+    if (*known) {
+      plan = **known;
+    } else {
+      KVSPAN_TRY(plan, plan_caches(recipe, model_path));
+    }
+    if (store) KVSPAN_CHECK_OK(name_model(*store, model_path, plan, others));
+    return plan;
   };
   return server::serve(words, std::move(options));
 }
@@ -179,6 +190,12 @@ Action setup_serve(CLI::App& app) {
   add_recipe_flag(app, "--cache", flags->recipe, "How keys and values are kept");
   add_text(app, "--kv-budget", flags->budget, "Most bytes of all sequences together, as 2GiB; requests that do not fit wait", "SIZE");
   add_text(app, "--kv-wait", flags->wait, "Seconds that a request waits for room before it is answered with 429 (60)", "SECONDS");
+  add_text(app, "--store", flags->store.place,
+           "Keeps caches of prompts for those that begin alike: memory:SIZE, disk:FOLDER[:SIZE] or "
+           "redis://[user:password@]host[:port][/database]",
+           "PLACE");
+  add_text(app, "--store-namespace", flags->store.name_space, "Only servers with the same text share entries", "TEXT");
+  add_text(app, "--store-ttl", flags->store.ttl, "Seconds that an entry in Redis lives after its last use (86400)", "SECONDS");
   set_footer(app,
              "Without --cache a model with a calibration gets " + std::string(kDefaultRecipe) + ", another " +
                  std::string(kRecipeWithoutCalibration) +
@@ -186,6 +203,7 @@ Action setup_serve(CLI::App& app) {
                  "Examples:\n"
                  "  kvspan serve -m smollm2\n"
                  "  kvspan serve -m smollm2 --cache bands:bits=2 -c 32768 --parallel 4 --port 8080\n"
+                 "  kvspan serve -m smollm2 --store redis://default:password@10.0.0.1:6379/0 --store-namespace tenant\n"
                  "  kvspan serve -m model.gguf --cache quant:bits=8 --kv-budget 2GiB --metrics --api-key secret\n");
   return []() -> Result<int> { return run_serve({}, ""); };
 }

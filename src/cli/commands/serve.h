@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/commands/serve_store.h"
 #include "kvspan/result.h"
 
 namespace kvspan::cli {
@@ -15,6 +16,7 @@ struct ServeFlags {
   std::string recipe;   // empty: by what is known of the model
   std::string budget;   // empty: none
   std::string wait;     // empty: the default
+  StoreFlags store;
   bool help = false;
   std::int64_t answer_tokens = -1;   // of -n, which stays in `others`
   std::vector<std::string> others;  // for the server, in their order

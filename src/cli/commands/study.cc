@@ -217,10 +217,9 @@ Status measure(Study& study, const StudyFlags& flags, const StudyFolder& folder)
       probe = std::move(*recorded);
       before += fitting_tokens(study.options);
     }
-    const std::int32_t head_dim = study.session.engine->info().key_dim;
     // Codes of recipes that are only tried are not kept.
     if (probe) {
-      KVSPAN_CHECK_OK(fit_levels(unit, *probe, head_dim, study.options, study.session.caches()));
+      KVSPAN_CHECK_OK(fit_levels(unit, *probe, study.options, study.session.caches()));
     }
     if (interrupted()) return {};
     KVSPAN_TRY(auto data, measure_unit(*study.session.engine, unit, study.options, study.windows,

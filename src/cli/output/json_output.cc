@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/output/json_output.h"
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 
@@ -22,6 +23,14 @@ CommandLine& command_line() {
   return line;
 }
 
+// In UTC: 2026-01-31.
+std::string today() {
+  const std::chrono::year_month_day date(
+      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()));
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
+}
+
 }  // namespace
 
 void set_command_line(std::string command, std::vector<std::string> arguments) {
@@ -34,6 +43,7 @@ Json document_head() {
   return Json{{"command", command_line().command},
               {"arguments", command_line().arguments},
               {"version", version.substr(0, version.find('\n'))},
+              {"date", today()},
               {"machine",
                {{"cpu", machine.cpu},
                 {"cores", machine.cores},

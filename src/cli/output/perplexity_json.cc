@@ -72,6 +72,7 @@ Json to_json(const PerplexityRow& row, std::size_t length) {
       ratio_or_null(static_cast<double>(row.kv_bytes_full), static_cast<double>(row.kv_bytes));
   json["bits"] = row.kv_bytes > 0 ? Json(row.bits()) : Json();
   json["shared_bytes"] = row.shared_bytes;
+  json["compressed_positions"] = row.compressed_positions;
   if (!row.code.empty()) json["code"] = row.code;
   if (row.failed) json["failed"] = *row.failed;
   for (std::size_t b = 0; b < row.by_position.size(); ++b) {
@@ -97,6 +98,8 @@ PerplexityRow perplexity_row_from(const Json& json) {
   row.kv_bytes = json.at("kv_bytes").get<std::uint64_t>();
   row.kv_bytes_full = json.at("kv_bytes_full").get<std::uint64_t>();
   row.shared_bytes = json.at("shared_bytes").get<std::uint64_t>();
+  // Files written before there was such a number: all of them.
+  row.compressed_positions = json.value("compressed_positions", row.figures.positions);
   row.code = json.value("code", "");
   if (json.contains("failed")) row.failed = json["failed"].get<std::string>();
   if (json.contains("by_position")) {

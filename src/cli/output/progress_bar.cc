@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "cli/output/format.h"
+#include "cli/output/voice.h"
 
 namespace kvspan::cli {
 namespace {
@@ -29,6 +30,14 @@ std::string numbers(std::string_view unit, std::size_t done, std::size_t total, 
   return text;
 }
 
+// Standard error as --progress wants it taken.
+Terminal shown_terminal() {
+  Terminal terminal = describe_terminal(2);
+  if (progress_style() == ProgressStyle::kBar) terminal.is_terminal = true;
+  if (progress_style() == ProgressStyle::kPlain) terminal.is_terminal = false;
+  return terminal;
+}
+
 }  // namespace
 
 std::string progress_line(std::string_view label, std::string_view unit, std::size_t done,
@@ -46,7 +55,8 @@ std::string progress_line(std::string_view label, std::string_view unit, std::si
 }
 
 ProgressBar::ProgressBar(std::string label, std::string unit, std::size_t total)
-    : ProgressBar(std::move(label), std::move(unit), total, stderr, describe_terminal(2),
+    : ProgressBar(std::move(label), std::move(unit), total,
+                  progress_style() == ProgressStyle::kNone ? nullptr : stderr, shown_terminal(),
                   steady_seconds) {}
 
 ProgressBar::ProgressBar(std::string label, std::string unit, std::size_t total, std::FILE* out,
@@ -58,7 +68,7 @@ ProgressBar::ProgressBar(std::string label, std::string unit, std::size_t total,
       terminal_(terminal),
       clock_(std::move(clock)),
       started_(clock_()) {
-  if (terminal_.is_terminal && total_ >= kLongTask) draw(0, 0.0);
+  if (out_ != nullptr && terminal_.is_terminal && total_ >= kLongTask) draw(0, 0.0);
 }
 
 ProgressBar::~ProgressBar() {
@@ -66,6 +76,7 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::update(std::size_t done) {
+  if (out_ == nullptr) return;
   done = std::min(done, total_);
   const double elapsed = clock_() - started_;
   if (terminal_.is_terminal) {

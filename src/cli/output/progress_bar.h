@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Progress of work with a known length: a bar with the time left on a terminal, plain lines
 // elsewhere. Work that ends within two seconds stays silent, except that a terminal shows the empty
-// bar of a long task at once. Not thread-safe.
+// bar of a long task at once. --progress can ask for either, or for none. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class ProgressBar {
 
   std::string label_, unit_;
   std::size_t total_;
-  std::FILE* out_;
+  std::FILE* out_;  // null: nothing is shown
   Terminal terminal_;
   Clock clock_;
   double started_;

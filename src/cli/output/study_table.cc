@@ -46,6 +46,7 @@ std::string group_table(const StudyData& data, std::string_view group,
     const PerplexityFigures& f = row.measured.figures;
     const bool measured = f.positions > 0;
     const RowParts parts = parts_of(row.measured, options.context);
+    const bool idle = row.family != "full" && row.measured.nothing_compressed();
     const auto cell = [&](std::string text) { return measured ? std::move(text) : "-"; };
     const std::string varied = row.level ? fmt::format("{:g} bits", *row.level) : row.label;
     table.add_row({varied, row.measured.recipe, cell(fmt::format("{:.2f}", row.bits())),
@@ -55,7 +56,9 @@ std::string group_table(const StudyData& data, std::string_view group,
                    cell(fmt::format("{:.5f}", f.kl)),
                    cell(interval_text(kl_interval(parts, options.bootstrap), 5, "")),
                    cell(fmt::format("{:.2f} %", 100.0 * f.top1)),
-                   row.measured.failed ? "failed: " + *row.measured.failed : ""});
+                   row.measured.failed ? "failed: " + *row.measured.failed
+                   : idle              ? "nothing compressed"
+                                       : ""});
   }
   return table.text();
 }

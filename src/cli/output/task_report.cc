@@ -92,6 +92,7 @@ Json to_json(const TaskResult& result, const RecipeOutcome& outcome,
   json["kv_ratio"] = ratio_or_null(static_cast<double>(outcome.sum(&RowOutcome::kv_bytes_full)),
                                    static_cast<double>(outcome.sum(&RowOutcome::kv_bytes)));
   json["shared_bytes"] = outcome.shared_bytes;
+  json["compressed_rows"] = outcome.compressed_rows();
   if (outcome.failed) json["failed"] = *outcome.failed;
   json["by_row"] = by_row_json(result, outcome);
   return json;
@@ -132,6 +133,7 @@ std::string table_of(const std::vector<TaskResult>& results, const BootstrapOpti
   for (const TaskResult& result : results) {
     for (const RecipeOutcome& outcome : result.report.recipes) {
       const bool is_reference = &outcome == &result.report.recipes.front();
+      const bool idle = !is_reference && !outcome.rows.empty() && outcome.compressed_rows() == 0;
       for (std::size_t m = 0; m < result.metrics.size(); ++m) {
         const Metric& metric = result.metrics[m];
         const MetricFigures f =
@@ -142,6 +144,8 @@ std::string table_of(const std::vector<TaskResult>& results, const BootstrapOpti
         const auto value = [&](double v) { return value_text(metric.kind, v); };
         const auto difference = [&](double v) { return difference_text(metric.kind, v); };
         const PairedDifference& paired = f.against_reference;
+        // Without anything compressed a recipe that scores as full does has shown nothing.
+        const bool compares = !is_reference && !(idle && paired.difference == 0.0);
         std::vector<std::string> cells{
             outcome.recipe,
             fmt::format("{}", outcome.rows.size()),
@@ -150,11 +154,13 @@ std::string table_of(const std::vector<TaskResult>& results, const BootstrapOpti
             metric.name,
             cell(true, value(f.value)),
             cell(true, fmt::format("{} .. {}", value(f.interval.low), value(f.interval.high))),
-            cell(!is_reference, difference(paired.difference)),
-            cell(!is_reference, fmt::format("{} .. {}", difference(paired.interval.low),
-                                            difference(paired.interval.high))),
-            cell(!is_reference, fmt::format("{:.3f}", paired.p)),
-            outcome.failed ? "failed " + *outcome.failed : ""};
+            cell(compares, difference(paired.difference)),
+            cell(compares, fmt::format("{} .. {}", difference(paired.interval.low),
+                                       difference(paired.interval.high))),
+            cell(compares, fmt::format("{:.3f}", paired.p)),
+            outcome.failed ? "failed " + *outcome.failed
+            : idle         ? "nothing compressed"
+                           : ""};
         if (several) cells.insert(cells.begin(), result.task);
         table.add_row(std::move(cells));
       }

@@ -30,13 +30,13 @@ class PlainReader final : public LineReader {
         if (line.text.ends_with('\r')) line.text.pop_back();
         return line;
       }
+      if (!wait_readable(0)) return {Kind::kInterrupted, std::exchange(pending_, {})};
       std::array<char, 4096> block;
       const ssize_t got = ::read(0, block.data(), block.size());
       if (got > 0) {
         pending_.append(block.data(), static_cast<std::size_t>(got));
       } else if (got < 0 && errno == EINTR) {
-        if (!interrupted()) continue;
-        return {Kind::kInterrupted, std::exchange(pending_, {})};
+        continue;
       } else if (pending_.empty()) {
         return {};
       } else {  // the last line of a file without a line break

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lines the user types: edited, with a history that is kept from one session to the next, where
-// standard input is a terminal (libedit); plain lines where it is a pipe or libedit is missing.
-// Prompt and echo go to standard error.
+// standard input is a terminal (libedit; what is pasted is one piece, line breaks and all); plain
+// lines where it is a pipe or libedit is missing. Prompt and echo go to standard error.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ class LineReader {
   };
   struct Line {
     Kind kind = Kind::kEnd;
-    std::string text;  // without its line break
+    std::string text;  // without its line break; pasted ones are kept
+    int keys = 0;      // how many were pressed, where the line was edited
   };
 
   virtual ~LineReader() = default;

@@ -7,6 +7,9 @@
 #include <clocale>
 #include <cstdio>
 #include <cwchar>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/line_reader.h"
@@ -16,6 +19,17 @@ namespace kvspan::cli::detail {
 namespace {
 
 constexpr int kHistoryLines = 1000;
+constexpr std::wstring_view kPasteEnd = L"\033[201~";
+
+// What terminals send for keys that libedit does not know by itself.
+constexpr std::pair<const char*, const char*> kKeys[] = {
+    {"\\e[200~", "kvspan-paste"},     {"\\e[1;5D", "ed-prev-word"},  // Ctrl and Alt with the arrows
+    {"\\e[1;3D", "ed-prev-word"},     {"\\e[1;5C", "em-next-word"},
+    {"\\e[1;3C", "em-next-word"},     {"^W", "ed-delete-prev-word"},
+    {"\\e^?", "ed-delete-prev-word"}, {"\\e[H", "ed-move-to-beg"},  // Home, End
+    {"\\e[1~", "ed-move-to-beg"},     {"\\e[F", "ed-move-to-end"},
+    {"\\e[4~", "ed-move-to-end"},     {"\\e[3~", "ed-delete-next-char"},
+};
 
 struct FreeEditor {
   void operator()(EditLine* editor) const { el_end(editor); }
@@ -46,6 +60,8 @@ class EditingReader final : public LineReader {
     el_set(editor, EL_SIGNAL, 0);  // Ctrl-C is ours
     el_set(editor, EL_GETCFN, read_character);
     el_set(editor, EL_HIST, ::history, history_.get());
+    el_set(editor, EL_ADDFN, "kvspan-paste", "Insert what is pasted", paste);
+    for (const auto& [keys, what] : kKeys) el_set(editor, EL_BIND, keys, what, nullptr);
     el_source(editor, nullptr);  // the user's ~/.editrc
   }
 
@@ -62,12 +78,16 @@ class EditingReader final : public LineReader {
     prompt_ = prompt;
     if (terminal.colours) prompt_ = "\1\033[32m\1" + prompt + "\1\033[0m\1";
     typed_.clear();
+    keys_ = 0;
     was_interrupted_ = false;
     int length = 0;
+    // Asks the terminal to mark what is pasted, while there is somebody to understand the marks.
+    std::fputs("\033[?2004h", stderr);
     const char* text = el_gets(editor_.get(), &length);
+    std::fputs("\033[?2004l", stderr);
     if (was_interrupted_) {
       std::fputs("^C\n", stderr);
-      return {Kind::kInterrupted, typed_};
+      return {Kind::kInterrupted, typed_, keys_};
     }
     if (text == nullptr || length <= 0) {
       std::fputs("\n", stderr);
@@ -75,7 +95,7 @@ class EditingReader final : public LineReader {
     }
     std::string line(text, static_cast<std::size_t>(length));
     if (line.ends_with('\n')) line.pop_back();
-    return {Kind::kText, line};
+    return {Kind::kText, line, keys_};
   }
 
   void remember(const std::string& line) override {
@@ -92,24 +112,40 @@ class EditingReader final : public LineReader {
     return *static_cast<EditingReader*>(self);
   }
 
+  // Called at the mark before what is pasted: takes all up to the mark after it.
+  static unsigned char paste(EditLine* editor, int) {
+    std::wstring text;
+    wchar_t character = 0;
+    while (!text.ends_with(kPasteEnd)) {
+      if (el_wgetc(editor, &character) != 1) return CC_EOF;
+      text += character == L'\r' ? L'\n' : character;
+    }
+    text.resize(text.size() - kPasteEnd.size());
+    if (!text.empty() && el_winsertstr(editor, text.c_str()) != 0) return CC_ERROR;
+    return CC_REFRESH;
+  }
+
   static char* prompt_text(EditLine* editor) { return of(editor).prompt_.data(); }
 
   // libedit's own reader tries again after a signal; this one gives up the line.
   static int read_character(EditLine* editor, wchar_t* out) {
     std::mbstate_t state{};
     for (;;) {
-      char byte = 0;
-      const ssize_t got = ::read(0, &byte, 1);
-      if (got == 0) return 0;
-      if (got < 0) {
-        if (errno != EINTR) return -1;
-        if (!interrupted()) continue;  // a window size, a stop and continue
+      EditingReader& self = of(editor);
+      if (!wait_readable(0)) {
         const LineInfo* line = el_line(editor);
-        EditingReader& self = of(editor);
         self.typed_.assign(line->buffer, line->lastchar);
         self.was_interrupted_ = true;
         return -1;
       }
+      char byte = 0;
+      const ssize_t got = ::read(0, &byte, 1);
+      if (got == 0) return 0;
+      if (got < 0) {
+        if (errno == EINTR) continue;  // a window size, a stop and continue
+        return -1;
+      }
+      ++self.keys_;
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used == static_cast<std::size_t>(-2)) continue;  // more bytes belong to it
       if (used == static_cast<std::size_t>(-1)) *out = L'\ufffd';
@@ -122,6 +158,7 @@ class EditingReader final : public LineReader {
   std::unique_ptr<EditLine, FreeEditor> editor_;
   std::string prompt_;
   std::string typed_;
+  int keys_ = 0;  // pressed since the line began
   bool was_interrupted_ = false;
 };
 

@@ -21,15 +21,6 @@ struct Times {
 
 }  // namespace
 
-double quantile(std::vector<double> values, double q) {
-  KVSPAN_EXPECT(!values.empty(), "values to take a quantile of");
-  std::sort(values.begin(), values.end());
-  const double at = q * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return std::lerp(values[low], values[high], at - static_cast<double>(low));
-}
-
 MemoryLess memory_less(const BenchRow& full, const BenchRow& row) {
   const auto less = [](std::uint64_t a, std::uint64_t b) {
     return static_cast<double>(a) - static_cast<double>(b);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/quantile.h"
 #include "eval/bench/bench_worker.h"
 
 namespace kvspan {
@@ -52,7 +53,5 @@ Result<std::vector<BenchRow>> run_bench(
         progress);
 
 double median(std::vector<double> values);
-// Linear interpolation between order statistics; q in 0..1.
-double quantile(std::vector<double> values, double q);
 
 }  // namespace kvspan

@@ -20,6 +20,7 @@ struct Prediction {
   double reference_nll = 0.0;
   double kl = 0.0;
   bool same_best = false;
+  bool compressed = false;  // the past was held in fewer bytes than f16 takes
   std::int32_t position = 0;
   std::int32_t window = 0;
 };
@@ -30,6 +31,7 @@ struct Subject {
   std::unique_ptr<PeerLlama> peer;
   PerplexityRow row;
   std::vector<Prediction> predictions;
+  bool compressed = false;  // what it holds before the block that is read
   bool running() const { return !row.failed; }
 };
 
@@ -93,6 +95,7 @@ class Measurement {
   Status read_block(std::span<const Token> window, std::size_t begin, std::size_t end,
                     bool predicting, const std::function<void(std::size_t)>& read);
   void note_bytes(Subject& subject) const;
+  bool is_compressed(const Subject& subject) const;
   void compare(Subject& subject, std::span<const Token> window, std::size_t begin,
                std::size_t count);
 
@@ -118,6 +121,12 @@ void Measurement::note_bytes(Subject& subject) const {
   row.kv_bytes = bytes.total;
   row.shared_bytes = bytes.shared;
   row.code = code_source(*subject.cache);
+}
+
+bool Measurement::is_compressed(const Subject& subject) const {
+  if (subject.peer) return subject.peer->bits_per_number() < 16.0;
+  return subject.cache->bytes().total <
+         full_rank_f16_bytes(engine_.cache_shape(), subject.cache->tokens());
 }
 
 // The engine's logits of positions begin.. against the reference's. The reference itself comes
@@ -149,6 +158,7 @@ void Measurement::compare(Subject& subject, std::span<const Token> window, std::
       p.nll = softmax.log_sum - logits[target];
       p.reference_nll = reference.log_sum - expected[target];
       p.same_best = softmax.best == reference.best;
+      p.compressed = subject.compressed;
       if (!is_reference) p.kl = kl_divergence(expected, reference, logits, softmax, scratch);
     }
   });
@@ -168,6 +178,7 @@ Status Measurement::read_block(std::span<const Token> window, std::size_t begin,
     if (subject.running()) {
       const BatchPart part{subject.cache.get(), window.subspan(begin, end - begin),
                            predicting ? BatchPart::Logits::kAll : BatchPart::Logits::kLast};
+      subject.compressed = is_compressed(subject);
       Status status = subject.peer ? subject.peer->decode(part.tokens, part.logits)
                                    : engine_.decode({&part, 1});
       if (!status) {
@@ -220,6 +231,9 @@ void finish(Subject& subject, std::size_t length, int buckets) {
   const auto half = static_cast<std::int32_t>(length / 2);
   PerplexityRow& row = subject.row;
   row.blocks = blocks_of(subject.predictions);
+  row.compressed_positions = static_cast<std::size_t>(
+      std::count_if(subject.predictions.begin(), subject.predictions.end(),
+                    [&](const Prediction& p) { return p.position >= half && p.compressed; }));
   row.figures =
       figures_of(subject.predictions, [&](const Prediction& p) { return p.position >= half; });
   for (int b = 0; b < buckets; ++b) {

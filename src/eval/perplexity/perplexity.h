@@ -23,7 +23,9 @@ using CacheSource = std::function<Result<std::unique_ptr<KvCache>>(const std::st
 
 struct PerplexityOptions {
   std::string reference = "full";
-  std::int32_t block = 512;  // tokens between two uses of the cache; at most the engine's
+  // Tokens between two uses of the cache, at most the engine's. Few, so that caches act as in
+  // decoding: the tokens of a block attend to each other as they came.
+  std::int32_t block = 64;
   // Also llama.cpp with these KV types, on the engine's file and threads, as rows after the
   // recipes.
   std::vector<std::string> peer_kv{};
@@ -65,9 +67,15 @@ struct PerplexityRow {
   std::int32_t tokens = 0;
   std::uint64_t kv_bytes = 0;
   std::uint64_t kv_bytes_full = 0;
-  std::uint64_t shared_bytes = 0;     // of codes that all sequences share
-  std::string code;                   // which code was in use (api/code_source.h)
+  std::uint64_t shared_bytes = 0;  // of codes that all sequences share
+  std::string code;                // which code was in use (api/code_source.h)
+  // Positions of `figures` that were predicted from a past held in fewer bytes than f16 takes. 0
+  // says that the recipe had nothing to do: a text within sink and recent, or a selector that keeps
+  // all.
+  std::size_t compressed_positions = 0;
   std::optional<std::string> failed;  // why; the figures are of what was read before
+
+  bool nothing_compressed() const { return figures.positions > 0 && compressed_positions == 0; }
 
   // Of all bytes held, per number of a full cache; 0 where nothing was read.
   double bits() const {

@@ -32,6 +32,12 @@ std::vector<Measured> RecipeOutcome::values(std::size_t metric) const {
   return out;
 }
 
+std::size_t RecipeOutcome::compressed_rows() const {
+  return static_cast<std::size_t>(
+      std::count_if(rows.begin(), rows.end(),
+                    [](const RowOutcome& row) { return row.kv_bytes < row.kv_bytes_full; }));
+}
+
 std::uint64_t RecipeOutcome::sum(std::uint64_t RowOutcome::*number) const {
   std::uint64_t total = 0;
   for (const RowOutcome& row : rows) total += row.*number;

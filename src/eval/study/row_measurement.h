@@ -43,6 +43,8 @@ struct RecipeOutcome {
   std::uint64_t shared_bytes = 0;     // of codes that all sequences share
   std::optional<std::string> failed;  // why; `rows` are those before
 
+  // Rows whose cache held fewer bytes than f16 takes; in the others the recipe had nothing to do.
+  std::size_t compressed_rows() const;
   // Of a number of every row.
   std::uint64_t sum(std::uint64_t RowOutcome::*number) const;
 

@@ -2,18 +2,19 @@
 #include "eval/study/study_measure.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "base/fail.h"
+#include "eval/equal_bytes/fit_bytes.h"
 #include "recipe/recipe.h"
 
 namespace kvspan {
 namespace {
 
 constexpr int kBuckets = 8;
-// A fitted recipe's bits may be off its level by this share.
-constexpr double kNear = 0.35;
+// What is compared are the bytes measured, between those of static: a level need only be near, and
+// a try can cost seconds.
+constexpr FitOptions kLevelFit{.near = 0.03, .most_off = 0.35, .over = true, .spend_rest = false};
 
 // Canonical; as it is where it does not parse.
 std::string canonical(const std::string& recipe) {
@@ -45,7 +46,7 @@ Pass prepare(const StudyUnit& unit, std::int32_t head_dim, const CacheSource& so
   for (const PlannedRecipe& planned : unit.recipes) {
     StudyRow row = row_of(planned, head_dim);
     const auto same = [&](const StudyRow& other) {
-      return other.measured.recipe == row.measured.recipe && other.usable();
+      return other.measured.recipe == row.measured.recipe && other.measured_well();
     };
     const auto found = std::find_if(known.begin(), known.end(), same);
     const auto twice = std::find(pass.recipes.begin(), pass.recipes.end(), row.measured.recipe);
@@ -129,22 +130,20 @@ void describe(StudyRow& row, std::int32_t head_dim) {
   }
 }
 
-Status fit_levels(StudyUnit& unit, ByteProbe& probe, std::int32_t head_dim,
-                  const StudyOptions& options, const CacheSource& source) {
+Status fit_levels(StudyUnit& unit, ByteProbe& probe, const StudyOptions& options,
+                  const CacheSource& source) {
   for (PlannedRecipe& planned : unit.recipes) {
     if (!planned.level || !planned.recipe.empty()) continue;
-    const Dial dial = dial_of(planned.family, head_dim, options);
-    const auto fitted = fit_step(*planned.level, dial.least, dial.most, [&](std::int32_t step) {
-      return probe.bits(dial.recipe(step), source);
-    });
+    KVSPAN_TRY(const Recipe open, Recipe::parse(family_recipe(planned.family, options)));
+    const double bytes = *planned.level / 16.0 * static_cast<double>(probe.full_bytes());
+    const auto fitted = fit_recipe(
+        open, static_cast<std::uint64_t>(bytes), probe.shape(), probe.tokens(),
+        [&](const std::string& recipe) { return probe.bytes(recipe, source); }, kLevelFit);
     if (!fitted) {
       if (fitted.error().code == ErrorCode::kCancelled) return fitted.error();
       planned.label = fitted.error().message;
-    } else if (std::abs(fitted->bits / *planned.level - 1.0) > kNear) {
-      planned.label = fmt::format("no setting holds {:g} bits; the nearest is {} with {:.2f}",
-                                  *planned.level, dial.recipe(fitted->step), fitted->bits);
     } else {
-      planned.recipe = dial.recipe(fitted->step);
+      planned.recipe = fitted->recipe;
     }
   }
   return {};

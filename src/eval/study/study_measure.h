@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "eval/study/study_bytes.h"
+#include "eval/equal_bytes/byte_probe.h"
 #include "eval/study/study_plan.h"
 #include "eval/study/study_rows.h"
 
@@ -18,8 +18,8 @@ void describe(StudyRow& row, std::int32_t head_dim);
 
 // Gives the unit's levels their recipes. One that cannot come near its level stays empty, with the
 // reason in `label`. Fails only when cancelled.
-Status fit_levels(StudyUnit& unit, ByteProbe& probe, std::int32_t head_dim,
-                  const StudyOptions& options, const CacheSource& source);
+Status fit_levels(StudyUnit& unit, ByteProbe& probe, const StudyOptions& options,
+                  const CacheSource& source);
 
 // Rows of the unit in the plan's order, the full cache first in every group. A recipe that fails,
 // or that cannot be made, is a row with its reason; one that `known` holds is not measured again.

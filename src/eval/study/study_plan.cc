@@ -5,11 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <map>
-
-#include "base/expect.h"
-#include "base/fail.h"
 
 namespace kvspan {
 namespace {
@@ -92,11 +87,6 @@ constexpr std::array kVariants{
 // Families on equal bytes; the last are only in a full study.
 constexpr std::array<std::string_view, 7> kFamilies{"static", "fd",    "rotate",  "oja",
                                                     "bands",  "quant", "spectral"};
-constexpr std::array<std::string_view, 4> kQuantBits{"2", "3", "4", "8"};
-constexpr double kBandsStep = 0.05;
-// A step whose bits are off by less is taken: what is compared are the bytes measured, and a try
-// can cost seconds.
-constexpr double kNearEnough = 0.03;
 
 std::string ends_of(const StudyOptions& o) {
   return fmt::format("sink={},recent={}", o.sink, o.recent);
@@ -228,53 +218,10 @@ std::span<const StudyGroup> study_groups() noexcept {
   return kGroups;
 }
 
-Dial dial_of(std::string_view family, std::int32_t head_dim, const StudyOptions& options) {
-  KVSPAN_EXPECT(std::find(kFamilies.begin(), kFamilies.end(), family) != kFamilies.end(),
-                "a family of the plan");
-  if (family == "quant") {
-    return {0, static_cast<std::int32_t>(kQuantBits.size()) - 1, [options](std::int32_t step) {
-              return fmt::format("quant:bits={},{}", kQuantBits[static_cast<std::size_t>(step)],
-                                 ends_of(options));
-            }};
-  }
-  if (family == "bands") {
-    return {1, static_cast<std::int32_t>(std::lround(8.0 / kBandsStep)),
-            [options](std::int32_t step) {
-              return fmt::format("bands:bits={:.2f},{}", kBandsStep * step, ends_of(options));
-            }};
-  }
+std::string family_recipe(std::string_view family, const StudyOptions& options) {
   // Segments of one length: every new basis costs bytes, and here bytes are what counts.
-  const std::string more = family == "fd" ? "chunk=256,min_chunk=256" : "";
-  return {1, head_dim, [name = std::string(family), more, options](std::int32_t step) {
-            return at_rank(name, std::to_string(step), options, more);
-          }};
-}
-
-Result<FittedStep> fit_step(double level, std::int32_t least, std::int32_t most,
-                            const std::function<Result<double>(std::int32_t)>& bits) {
-  std::map<std::int32_t, double> known;
-  const auto ask = [&](std::int32_t step) -> Status {
-    if (known.contains(step)) return {};
-    KVSPAN_TRY(known[step], bits(step));
-    return {};
-  };
-  KVSPAN_CHECK_OK(ask(least));
-  if (known[least] < level && most > least) KVSPAN_CHECK_OK(ask(most));
-  // Bytes are nearly a straight line over the step: the next guess is where it meets the level.
-  std::int32_t low = least, high = most;
-  while (known[least] < level && known.contains(most) && known[most] > level && high - low > 1) {
-    const double share = (level - known[low]) / (known[high] - known[low]);
-    const auto guess = static_cast<std::int32_t>(std::lround(low + share * (high - low)));
-    const std::int32_t step = std::clamp(guess, low + 1, high - 1);
-    KVSPAN_CHECK_OK(ask(step));
-    (known[step] < level ? low : high) = step;
-    if (std::abs(known[step] - level) < kNearEnough * level) break;
-  }
-  FittedStep best{least, known[least]};
-  for (const auto& [step, found] : known) {
-    if (std::abs(found - level) < std::abs(best.bits - level)) best = {step, found};
-  }
-  return best;
+  const std::string_view more = family == "fd" ? ",chunk=256,min_chunk=256" : "";
+  return fmt::format("{}:{}{}{}", family, ends_of(options), keys_of(family, options), more);
 }
 
 }  // namespace kvspan

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -58,21 +57,7 @@ struct StudyGroup {
 };
 std::span<const StudyGroup> study_groups() noexcept;
 
-// How a family is set to more or fewer bytes: `recipe(step)` holds the more the larger the step.
-struct Dial {
-  std::int32_t least = 1, most = 1;
-  std::function<std::string(std::int32_t step)> recipe;
-};
-// `head_dim`: the rank of a family of directions goes up to it. `family` is one of the plan's.
-Dial dial_of(std::string_view family, std::int32_t head_dim, const StudyOptions& options);
-
-// The step whose bits are nearest to `level`, found in a few calls of `bits`, which grows with the
-// step. Fails as `bits` does.
-struct FittedStep {
-  std::int32_t step = 0;
-  double bits = 0.0;
-};
-Result<FittedStep> fit_step(double level, std::int32_t least, std::int32_t most,
-                            const std::function<Result<double>(std::int32_t)>& bits);
+// The recipe of a family that is fitted to levels, its size left open.
+std::string family_recipe(std::string_view family, const StudyOptions& options);
 
 }  // namespace kvspan

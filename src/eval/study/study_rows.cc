@@ -39,6 +39,10 @@ Interval dppl_interval(const RowParts& parts, const BootstrapOptions& options) {
   return {100.0 * std::expm1(nats.low), 100.0 * std::expm1(nats.high)};
 }
 
+double kl_as_dppl_pct(double kl) {
+  return 100.0 * std::expm1(kl);
+}
+
 Interval kl_interval(const RowParts& parts, const BootstrapOptions& options) {
   return bootstrap_interval(parts.kl, options);
 }

@@ -21,7 +21,9 @@ struct StudyRow {
   std::optional<double> rank_share;  // (rk + rv) / 2d, where the recipe gives ranks
   PerplexityRow measured;
 
-  bool usable() const { return !measured.failed && measured.figures.positions > 0; }
+  bool measured_well() const { return !measured.failed && measured.figures.positions > 0; }
+  // Something can be concluded from it.
+  bool usable() const { return measured_well() && !measured.nothing_compressed(); }
   double bits() const { return measured.bits(); }
 };
 
@@ -46,5 +48,8 @@ RowParts parts_of(const PerplexityRow& row, std::int32_t context);
 // Intervals of a row's figures: perplexity change in per cent, and mean KL.
 Interval dppl_interval(const RowParts& parts, const BootstrapOptions& options);
 Interval kl_interval(const RowParts& parts, const BootstrapOptions& options);
+// A mean KL as a change of perplexity: what it grows by, in per cent, on text that the full cache
+// itself would write, where nothing can be won by chance.
+double kl_as_dppl_pct(double kl);
 
 }  // namespace kvspan

@@ -25,6 +25,43 @@ bool enough(const StudyRow& row, const VerdictOptions& options) {
   return parts_of(row.measured, options.context).kl.size() >= options.least_parts;
 }
 
+// What a recipe costs, measured in two ways that have to agree. Perplexity on one text can also
+// fall by chance, and falls by much where a cache is broken; KL counts every change against the
+// recipe.
+struct Cost {
+  StudyNumber perplexity, divergence;  // both in per cent of perplexity
+
+  bool surely_within(double most) const {
+    return perplexity.interval.low >= -most && perplexity.interval.high <= most &&
+           divergence.interval.high <= most;
+  }
+  bool surely_above(double most) const {
+    return perplexity.interval.low > most || perplexity.interval.high < -most ||
+           divergence.interval.low > most;
+  }
+};
+
+Cost cost_of(const StudyRow& row, const VerdictOptions& options,
+             const BootstrapOptions& bootstrap) {
+  const RowParts parts = parts_of(row.measured, options.context);
+  const Interval kl = kl_interval(parts, bootstrap);
+  const auto number = [&](std::string_view name, double value, const Interval& interval) {
+    StudyNumber out;
+    out.name = std::string(name);
+    out.recipe = row.measured.recipe;
+    out.value = value;
+    out.interval = interval;
+    out.confidence = bootstrap.confidence;
+    out.unit = "%";
+    out.threshold = options.most_dppl_pct;
+    out.n = parts.kl.size();
+    return out;
+  };
+  return {number("perplexity", row.measured.figures.dppl_pct, dppl_interval(parts, bootstrap)),
+          number("KL as perplexity", kl_as_dppl_pct(row.measured.figures.kl),
+                 {kl_as_dppl_pct(kl.low), kl_as_dppl_pct(kl.high)})};
+}
+
 StudyNumber growth(const StudyRow& row, const VerdictOptions& options) {
   std::vector<double> length, error;
   for (const PositionBlock& block : row.measured.blocks) {
@@ -46,7 +83,9 @@ StudyNumber growth(const StudyRow& row, const VerdictOptions& options) {
   out.unit = "x per doubling";
   out.threshold = options.sharp;
   out.n = length.size();
-  out.decides = is_chunked(row);
+  // An error that is as large as can be has nowhere to grow, which is no merit.
+  const Interval kl = kl_interval(parts_of(row.measured, options.context), options.bootstrap);
+  out.decides = is_chunked(row) && kl.high < options.broken;
   out.confidence = options.bootstrap.confidence;
   out.value = length.empty() ? std::nan("") : std::exp(least_squares_slope(length, error));
   out.interval = bootstrap_cases(length.size(), statistic, options.bootstrap);
@@ -80,31 +119,29 @@ StudyVerdict judge_rank(std::span<const StudyRow> rows, const VerdictOptions& op
   BootstrapOptions strict = options.bootstrap;
   strict.confidence = 1.0 - (1.0 - strict.confidence) / static_cast<double>(candidates.size());
   bool all_bad = true;
-  const StudyNumber* best = nullptr;
-  out.numbers.reserve(candidates.size());
+  const StudyRow* best = nullptr;
   for (const StudyRow* row : candidates) {
-    const RowParts parts = parts_of(row->measured, options.context);
-    StudyNumber number;
-    number.name = "perplexity";
-    number.recipe = row->measured.recipe;
-    number.value = row->measured.figures.dppl_pct;
-    number.interval = dppl_interval(parts, options.bootstrap);
-    number.confidence = options.bootstrap.confidence;
-    number.unit = "%";
-    number.threshold = options.most_dppl_pct;
-    number.n = parts.nll_diff.size();
-    all_bad &= number.interval.low > options.most_dppl_pct;
-    if (dppl_interval(parts, strict).high <= options.most_dppl_pct) out.outcome = Outcome::kHolds;
-    out.numbers.push_back(std::move(number));
-    if (best == nullptr || out.numbers.back().value < best->value) best = &out.numbers.back();
+    const Cost cost = cost_of(*row, options, options.bootstrap);
+    all_bad &= cost.surely_above(options.most_dppl_pct);
+    if (cost_of(*row, options, strict).surely_within(options.most_dppl_pct)) {
+      out.outcome = Outcome::kHolds;
+    }
+    for (const StudyNumber& number : {cost.perplexity, cost.divergence}) {
+      out.numbers.push_back(number);
+    }
+    if (best == nullptr || row->measured.figures.kl < best->measured.figures.kl) best = row;
   }
   if (all_bad) out.outcome = Outcome::kRefuted;
+  const Cost cost = cost_of(*best, options, options.bootstrap);
   out.because = fmt::format(
-      "the best of {} recipes with r <= d/4 is {}: {:+.2f} % ({:+.2f} .. {:+.2f})",
-      candidates.size(), best->recipe, best->value, best->interval.low, best->interval.high);
+      "the best of {} recipes with r <= d/4 is {}: KL {:.4f}, as much as {:+.2f} % ({:+.2f} .. "
+      "{:+.2f}), and perplexity {:+.2f} % ({:+.2f} .. {:+.2f})",
+      candidates.size(), best->measured.recipe, best->measured.figures.kl, cost.divergence.value,
+      cost.divergence.interval.low, cost.divergence.interval.high, cost.perplexity.value,
+      cost.perplexity.interval.low, cost.perplexity.interval.high);
   out.would_change =
       out.outcome == Outcome::kRefuted
-          ? "a recipe with r <= d/4 whose interval reaches 1 % or less"
+          ? "a recipe with r <= d/4 whose intervals reach 1 % or less"
           : (out.outcome == Outcome::kHolds
                  ? "other text or models on which every such recipe costs more than 1 %"
                  : "more text: intervals that lie on one side of 1 %");
@@ -131,7 +168,10 @@ StudyVerdict judge_length(std::span<const StudyRow> rows, const VerdictOptions& 
   if (flat > 0) out.outcome = Outcome::kHolds;
   if (chunked > 0 && sharp == chunked) out.outcome = Outcome::kRefuted;
   out.because =
-      chunked == 0 ? "no recipe with chunks has been measured by position" : "KL grows by";
+      chunked == 0
+          ? fmt::format("no recipe with chunks and a KL below {:g} has been measured by position",
+                        options.broken)
+          : "KL grows by";
   for (const StudyNumber& number : out.numbers) {
     if (!number.decides) continue;
     out.because += fmt::format(" {:.2f}x ({:.2f} .. {:.2f}) with {}", number.value,

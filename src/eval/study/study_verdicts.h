@@ -40,7 +40,8 @@ struct VerdictOptions {
   std::int32_t context = 4096;     // tokens of a window
   std::int32_t length_from = 512;  // positions from which growth with the length is judged
   std::size_t least_parts = 6;     // fewer drawn parts than this decide nothing
-  double most_dppl_pct = 1.0;      // F1
+  double most_dppl_pct = 1.0;      // F1: of perplexity either way, and of KL as perplexity
+  double broken = 0.5;             // F3: a KL, in nats, above which a cache tells nothing
   double tie = 0.05;               // F2: a KL less than this share lower is not better
   double sharp = 1.5;              // F3: growth per doubling of the length
   double strong = 0.5;             // F4: a rank correlation that predicts

@@ -2,6 +2,8 @@
 #include "method/bands/bands_design.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -90,6 +92,25 @@ double distortion(const Unit& unit, BandsQuantizer quantizer) {
   return sum;
 }
 
+// Layers that are through, of all that the work goes over.
+class Steps {
+ public:
+  Steps(std::size_t total, const DesignProgress& progress) : total_(total), progress_(progress) {}
+
+  bool go_on() const noexcept { return go_on_.load(std::memory_order_relaxed); }
+  void done() {
+    if (!progress_) return;
+    const std::lock_guard lock(one_);
+    if (!progress_(++done_, total_)) go_on_.store(false, std::memory_order_relaxed);
+  }
+
+ private:
+  std::size_t total_, done_ = 0;
+  const DesignProgress& progress_;
+  std::mutex one_;
+  std::atomic<bool> go_on_{true};
+};
+
 // Units of all groups, and the work on them: layer by layer, so that only the layers at hand are
 // read. A layer's units stand next to each other.
 class Units {
@@ -117,14 +138,16 @@ class Units {
   }
   // work(unit, layer's numbers) -> Status, for every unit, by the threads of the pool.
   template <class Work>
-  Status for_each(ThreadPool& pool, Work&& work) {
+  Status for_each(ThreadPool& pool, Steps& steps, Work&& work) {
     std::vector<Status> outcomes(starts_.size() - 1);
     pool.run([&](Team& team) {
       for (int i; (i = team.take()) < static_cast<int>(outcomes.size());) {
         const auto layer = static_cast<std::size_t>(i);
-        outcomes[layer] = each_of(layer, work);
+        outcomes[layer] = steps.go_on() ? each_of(layer, work) : Status();
+        steps.done();
       }
     });
+    if (!steps.go_on()) return fail(ErrorCode::kCancelled, "stopped while codes were designed");
     for (std::size_t l = 0; l < outcomes.size(); ++l) {
       if (outcomes[l]) continue;
       const Error& error = outcomes[l].error();
@@ -158,15 +181,16 @@ struct Design {
   const std::shared_ptr<Ledger>& ledger;
   detail::BandsDesigner designer{shape, calibration, options};
   ThreadPool& pool;
+  Steps& steps;
 
   Units units(bool keys, bool values) const { return {shape, calibration, groups, keys, values}; }
   Status analyse(Units& units, double alpha, bool directions) const {
-    return units.for_each(pool, [&](Unit& unit, const LayerCalibration& learnt) {
+    return units.for_each(pool, steps, [&](Unit& unit, const LayerCalibration& learnt) {
       return designer.analyse(unit, learnt, alpha, directions);
     });
   }
   Status finish(Units& units, double alpha) const {
-    return units.for_each(pool, [&](Unit& unit, const LayerCalibration& learnt) {
+    return units.for_each(pool, steps, [&](Unit& unit, const LayerCalibration& learnt) {
       return designer.finish(unit, learnt, alpha, ledger);
     });
   }
@@ -233,19 +257,24 @@ Result<Designed> design_apart(const Design& d) {
 Result<std::vector<std::vector<GroupBands>>> design_bands(
     const CacheShape& shape, const Calibration& calibration,
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
-    const std::shared_ptr<Ledger>& ledger) {
+    const std::shared_ptr<Ledger>& ledger, const DesignProgress& progress) {
   // A layer at work takes some 10 D^2 doubles, the directions of all layers take D^2 floats each:
   // with so many threads the first is not much more than the second.
   const auto most = std::max<unsigned>(1, static_cast<unsigned>(groups.size()) / 8);
   const unsigned cores = options.own ? 1 : std::min(std::thread::hardware_concurrency(), most);
   Result<Designed> designed = [&] {
     ThreadPool pool(static_cast<int>(std::max(cores, 1u)));
+    const bool balances = detail::BandsDesigner(shape, calibration, options).balances();
+    // Each layer is analysed and finished, keys and values once more where that comes first or
+    // where they are apart.
+    Steps steps(groups.size() * (balances || !options.joint ? 4 : 2), progress);
     const Design design{.shape = shape,
                         .calibration = calibration,
                         .groups = groups,
                         .options = options,
                         .ledger = ledger,
-                        .pool = pool};
+                        .pool = pool,
+                        .steps = steps};
     return options.joint ? design_joint(design) : design_apart(design);
   }();
   // Many megabytes for each thread, and few of them are needed again.

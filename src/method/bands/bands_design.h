@@ -53,6 +53,6 @@ struct GroupBands : BandsCodes {
 Result<std::vector<std::vector<GroupBands>>> design_bands(
     const CacheShape& shape, const Calibration& calibration,
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
-    const std::shared_ptr<Ledger>& ledger);
+    const std::shared_ptr<Ledger>& ledger, const DesignProgress& progress = nullptr);
 
 }  // namespace kvspan

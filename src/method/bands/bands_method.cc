@@ -132,6 +132,7 @@ MethodDeclaration bands_method() {
       .rules = kBandsRules,
       .check = check_bands,
       .example = "bands:bits=2",
+      .size_keys = "bits",
       .make = prepare_bands,
       .needs_calibration = calibrated_by_words,
       .tile_tokens = kBandTokens,

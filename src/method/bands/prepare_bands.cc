@@ -142,13 +142,54 @@ Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer
   return group;
 }
 
+// One code, saved or just designed.
+Result<std::shared_ptr<const BandsCode>> saved_or_given(const PrepareInput& in,
+                                                        const BandsParts& like,
+                                                        std::shared_ptr<const BandsCode> code) {
+  if (in.designs.are_saved()) {
+    KVSPAN_TRY(code, BandsCode::load_designed(like, in.designs.saved(), in.shared));
+  }
+  in.designs.note([code](ByteWriter& out) { code->save_designed(out); });
+  return code;
+}
+
+// The codes of all groups, from the calibration or as they were saved.
+Result<std::vector<std::vector<GroupBands>>> codes_of(
+    const PrepareInput& in, const std::vector<std::vector<HeadRange>>& groups,
+    const BandsOptions& options) {
+  std::vector<std::vector<GroupBands>> designed;
+  if (!in.designs.are_saved()) {
+    KVSPAN_TRY(designed, design_bands(in.shape, *in.calibration, groups, options, in.shared,
+                                      in.designs.progress()));
+  }
+  designed.resize(groups.size());
+  for (std::size_t l = 0; l < groups.size(); ++l) {
+    designed[l].resize(groups[l].size());
+    for (std::size_t g = 0; g < groups[l].size(); ++g) {
+      GroupBands& to = designed[l][g];
+      to.heads = groups[l][g];
+      const auto like = [&](bool keys, bool values) {
+        return bands_parts(in.shape.layers[l], to.heads.count, keys, values, options);
+      };
+      KVSPAN_TRY(to.keys, saved_or_given(in, like(true, options.joint), to.keys));
+      if (options.joint) {
+        to.values = to.keys;
+      } else {
+        KVSPAN_TRY(to.values, saved_or_given(in, like(false, true), to.values));
+      }
+    }
+  }
+  return designed;
+}
+
 }  // namespace
 
 PreparedLayers prepare_bands(const PrepareInput& in) {
   const RecipePart& m = in.method;
   KVSPAN_CHECK_OK(refuse_what_is_not_there(m));
   const bool online = m.word("calib") == "online";
-  const BandsOptions options = options_of(m, !online && has_layer_weights(*in.calibration));
+  const bool weighed = !online && !in.designs.are_saved() && has_layer_weights(*in.calibration);
+  const BandsOptions options = options_of(m, weighed);
   std::vector<std::vector<HeadRange>> groups;
   for (const LayerShape& layer : in.shape.layers) {
     if (m.word("share") == "kv") {
@@ -158,11 +199,14 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
     }
   }
   std::vector<std::vector<GroupBands>> designed;
+  std::string source;
   if (!online) {
-    KVSPAN_TRY(designed, design_bands(in.shape, *in.calibration, groups, options, in.shared));
+    KVSPAN_TRY(designed, codes_of(in, groups, options));
+    KVSPAN_TRY(source, in.designs.text([&]() -> Result<std::string> {
+      return source_of(*in.calibration);
+    }));
   }
   Int8Rows int8(in.shared);
-  const std::string source = online ? "" : source_of(*in.calibration);
   std::vector<PreparedLayer> layers(groups.size());
   for (std::size_t l = 0; l < groups.size(); ++l) {
     for (std::size_t g = 0; g < groups[l].size(); ++g) {

@@ -57,8 +57,8 @@ Result<std::optional<std::int32_t>> head_rank(const RecipePart& method, bool key
   return std::optional(0);
 }
 
-// The spectra of all groups, and the level at which their directions are on average as many as
-// asked for: ranks=table.
+// The directions of all groups, so many on average as asked for, by the level that their shares of
+// the energy reach: ranks=table.
 Status spread(const PrepareInput& in, bool keys,
               std::vector<std::vector<std::optional<RankRule>>>& ranks) {
   struct Direction {
@@ -71,7 +71,6 @@ Status spread(const PrepareInput& in, bool keys,
     const LayerShape& layer = in.shape.layers[i];
     const std::vector<HeadRange> groups = head_groups(layer, in.method);
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      if (!ranks[i][g]) return {};
       wanted += static_cast<std::size_t>(ranks[i][g]->directions);
       const Moment moment =
           moment_of(layer, in.calibration->layers[i], keys ? key_domain(in.method) : Domain::kValue,
@@ -93,6 +92,33 @@ Status spread(const PrepareInput& in, bool keys,
   }
   for (auto& layer : ranks) {
     for (auto& rank : layer) rank->directions = std::max(rank->directions, 1);
+  }
+  return {};
+}
+
+// The same, or as it was saved.
+Status spread_once(const PrepareInput& in, bool keys,
+                   std::vector<std::vector<std::optional<RankRule>>>& ranks) {
+  for (const auto& layer : ranks) {
+    for (const auto& rank : layer) {
+      if (!rank) return {};
+    }
+  }
+  if (!in.designs.are_saved()) KVSPAN_CHECK_OK(spread(in, keys, ranks));
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::vector<HeadRange> groups = head_groups(in.shape.layers[i], in.method);
+    const std::int32_t dim = keys ? in.shape.layers[i].key_dim : in.shape.layers[i].value_dim;
+    for (std::size_t g = 0; g < ranks[i].size(); ++g) {
+      KVSPAN_TRY(const double directions, in.designs.number([&]() -> Result<double> {
+        return double(ranks[i][g]->directions);
+      }));
+      const double most = double(groups[g].count) * double(dim);
+      if (!(directions >= 1.0 && directions <= most)) {
+        return fail(ErrorCode::kCorruptData, "codes: {} directions of layer {}; allowed: 1 to {}",
+                    directions, i, most);
+      }
+      ranks[i][g]->directions = static_cast<std::int32_t>(directions);
+    }
   }
   return {};
 }
@@ -187,8 +213,8 @@ Result<RankTable> rank_table(const PrepareInput& in) {
     table.values.push_back(std::move(values));
   }
   if (m.word("ranks") == "table") {
-    KVSPAN_CHECK_OK(spread(in, true, table.keys));
-    KVSPAN_CHECK_OK(spread(in, false, table.values));
+    KVSPAN_CHECK_OK(spread_once(in, true, table.keys));
+    KVSPAN_CHECK_OK(spread_once(in, false, table.values));
   }
   return table;
 }
@@ -199,29 +225,15 @@ BasisStore basis_store(const RecipePart& m, bool own_bases) {
   return m.word("bases") == "f16" ? BasisStore::kF16 : BasisStore::kInt8;
 }
 
-Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in,
-                                                const SubspaceMethod& method, std::size_t layer,
-                                                const HeadRange& heads, bool keys,
-                                                const std::optional<RankRule>& rank) {
-  if (!rank) return std::optional<SidePlan>();
+namespace {
+
+// The code that a side begins with, from the calibration.
+Result<std::shared_ptr<const Code>> design_start(const PrepareInput& in,
+                                                 const SubspaceMethod& method, std::size_t layer,
+                                                 const HeadRange& heads, bool keys,
+                                                 SidePlan plan) {
   const RecipePart& m = in.method;
   const LayerShape& shape = in.shape.layers[layer];
-  SidePlan plan;
-  plan.style.domain = keys ? key_domain(m) : Domain::kValue;
-  plan.style.heads = heads.count;
-  plan.style.dim = keys ? shape.key_dim : shape.value_dim;
-  plan.style.anchor_block = anchor_of(m);
-  plan.style.rope = keys ? &shape.rope : nullptr;
-  plan.style.codec = store_codec(m.word("store"));
-  if (method.scale_rows != 1 && is_integer(plan.style.codec.kind)) {
-    plan.style.codec.unit_rows = static_cast<std::size_t>(method.scale_rows);
-    plan.style.codec.unit_cols = 0;
-  }
-  plan.style.bases = basis_store(m, method.own_bases);
-  plan.rank = *rank;
-  set_gamma(m, keys, plan);
-  if (!method.starts_calibrated) return std::optional(std::move(plan));
-
   const LayerCalibration& calibration = in.calibration->layers[layer];
   Moment moment = moment_of(shape, calibration, plan.style.domain, heads, plan.style.anchor_block);
   std::optional<MatrixD> metric;
@@ -246,8 +258,40 @@ Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in,
     plan.style.gamma = static_cast<float>(fitted_gamma(
         query_metric(shape, calibration, plan.style.domain, heads), moment.second, *trial));
   }
-  KVSPAN_TRY(plan.start, transform_code(plan.style, transform, plan.rank.directions, moment.mean,
-                                        in.shared, MemoryKind::kShared));
+  return transform_code(plan.style, transform, plan.rank.directions, moment.mean, in.shared,
+                        MemoryKind::kShared);
+}
+
+}  // namespace
+
+Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in,
+                                                const SubspaceMethod& method, std::size_t layer,
+                                                const HeadRange& heads, bool keys,
+                                                const std::optional<RankRule>& rank) {
+  if (!rank) return std::optional<SidePlan>();
+  const RecipePart& m = in.method;
+  const LayerShape& shape = in.shape.layers[layer];
+  SidePlan plan;
+  plan.style.domain = keys ? key_domain(m) : Domain::kValue;
+  plan.style.heads = heads.count;
+  plan.style.dim = keys ? shape.key_dim : shape.value_dim;
+  plan.style.anchor_block = anchor_of(m);
+  plan.style.rope = keys ? &shape.rope : nullptr;
+  plan.style.codec = store_codec(m.word("store"));
+  if (method.scale_rows != 1 && is_integer(plan.style.codec.kind)) {
+    plan.style.codec.unit_rows = static_cast<std::size_t>(method.scale_rows);
+    plan.style.codec.unit_cols = 0;
+  }
+  plan.style.bases = basis_store(m, method.own_bases);
+  plan.rank = *rank;
+  set_gamma(m, keys, plan);
+  if (!method.starts_calibrated) return std::optional(std::move(plan));
+
+  KVSPAN_TRY(plan.start, in.designs.code(heads.count, plan.style.dim, in.shared, [&] {
+    return design_start(in, method, layer, heads, keys, plan);
+  }));
+  plan.rank.directions = plan.start->rank();
+  plan.style.gamma = plan.start->gamma();
   return std::optional(std::move(plan));
 }
 

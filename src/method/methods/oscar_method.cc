@@ -12,7 +12,6 @@
 #include "codec/hadamard.h"
 #include "linalg/symmetric_eigen.h"
 #include "method/methods/prepare_subspace.h"
-#include "method/policies/fixed_policy.h"
 #include "method/prepare_parts.h"
 #include "recipe/common_keys.h"
 #include "recipe/recipe.h"
@@ -59,7 +58,6 @@ Result<Matrix> rotation_of(const MatrixD& covariance) {
 
 Result<SidePlan> side(const PrepareInput& in, std::size_t layer, std::int32_t head, bool keys) {
   const LayerShape& shape = in.shape.layers[layer];
-  const LayerCalibration& learnt = in.calibration->layers[layer];
   SidePlan plan;
   plan.style.domain = keys ? Domain::kPostRopeKey : Domain::kValue;
   plan.style.dim = keys ? shape.key_dim : shape.value_dim;
@@ -68,11 +66,14 @@ Result<SidePlan> side(const PrepareInput& in, std::size_t layer, std::int32_t he
              parse_codec_spec(fmt::format("int{}:group={},asym", in.method.count("bits"),
                                           in.method.count("group"))));
   const HeadRange heads{head, 1};
-  KVSPAN_TRY(const Matrix rotation,
-             rotation_of(keys ? query_metric(shape, learnt, plan.style.domain, heads)
-                              : moment_of(shape, learnt, plan.style.domain, heads, 0).second));
-  KVSPAN_TRY(plan.start,
-             orthonormal_code(plan.style, rotation.view(), {}, in.shared, MemoryKind::kShared));
+  const auto design = [&]() -> Result<std::shared_ptr<const Code>> {
+    const LayerCalibration& learnt = in.calibration->layers[layer];
+    KVSPAN_TRY(const Matrix rotation,
+               rotation_of(keys ? query_metric(shape, learnt, plan.style.domain, heads)
+                                : moment_of(shape, learnt, plan.style.domain, heads, 0).second));
+    return orthonormal_code(plan.style, rotation.view(), {}, in.shared, MemoryKind::kShared);
+  };
+  KVSPAN_TRY(plan.start, in.designs.code(1, plan.style.dim, in.shared, design));
   return plan;
 }
 
@@ -82,19 +83,10 @@ PreparedLayers make(const PrepareInput& given) {
   std::vector<PreparedLayer> layers(in.shape.layers.size());
   for (std::size_t l = 0; l < layers.size(); ++l) {
     for (std::int32_t h = 0; h < in.shape.layers[l].kv_heads; ++h) {
-      auto plan = std::make_shared<CodingPlan>();
-      plan->first_head = h;
-      plan->recent = whole(in.method, "recent");
-      plan->unit = kUnit;
-      KVSPAN_TRY(plan->keys, side(in, l, h, true));
-      KVSPAN_TRY(plan->values, side(in, l, h, false));
-      PreparedGroup group;
-      group.options.first_head = h;
-      group.options.sink = whole(in.method, "sink");
-      group.options.residuals = in.method.on("certify");
-      group.codes = {plan->keys->start, plan->values->start};
-      group.make_policy = [plan](const auto&) { return std::make_unique<FixedPolicy>(plan); };
-      layers[l].groups.push_back(std::move(group));
+      KVSPAN_TRY(SidePlan keys, side(in, l, h, true));
+      KVSPAN_TRY(SidePlan values, side(in, l, h, false));
+      layers[l].groups.push_back(
+          fixed_group(in.method, {h, 1}, kUnit, std::move(keys), std::move(values)));
     }
   }
   return layers;
@@ -110,6 +102,7 @@ MethodDeclaration oscar_method() {
       .source = "OSCAR (Zhou et al. 2026)",
       .keys = kKeys,
       .example = "oscar:bits=2",
+      .size_keys = "bits",
       .make = make,
       .needs_calibration = always,
   };

@@ -10,7 +10,7 @@ namespace kvspan::detail {
 Result<PrepareInput> with_whole_calibration(const PrepareInput& in, Calibration& whole) {
   if (in.calibration == nullptr || !in.calibration->read_layer) return in;
   KVSPAN_TRY(whole, read_whole(in.shape, *in.calibration));
-  return PrepareInput{in.shape, in.method, &whole, in.shared};
+  return PrepareInput{in.shape, in.method, &whole, in.shared, in.designs};
 }
 
 PreparedLayers prepare_subspace(const PrepareInput& in, const SubspaceMethod& method) {
@@ -42,7 +42,7 @@ PreparedLayers prepare_subspace(const PrepareInput& in, const SubspaceMethod& me
       for (const std::optional<SidePlan>* side : {&plan->keys, &plan->values}) {
         if (*side && (*side)->start) group.codes.push_back((*side)->start);
       }
-      method.set_policy(i, std::move(plan), group);
+      KVSPAN_CHECK_OK(method.set_policy(i, std::move(plan), group));
       layer.groups.push_back(std::move(group));
     }
     layers.push_back(std::move(layer));

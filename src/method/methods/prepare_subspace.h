@@ -25,8 +25,8 @@ struct SubspaceMethod {
   Status (*check)(const RecipePart& m, const LayerShape& shape, const RankTable& ranks,
                   std::size_t layer) = nullptr;
   // Gives a group its policy, and says what that wants to be told.
-  std::function<void(std::size_t layer, const std::shared_ptr<const CodingPlan>& plan,
-                     PreparedGroup& group)>
+  std::function<Status(std::size_t layer, const std::shared_ptr<const CodingPlan>& plan,
+                       PreparedGroup& group)>
       set_policy;
 };
 

@@ -5,7 +5,6 @@
 
 #include "base/fail.h"
 #include "method/methods/quant_codes.h"
-#include "method/policies/fixed_policy.h"
 #include "method/prepare_parts.h"
 #include "recipe/common_keys.h"
 
@@ -78,26 +77,12 @@ PreparedLayers prepare_quant(const PrepareInput& in) {
     const bool together = method.word("layout") == "tensor";
     const std::int32_t heads = together ? shape.kv_heads : 1;
     for (std::int32_t first = 0; first < shape.kv_heads; first += heads) {
-      auto plan = std::make_shared<CodingPlan>();
-      plan->first_head = first;
-      plan->heads = heads;
-      plan->recent = static_cast<std::int32_t>(method.count("recent"));
-      plan->unit = kUnit;
-      if (method.word("layout") == "kivi") {
-        plan->unit = std::max(kUnit, static_cast<std::int32_t>(method.count("group")));
-      }
-      KVSPAN_TRY(plan->keys, book.side(heads, shape.key_dim, true));
-      KVSPAN_TRY(plan->values, book.side(heads, shape.value_dim, false));
-      PreparedGroup group;
-      group.options.first_head = first;
-      group.options.heads = heads;
-      group.options.sink = static_cast<std::int32_t>(method.count("sink"));
-      group.options.residuals = method.on("certify");
-      group.codes = {plan->keys->start, plan->values->start};
-      group.make_policy = [plan](const std::shared_ptr<Ledger>&) {
-        return std::make_unique<FixedPolicy>(plan);
-      };
-      layer.groups.push_back(std::move(group));
+      const bool kivi = method.word("layout") == "kivi";
+      const std::int32_t unit = kivi ? std::max(kUnit, whole(method, "group")) : kUnit;
+      KVSPAN_TRY(SidePlan keys, book.side(heads, shape.key_dim, true));
+      KVSPAN_TRY(SidePlan values, book.side(heads, shape.value_dim, false));
+      layer.groups.push_back(
+          fixed_group(method, {first, heads}, unit, std::move(keys), std::move(values)));
     }
     layers.push_back(std::move(layer));
   }
@@ -126,6 +111,7 @@ MethodDeclaration quant_method() {
       .keys = kQuantKeys,
       .rules = kQuantRules,
       .example = "quant:bits=4",
+      .size_keys = "bits",
       .make = prepare_quant,
       .why_tokens_stay = why_tokens_stay,
   };

@@ -136,7 +136,7 @@ constexpr std::array<KeyRule, 4> kSpectralOwnRules{{
 }};
 constexpr auto kSpectralRules = join(kSubspaceRules, kSpectralOwnRules);
 
-FdOptions fd_options(const PrepareInput& in, std::size_t layer, const CodingPlan& plan) {
+Result<FdOptions> fd_options(const PrepareInput& in, std::size_t layer, const CodingPlan& plan) {
   const RecipePart& m = in.method;
   FdOptions options;
   options.chunk = static_cast<std::int32_t>(m.count("chunk"));
@@ -146,16 +146,18 @@ FdOptions fd_options(const PrepareInput& in, std::size_t layer, const CodingPlan
   options.lookahead = static_cast<std::int32_t>(m.count("lookahead"));
   if (m.word("update") == "subsample") options.every = static_cast<std::int32_t>(m.count("step"));
   if (!m.is_word("merge")) options.merge = m.number("merge");
-  const auto tau = [&](bool keys) {
+  const auto tau = [&](bool keys) -> Result<double> {
     const std::string_view key = m.has("tau") ? "tau" : keys ? "tau_k" : "tau_v";
     if (!m.is_word(key)) return m.number(key);
     const std::optional<SidePlan>& side = keys ? plan.keys : plan.values;
-    return side ? calibrated_tau(in.calibration->layers[layer], *side, plan.first_head, keys,
-                                 m.number("percentile"))
-                : 1.0;
+    if (!side) return 1.0;
+    return in.designs.number([&]() -> Result<double> {
+      return calibrated_tau(in.calibration->layers[layer], *side, plan.first_head, keys,
+                            m.number("percentile"));
+    });
   };
-  options.key_tau = tau(true);
-  options.value_tau = tau(false);
+  KVSPAN_TRY(options.key_tau, tau(true));
+  KVSPAN_TRY(options.value_tau, tau(false));
   return options;
 }
 
@@ -207,8 +209,9 @@ PreparedLayers make_static(const PrepareInput& given) {
   method.starts_calibrated = true;
   method.key_basis = in.method.word("basis");
   method.reconstructs = in.method.word("read") == "reconstruct";
-  method.set_policy = [](std::size_t, const auto& plan, PreparedGroup& group) {
+  method.set_policy = [](std::size_t, const auto& plan, PreparedGroup& group) -> Status {
     group.make_policy = [plan](const auto&) { return std::make_unique<FixedPolicy>(plan); };
+    return {};
   };
   return prepare_subspace(in, method);
 }
@@ -220,12 +223,13 @@ PreparedLayers make_fd(const PrepareInput& given) {
   method.starts_calibrated = in.method.word("first") == "calibration";
   method.own_bases = true;
   method.check = check_shared_sketch;
-  method.set_policy = [&](std::size_t layer, const auto& plan, PreparedGroup& group) {
-    FdOptions options = fd_options(in, layer, *plan);
+  method.set_policy = [&](std::size_t layer, const auto& plan, PreparedGroup& group) -> Status {
+    KVSPAN_TRY(FdOptions options, fd_options(in, layer, *plan));
     options.sketch_per_rank = sketch_per_rank(in.method, *plan);
     group.make_policy = [plan, options](const auto& ledger) {
       return std::make_unique<FdPolicy>(plan, options, ledger);
     };
+    return {};
   };
   return prepare_subspace(in, method);
 }
@@ -235,10 +239,11 @@ PreparedLayers make_rotate(const PrepareInput& given) {
   KVSPAN_TRY(const PrepareInput in, with_whole_calibration(given, whole_calibration));
   SubspaceMethod method;
   method.unit = whole(in.method, "every");
-  method.set_policy = [&](std::size_t, const auto& plan, PreparedGroup& group) {
+  method.set_policy = [&](std::size_t, const auto& plan, PreparedGroup& group) -> Status {
     group.make_policy = [plan, rows = sketch_per_rank(in.method, *plan)](const auto& ledger) {
       return std::make_unique<RotatePolicy>(plan, rows, ledger);
     };
+    return {};
   };
   return prepare_subspace(in, method);
 }
@@ -250,12 +255,13 @@ PreparedLayers make_oja(const PrepareInput& given) {
   method.unit = whole(in.method, "buffer");
   method.starts_calibrated = true;
   method.own_bases = in.method.word("stale") == "segment";
-  method.set_policy = [&](std::size_t, const auto& plan, PreparedGroup& group) {
+  method.set_policy = [&](std::size_t, const auto& plan, PreparedGroup& group) -> Status {
     group.options.scores = true;
     group.observed_queries = whole(in.method, "queries");
     group.make_policy = [plan, options = oja_options(in.method)](const auto& ledger) {
       return std::make_unique<OjaPolicy>(plan, options, ledger);
     };
+    return {};
   };
   return prepare_subspace(in, method);
 }
@@ -268,10 +274,11 @@ PreparedLayers make_spectral(const PrepareInput& given) {
   method.own_bases = true;
   method.scale_rows = in.method.word("scale") == "tile" ? 32 : 0;
   method.weighs_values = in.method.word("weight") == "attention";
-  method.set_policy = [](std::size_t, const auto& plan, PreparedGroup& group) {
+  method.set_policy = [](std::size_t, const auto& plan, PreparedGroup& group) -> Status {
     group.options.scores = plan->weigh_values;
     group.observed_queries = plan->weigh_values ? kAllQueries : 0;
     group.make_policy = [plan](const auto&) { return std::make_unique<SpectralPolicy>(plan); };
+    return {};
   };
   return prepare_subspace(in, method);
 }
@@ -294,6 +301,7 @@ MethodDeclaration static_method() {
       .keys = kStaticKeys,
       .rules = kSubspaceRules,
       .example = "static:rk=16,rv=32",
+      .size_keys = "rk|rv",
       .make = make_static,
       .needs_calibration = always,
   };
@@ -311,6 +319,7 @@ MethodDeclaration fd_method() {
       .rules = kFdRules,
       .check = check_fd,
       .example = "fd:rk=d/4,rv=d/4,chunk=256,tau=0.15",
+      .size_keys = "rk|rv",
       .make = make_fd,
       .needs_calibration = calibrated_by_words,
   };
@@ -325,6 +334,7 @@ MethodDeclaration rotate_method() {
       .keys = kRotateKeys,
       .rules = kSubspaceRules,
       .example = "rotate:rk=16,rv=16,every=64",
+      .size_keys = "rk|rv",
       .make = make_rotate,
       .needs_calibration = calibrated_by_words,
   };
@@ -339,6 +349,7 @@ MethodDeclaration oja_method() {
       .keys = kOjaKeys,
       .rules = kOjaRules,
       .example = "oja:ratio=0.6,store=int8",
+      .size_keys = "rk|rv",
       .make = make_oja,
       .needs_calibration = always,
   };
@@ -353,6 +364,7 @@ MethodDeclaration spectral_method() {
       .keys = kSpectralKeys,
       .rules = kSpectralRules,
       .example = "spectral:rk=16,rv=32,block=512",
+      .size_keys = "rk|rv",
       .make = make_spectral,
       .needs_calibration = calibrated_by_words,
       .why_tokens_stay = why_tokens_stay,

@@ -200,6 +200,7 @@ MethodDeclaration prune_method() {
       .source = "Holographic Spectral Compression, 3.3",
       .keys = kPruneKeys,
       .example = "prune:keep=0.25",
+      .size_keys = "keep",
       .make = make_prune,
   };
 }
@@ -212,6 +213,7 @@ MethodDeclaration window_method() {
       .summary = "keeps the last tokens",
       .keys = kWindowKeys,
       .example = "window:size=2048",
+      .size_keys = "size",
       .make = make_window,
   };
 }
@@ -225,6 +227,7 @@ MethodDeclaration streaming_method() {
       .source = "StreamingLLM (Xiao et al. 2023)",
       .keys = kStreamingKeys,
       .example = "streaming:sink=4,size=2048",
+      .size_keys = "size",
       .make = make_window,
   };
 }
@@ -240,6 +243,7 @@ MethodDeclaration h2o_method() {
       .rules = kH2oRules,
       .check = check_h2o,
       .example = "h2o:keep=0.2+static:rk=32,rv=32",
+      .size_keys = "keep",
       .make_selector = make_h2o,
   };
 }
@@ -253,6 +257,7 @@ MethodDeclaration scissorhands_method() {
       .source = "Scissorhands (Liu et al. 2023)",
       .keys = kScissorhandsKeys,
       .example = "scissorhands:keep=1024",
+      .size_keys = "keep",
       .make_selector = make_scissorhands,
   };
 }
@@ -266,6 +271,7 @@ MethodDeclaration snapkv_method() {
       .source = "SnapKV (Li et al. 2024)",
       .keys = kSnapkvKeys,
       .example = "snapkv:keep=0.5+oja:ratio=0.6",
+      .size_keys = "keep",
       .make_selector = make_snapkv,
   };
 }

@@ -7,7 +7,6 @@
 
 #include "base/fail.h"
 #include "codec/hadamard.h"
-#include "method/policies/fixed_policy.h"
 #include "method/prepare_parts.h"
 #include "recipe/common_keys.h"
 #include "recipe/recipe.h"
@@ -49,19 +48,11 @@ PreparedLayers make(const PrepareInput& in) {
   for (const LayerShape& shape : in.shape.layers) {
     PreparedLayer layer;
     for (std::int32_t h = 0; h < shape.kv_heads; ++h) {
-      auto plan = std::make_shared<CodingPlan>();
-      plan->first_head = h;
-      plan->recent = whole(in.method, "recent");
-      plan->unit = kUnit;
-      KVSPAN_TRY(plan->keys, side(shape.key_dim, true, in, codes[{shape.key_dim, true}]));
-      KVSPAN_TRY(plan->values, side(shape.value_dim, false, in, codes[{shape.value_dim, false}]));
-      PreparedGroup group;
-      group.options.first_head = h;
-      group.options.sink = whole(in.method, "sink");
-      group.options.residuals = in.method.on("certify");
-      group.codes = {plan->keys->start, plan->values->start};
-      group.make_policy = [plan](const auto&) { return std::make_unique<FixedPolicy>(plan); };
-      layer.groups.push_back(std::move(group));
+      KVSPAN_TRY(SidePlan keys, side(shape.key_dim, true, in, codes[{shape.key_dim, true}]));
+      KVSPAN_TRY(SidePlan values,
+                 side(shape.value_dim, false, in, codes[{shape.value_dim, false}]));
+      layer.groups.push_back(
+          fixed_group(in.method, {h, 1}, kUnit, std::move(keys), std::move(values)));
     }
     layers.push_back(std::move(layer));
   }
@@ -78,6 +69,7 @@ MethodDeclaration turbo_method() {
       .source = "TurboQuant, the form for mean squared error (Zandieh et al. 2025)",
       .keys = kKeys,
       .example = "turbo:bits=3",
+      .size_keys = "bits",
       .make = make,
   };
 }

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
@@ -91,9 +92,50 @@ class Piped(ProgramTest):
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr.decode(), r"(?m)^kvspan: the message is not valid UTF-8 at byte 1 ")
 
-    def test_a_full_context_says_so(self):
-        done = self.chat([START], "-c", "16", "-n", "-1")
-        self.assertIn("the context of 16 tokens is full; /clear starts anew\n", done.stderr.decode())
+    def test_a_full_context_says_so_and_goes_on(self):
+        done = self.chat([START, " Then"], "-c", "16", "-n", "-1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the context of 16 tokens is full; the next message drops the oldest turns", done.stderr.decode())
+        done = self.chat([START, " Then", " Then", " Then", "/stats"], "-c", "64", "-n", "20")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr.decode(), r"(?m)^the context of 64 tokens was full: the oldest \d messages are no longer")
+        self.assertRegex(done.stderr.decode(), r"(?m)^8 messages, the oldest \d not in the context \| full ")
+        done = self.chat([START], "-c", "16", "-n", "60")
+        self.assertRegex(done.stderr.decode(), r"(?m)^5 \+ 60 tokens ")
+        self.assertIn("the middle of this turn was forgotten\n", done.stderr.decode())
+        done = self.chat([START], "-c", "16", "-n", "60", "--no-context-shift")
+        self.assertRegex(done.stderr.decode(), r"(?m)^5 \+ 12 tokens .*context full$")
+
+    def test_three_quotes_hold_a_message(self):
+        done = self.chat(['"""Once', "", "upon", '/help"""', '"""one line"""', '"""', "block", '"""', "/save talk.json"], "-n", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        messages = json.loads((self.folder / "talk.json").read_text())["messages"]
+        self.assertEqual([m["content"] for m in messages[::2]], ["Once\n\nupon\n/help", "one line", "block"])
+
+    def test_system_undo_and_the_speed_of_the_last_answer(self):
+        done = self.chat(["/system", "/system Be kind.", START, " Then", "/undo", "/stats", "/save talk.json"], "-n", "4")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        errors = done.stderr.decode()
+        self.assertIn("there is no system message\nsystem message: Be kind.\n", errors)
+        self.assertIn("the last question was taken back; 3 messages are left\n", errors)
+        self.assertRegex(errors, r"(?m)^3 messages \| full \| .*KV [\d.]+ .iB.*\nlast answer: .* decode [\d.,]+ tok/s")
+        self.assertEqual([m["role"] for m in json.loads((self.folder / "talk.json").read_text())["messages"]],
+                         ["system", "user", "assistant"])
+
+    def test_tables_and_code_come_as_they_are(self):
+        text = "| a | b |\n|---|:-:|\n```c\n\tint  x;\n```\n"
+        grammar = "root ::= " + json.dumps(text)
+        self.assertEqual(self.chat([START], "--grammar", grammar).stdout.decode(), text)
+
+    def test_a_first_message(self):
+        self.assertEqual(self.chat([], "-p", START, "-n", "4").stdout.decode(), ", there was a\n")
+        done = self.run_program("run", "-cnv", "-m", STORIES, "-p", START, "-n", "4", "--temp", "0", stdin=b"/stats\n")
+        self.assertEqual(done.stdout.decode(), ", there was a\n")
+        self.assertRegex(done.stderr.decode(), r"(?m)^2 messages ")
+
+    def test_quiet_says_nothing_but_answers(self):
+        done = self.chat([START], "-n", "4", "-q")
+        self.assertEqual((done.stdout, done.stderr), (b", there was a\n", b""))
 
     def test_a_backslash_continues_the_message(self):
         done = self.chat(["Once upon\\", "a time", "/save talk.json"], "-n", "2")
@@ -146,9 +188,9 @@ class OnATerminal(ProgramTest):
         """Ctrl-C in the middle of an answer. A busy machine may read so late that the answer is over."""
         for _ in range(20):
             self.type_at_prompt(START + "\r")
-            self.wait_for(r"time\r\n.*\w")
+            self.wait_for(r"time\r\n\x1b\[\?2004l[^\x1b]*\w")
             self.type("\x03")
-            if "cancelled" in self.wait_for(r"tokens \| [^>]*> |Ctrl-C again[^>]*> "):
+            if "cancelled" in self.wait_for(r"tokens \| [^>]*> |stopped while[^>]*> |Ctrl-C twice[^>]*> "):
                 return
             self.type_at_prompt("/clear\r")
             self.wait_for(r"/clear[^>]*> ")
@@ -164,10 +206,63 @@ class OnATerminal(ProgramTest):
         self.wait_for("some text")  # Ctrl-C throws away what was not read yet
         self.type("\x03")
         self.assertNotIn("leaves", self.wait_for(r"\^C\s+[^>]*> "))
+        # Slowly, or with a key between, it does not leave.
+        for _ in range(2):
+            self.type("\x03")
+            self.wait_for(r"leaves[^>]*> ")
+            time.sleep(1.1)
+        self.type_at_prompt("x\x7f")
+        self.wait_for("x")
+        time.sleep(0.1)
         self.type("\x03")
-        self.wait_for(r"Ctrl-C again[^>]*> ")
-        self.type("\x03")
+        self.wait_for(r"leaves[^>]*> ")
+        self.leave_by_ctrl_c()
+
+    def leave_by_ctrl_c(self):
+        """Two quick ones. A busy machine may take them for slow ones, so there are more."""
+        for _ in range(100):
+            self.type("\x03")
+            try:
+                self.assertEqual(self.process.wait(timeout=0.2), 0)
+                return
+            except subprocess.TimeoutExpired:
+                pass
+        self.fail("Ctrl-C did not leave")
+
+    def saved_messages(self):
+        self.type_at_prompt("/save talk.json\r")
+        self.wait_for(r"saved \d+ messages[^>]*> ")
+        return [m["content"] for m in json.loads((self.folder / "talk.json").read_text())["messages"]]
+
+    def test_what_is_pasted_is_one_message(self):
+        self.start("--temp", "0", "-n", "2")
+        self.assertIn("\x1b[?2004h", self.wait_for(r"> .*2004h|2004h.*> "))
+        self.type_at_prompt("\x1b[200~Once upon\r  a time\r/quit\r\x1b[201~, she\r")
+        self.wait_for(r"tokens \| [^>]*> ")
+        self.assertEqual(self.saved_messages()[0], "Once upon\n  a time\n/quit\n, she")
+        self.type_at_prompt("\x04")
         self.assertEqual(self.process.wait(timeout=60), 0)
+
+    def test_word_movement(self):
+        self.start("--temp", "0", "-n", "2")
+        self.wait_for(r"> ")
+        # Ctrl-Left twice, a letter, Ctrl-Right, a letter, Alt-Backspace; Home, a letter, End, a letter.
+        self.type_at_prompt("one two three\x1b[1;5D\x1b[1;5DX\x1b[1;3CY four\x1b\x7f\x1b[HA\x1b[FZ\r")
+        self.wait_for(r"tokens \| [^>]*> ")
+        self.assertEqual(self.saved_messages()[0], "Aone XtwoY  threeZ")
+        self.type_at_prompt("\x04")
+        self.assertEqual(self.process.wait(timeout=60), 0)
+
+    def test_a_full_context(self):
+        self.start("--temp", "0", "-n", "20", "-c", "64")
+        self.wait_for(r"> ")
+        seen = ""
+        for _ in range(4):
+            self.type_at_prompt(START + "\r")
+            seen += self.wait_for(r"20 tokens \| [^>]*> ")
+        self.assertRegex(seen, r"the context of 64 tokens was full: the oldest \d messages are no longer in it")
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(timeout=60), 143)
 
     def test_ctrl_d_leaves_and_the_history_is_kept(self):
         self.start("--temp", "0", "-n", "3")

@@ -74,6 +74,44 @@ class EvalPpl(Interrupted):
         for row in found["rows"]:
             self.assertRegex(table, rf"(?m)^{row['recipe']} .* {row['ppl']:.4f} ")
 
+    def test_blocks_are_small_unless_told_otherwise(self):
+        found = json.loads(self.output_of("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "512", "--windows", "1",
+                                          "--cache", "window:size=128", "--json", "-"))
+        self.assertEqual(found["block"], 64)
+        self.assertGreater(found["rows"][1]["kl"], 0.01)
+        self.assertEqual(found["rows"][1]["compressed_positions"], 255)
+
+    def test_says_where_nothing_was_compressed(self):
+        # Within sink and recent; a block in which the window does not act; a selector that keeps all.
+        base = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--windows", "1")
+        for recipe, more in (("quant:bits=2", ("--ctx", "128")), ("window:size=256", ("--ctx", "512", "--block", "512"))):
+            table = self.output_of(*base, *more, "--cache", recipe)
+            self.assertRegex(table, rf"(?m)^{recipe} .* - +- +- +- +- +nothing compressed$")
+            row = json.loads(self.output_of(*base, *more, "--cache", recipe, "--json", "-"))["rows"][1]
+            self.assertEqual(row["compressed_positions"], 0)
+            self.assertLess(row["kl"], 1e-6)
+        table = self.output_of(*base, "--ctx", "256", "--cache", "quest:keep=64,skip=0")
+        self.assertRegex(table, r"(?m)^quest:keep=64,skip=0 .* 0\.\d+x .*% +nothing compressed$")
+
+    def test_fits_recipes_to_equal_bytes(self):
+        base = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "512", "--windows", "1")
+        recipes = ("--cache", "window", "--cache", "quant:recent=16,sink=4", "--cache", "h2o")
+        found = json.loads(self.output_of(*base, *recipes, "--at", "2.5x", "--json", "-"))
+        target = round(found["rows"][0]["kv_bytes_full"] / 2.5)
+        self.assertEqual({fit["target_bytes"] for fit in found["equal_bytes"]["fitted"]}, {target})
+        self.assertEqual([fit["given"] for fit in found["equal_bytes"]["fitted"]], ["window", "quant:sink=4,recent=16", "h2o"])
+        for row, fit in zip(found["rows"][1:], found["equal_bytes"]["fitted"]):
+            self.assertEqual((row["recipe"], row["kv_bytes"]), (fit["recipe"], fit["kv_bytes"]))
+            self.assertTrue(0.97 * target <= row["kv_bytes"] <= target, row)
+        same = json.loads(self.output_of(*base, *recipes, "--bytes", str(target), "--json", "-"))
+        self.assertEqual([row["recipe"] for row in same["rows"]], [row["recipe"] for row in found["rows"]])
+        self.refused(*base, "--at", "12x", "--cache", "quant", says=["quant", "the nearest, quant:bits=2,", "times as many"])
+        self.refused(*base, "--at", "3x", "--cache", "quant:bits=4", says=["sets bits itself"])
+        self.refused(*base, "--at", "3x", "--cache", "quest", says=["no key of full", "bytes"])
+        self.refused(*base, "--at", "some", says=["--at: 'some'", "such as 8x"])
+        self.refused(*base, "--bytes", "0", says=["--bytes: '0'", "such as 12MiB"])
+        self.refused(*base, "--bytes", "1MiB", "--at", "3x", says="--at")
+
     def test_refuses(self):
         model = ("-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "256")
         self.refused("eval", says="ppl")

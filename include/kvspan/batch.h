@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of many sequences by one team. Threads take whole sequences where all get about as much to
+// do, which spares them the barriers inside a cache, and help each other at the end; what is left
+// they work on together.
+//     SequenceBatch batch(caches_and_their_new_tokens, threads);   // once for a step
+//     for every layer: all members of the team call batch.step(layer, part_of, team)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "kvspan/cache.h"
+#include "kvspan/result.h"
+#include "kvspan/team.h"
+
+namespace kvspan {
+
+struct SequenceTokens {
+  KvCache* cache = nullptr;
+  std::int32_t tokens = 0;  // new ones, in this step
+};
+
+// What one layer does for one sequence.
+struct SequenceStep {
+  KvRows rows;
+  Queries queries;
+  TensorView<float, 3> out;  // may lie in the memory of any rows of the batch
+  bool stores = true;        // false: the rows have been stored before, and are not looked at
+  bool settles = true;       // false: the layer will attend once more in this step
+};
+
+// What threads of a batch work in. Kept from step to step; used by one batch at a time.
+class BatchMemory {
+ public:
+  BatchMemory();
+  ~BatchMemory();
+  BatchMemory(BatchMemory&&) noexcept;
+  BatchMemory& operator=(BatchMemory&&) noexcept;
+
+ private:
+  friend class SequenceBatch;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class SequenceBatch {
+ public:
+  // No cache is there twice. The caches and the memory outlive the batch; caches have no other step
+  // meanwhile.
+  SequenceBatch(std::span<const SequenceTokens> sequences, int threads, BatchMemory& memory);
+  SequenceBatch(SequenceBatch&&) noexcept;
+  ~SequenceBatch();
+
+  // Append, attend and settle of one layer for every sequence: part_of(i) says what that is for
+  // number i. All rows are stored before any output is written. All members call it; it ends with a
+  // barrier and returns the same for all. After an error some caches may be ahead of others
+  // (kvspan/cache.h). A team of another size than `threads` works on all sequences together.
+  Status step(int layer, const std::function<SequenceStep(std::size_t)>& part_of, Team& team);
+
+  // For tests: how many sequences threads take whole.
+  std::size_t whole() const noexcept;
+
+ private:
+  struct Plan;
+  std::unique_ptr<Plan> plan_;
+};
+
+}  // namespace kvspan

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all kinds of KvCache have in common.
+#include <new>
+
+#include "base/fail.h"
+#include "kvspan/cache.h"
+
+namespace kvspan {
+
+Status KvCache::save(const ByteSink&) const {
+  return fail(ErrorCode::kUnsupported, "a cache of {} cannot be saved", recipe());
+}
+
+Result<std::vector<std::byte>> KvCache::save() const {
+  std::vector<std::byte> bytes;
+  try {
+    KVSPAN_CHECK_OK(save([&](std::span<const std::byte> piece) -> Status {
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+      return {};
+    }));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory for the bytes of {} tokens", tokens());
+  }
+  return bytes;
+}
+
+}  // namespace kvspan

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/redis_link.h"
+
+#include <fcntl.h>
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "base/fail.h"
+
+namespace kvspan {
+namespace {
+
+constexpr int kLongestPauseMs = 60'000;
+
+std::int64_t monotonic_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+timeval to_timeval(int ms) {
+  return {ms / 1000, ms % 1000 * 1000};
+}
+
+Result<std::string> unescape(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    unsigned value = 0;
+    const char* const first = text.data() + std::min(i + 1, text.size());
+    const char* const last = text.data() + std::min(i + 3, text.size());
+    if (const auto read = std::from_chars(first, last, value, 16);
+        last - first != 2 || read.ptr != last) {
+      return fail(ErrorCode::kInvalidArgument, "'%' is followed by two hexadecimal digits");
+    }
+    out += static_cast<char>(value);
+    i += 2;
+  }
+  return out;
+}
+
+Result<int> number(std::string_view text, std::string_view what, int least, int most) {
+  int value = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size() || value < least ||
+      value > most) {
+    return fail(ErrorCode::kInvalidArgument, "{} is '{}'; allowed: {} to {}", what, text, least,
+                most);
+  }
+  return value;
+}
+
+struct ReplyDeleter {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+
+}  // namespace
+
+Result<RedisAddress> RedisAddress::parse(std::string_view url) {
+  constexpr std::string_view kScheme = "redis://";
+  if (!url.starts_with(kScheme)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "'{}' is no address of Redis; allowed: redis://[user:password@]host[:port][/number]",
+                url.substr(0, url.find(':')));
+  }
+  std::string_view rest = url.substr(kScheme.size());
+  RedisAddress address;
+  if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
+    const std::string_view who = rest.substr(0, at);
+    rest.remove_prefix(at + 1);
+    const std::size_t colon = who.find(':');
+    // As redis-cli has it: one word is the password.
+    const std::string_view user = colon == std::string_view::npos ? "" : who.substr(0, colon);
+    KVSPAN_TRY(address.user, unescape(user));
+    KVSPAN_TRY(address.password,
+               unescape(colon == std::string_view::npos ? who : who.substr(colon + 1)));
+  }
+  if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
+    if (slash + 1 < rest.size()) {
+      KVSPAN_TRY(address.database, number(rest.substr(slash + 1), "database of Redis", 0, 1 << 20));
+    }
+    rest = rest.substr(0, slash);
+  }
+  std::string_view port;
+  if (rest.starts_with('[')) {  // an IPv6 address
+    const std::size_t end = rest.find(']');
+    if (end == std::string_view::npos) {
+      return fail(ErrorCode::kInvalidArgument, "host '{}' of Redis lacks its ']'", rest);
+    }
+    address.host = rest.substr(1, end - 1);
+    rest.remove_prefix(end + 1);
+    if (!rest.empty() && rest.front() != ':') {
+      return fail(ErrorCode::kInvalidArgument, "'{}' follows the host of Redis; allowed: :PORT",
+                  rest);
+    }
+    port = rest.empty() ? rest : rest.substr(1);
+  } else {
+    const std::size_t colon = rest.find(':');
+    address.host = rest.substr(0, colon);
+    if (colon != std::string_view::npos) port = rest.substr(colon + 1);
+  }
+  if (address.host.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "the address of Redis names no host");
+  }
+  if (!port.empty()) {
+    KVSPAN_TRY(address.port, number(port, "port of Redis", 1, 65535));
+  }
+  return address;
+}
+
+std::string RedisAddress::text() const {
+  return fmt::format("redis://{}:{}/{}", host, port, database);
+}
+
+RedisLink::RedisLink(RedisAddress address, const RedisLimits& limits)
+    : address_(std::move(address)), limits_(limits), context_(nullptr, redisFree) {}
+
+RedisLink::~RedisLink() = default;
+
+void RedisLink::failed() {
+  context_.reset();
+  pause_ms_ = std::min(pause_ms_ == 0 ? limits_.pause_ms : 2 * pause_ms_, kLongestPauseMs);
+  try_again_ms_ = monotonic_ms() + pause_ms_;
+}
+
+Status RedisLink::connect() {
+  context_.reset(redisConnectWithTimeout(address_.host.c_str(), address_.port,
+                                         to_timeval(limits_.connect_ms)));
+  if (!context_ || context_->err != 0) {
+    return fail(ErrorCode::kIo, "cannot reach {}: {}", address_.text(),
+                context_ ? context_->errstr : "no memory");
+  }
+  // From here on no read or write waits by itself: only exchange() does, and it looks at the clock.
+  fcntl(context_->fd, F_SETFL, fcntl(context_->fd, F_GETFL) | O_NONBLOCK);
+  context_->flags &= ~REDIS_BLOCK;
+  std::vector<RedisCommand> hello;
+  if (!address_.password.empty()) {
+    hello.push_back(address_.user.empty()
+                        ? RedisCommand{"AUTH", address_.password}
+                        : RedisCommand{"AUTH", address_.user, address_.password});
+  }
+  const std::string database = std::to_string(address_.database);
+  if (address_.database != 0) hello.push_back({"SELECT", database});
+  if (hello.empty()) return {};
+  KVSPAN_TRY(const auto replies, exchange(hello));
+  return {};
+}
+
+Result<std::vector<RedisReply>> RedisLink::exchange(std::span<const RedisCommand> commands) {
+  redisContext& context = *context_;
+  const std::int64_t deadline = monotonic_ms() + limits_.call_ms;
+  const auto broken = [&]() {
+    return fail(ErrorCode::kIo, "{}: {}", address_.text(), context.errstr);
+  };
+  // Waits for the socket until the deadline.
+  const auto ready = [&](short what) -> Status {
+    const std::int64_t left = deadline - monotonic_ms();
+    pollfd descriptor{context.fd, what, 0};
+    if (left > 0 && poll(&descriptor, 1, static_cast<int>(left)) > 0) return {};
+    return fail(ErrorCode::kIo, "{} did not answer within {} ms", address_.text(), limits_.call_ms);
+  };
+  std::vector<RedisReply> replies;
+  std::size_t reply_bytes = 0;
+  std::optional<Error> refused;
+  // Commands go out while replies come in: both sides' buffers may be smaller than either.
+  std::size_t appended = 0, pending = 0;
+  constexpr std::size_t kAhead = 16u << 20;  // bytes of commands written before replies are looked at
+  bool flushed = true;
+  while (replies.size() < commands.size()) {
+    while (appended < commands.size() && pending < kAhead) {
+      std::vector<const char*> parts;
+      std::vector<std::size_t> sizes;
+      for (const std::string_view part : commands[appended]) {
+        parts.push_back(part.data());
+        sizes.push_back(part.size());
+        pending += part.size();
+      }
+      if (redisAppendCommandArgv(&context, static_cast<int>(parts.size()), parts.data(),
+                                 sizes.data()) != REDIS_OK) {
+        return broken();
+      }
+      ++appended;
+      flushed = false;
+    }
+    while (!flushed) {
+      KVSPAN_CHECK_OK(ready(POLLOUT));
+      int done = 0;
+      if (redisBufferWrite(&context, &done) != REDIS_OK) return broken();
+      flushed = done != 0;
+    }
+    pending = 0;
+    void* read = nullptr;
+    if (redisReaderGetReply(context.reader, &read) != REDIS_OK) {
+      return fail(ErrorCode::kCorruptData, "{} does not speak as Redis does: {}", address_.text(),
+                  context.reader->errstr);
+    }
+    if (read == nullptr) {
+      if (context.reader->len > limits_.reply_bytes) {
+        return fail(ErrorCode::kCorruptData, "{} sends more than {} bytes", address_.text(),
+                    limits_.reply_bytes);
+      }
+      KVSPAN_CHECK_OK(ready(POLLIN));
+      if (redisBufferRead(&context) != REDIS_OK) return broken();
+      continue;
+    }
+    const std::unique_ptr<redisReply, ReplyDeleter> reply(static_cast<redisReply*>(read));
+    RedisReply out;
+    switch (reply->type) {
+      case REDIS_REPLY_NIL:
+        break;
+      case REDIS_REPLY_INTEGER:
+        out.kind = RedisReply::Kind::kNumber;
+        out.number = reply->integer;
+        break;
+      case REDIS_REPLY_STRING:
+      case REDIS_REPLY_STATUS: {
+        const auto* const first = reinterpret_cast<const std::byte*>(reply->str);
+        out.kind = RedisReply::Kind::kBytes;
+        out.bytes.assign(first, first + reply->len);
+        reply_bytes += out.bytes.size();
+        break;
+      }
+      case REDIS_REPLY_ERROR:
+        refused = fail(ErrorCode::kOutOfBudget, "{}: {}", address_.text(), reply->str);
+        break;
+      default:
+        return fail(ErrorCode::kCorruptData, "{} sends a reply of type {}", address_.text(),
+                    reply->type);
+    }
+    if (reply_bytes > limits_.reply_bytes) {
+      return fail(ErrorCode::kCorruptData, "{} sends more than {} bytes", address_.text(),
+                  limits_.reply_bytes);
+    }
+    replies.push_back(std::move(out));
+  }
+  if (context.reader->pos < context.reader->len) {
+    return fail(ErrorCode::kCorruptData, "{} answers more than it was asked", address_.text());
+  }
+  if (refused) return *std::move(refused);
+  return replies;
+}
+
+Result<std::vector<RedisReply>> RedisLink::call(std::span<const RedisCommand> commands) {
+  if (monotonic_ms() < try_again_ms_) {
+    return fail(ErrorCode::kIo, "{} was away; it is tried again in {} ms", address_.text(),
+                try_again_ms_ - monotonic_ms());
+  }
+  if (!context_) {
+    if (Status connected = connect(); !connected) {
+      failed();
+      return std::move(connected).error();
+    }
+  }
+  auto replies = exchange(commands);
+  if (!replies && replies.error().code != ErrorCode::kOutOfBudget) {
+    failed();
+  } else {
+    pause_ms_ = 0;
+  }
+  return replies;
+}
+
+}  // namespace kvspan

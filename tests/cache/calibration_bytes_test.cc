@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calibrations as bytes: what is written is read back, and no damage goes unnoticed or is believed.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/byte_stream.h"
+#include "kvspan/calibration.h"
+#include "tests/base/sweep.h"
+#include "tests/cache/random_calibration.h"
+
+namespace kvspan::testing {
+namespace {
+
+CacheShape small_shape() {
+  LayerShape layer;
+  layer.query_heads = 4;
+  layer.kv_heads = 2;
+  layer.key_dim = 8;
+  layer.value_dim = 4;
+  layer.logit_scale = 0.5f;
+  return {{layer, layer}};
+}
+
+TEST(CalibrationBytes, ReadBackWhatWasWritten) {
+  const Calibration written = random_calibration(small_shape());
+  const auto bytes = encode_calibration(written);
+  ASSERT_TRUE(bytes);
+  const auto read = decode_calibration(*bytes, "it");
+  ASSERT_TRUE(read) << read.error().message;
+  expect_equal(*read, written);
+  EXPECT_TRUE(check_calibration(small_shape(), *read));
+  EXPECT_EQ(encode_calibration(*read).value(), *bytes);
+  std::uint64_t last = 0;
+  std::memcpy(&last, bytes->data() + bytes->size() - 8, 8);
+  EXPECT_EQ(read->checksum, last);
+}
+
+TEST(CalibrationBytes, NoticesEveryCutAndEveryFlip) {
+  const auto bytes = encode_calibration(random_calibration(small_shape()));
+  ASSERT_TRUE(bytes);
+  ASSERT_TRUE(decode_calibration(*bytes, "whole"));
+  std::mt19937 random(11);
+  const auto refused = [](std::span<const std::byte> damaged) {
+    const auto read = decode_calibration(damaged, "its-name");
+    EXPECT_FALSE(read);
+    if (read) return;
+    EXPECT_EQ(read.error().code, ErrorCode::kCorruptData) << read.error().message;
+    EXPECT_NE(read.error().message.find("its-name"), std::string::npos);
+  };
+  for (std::size_t length : {std::size_t{0}, std::size_t{3}, std::size_t{24}, std::size_t{40}}) {
+    refused(std::span(*bytes).first(length));
+  }
+  for (int i = 0; i < 200; ++i) {
+    refused(std::span(*bytes).first(random() % bytes->size()));
+    std::vector<std::byte> flipped = *bytes;
+    flipped[random() % flipped.size()] ^= std::byte{1} << (random() % 8);
+    refused(flipped);
+  }
+}
+
+
+// Bytes whose checksum is right whatever else they say: refused or read, never a fault, and no
+// memory beyond what the bytes could fill.
+TEST(CalibrationBytes, ForgedHeadersAreRefusedOrFit) {
+  const CacheShape shape = small_shape();
+  const auto bytes = encode_calibration(random_calibration(shape)).value();
+  const std::size_t header = 4096;
+  ASSERT_GT(bytes.size(), header);
+  std::mt19937 random(5);
+  int refused = 0;
+  const int trials = sweep(4000);
+  for (int i = 0; i < trials; ++i) {
+    std::vector<std::byte> forged = bytes;
+    const std::size_t at = random() % header;
+    forged[at] = static_cast<std::byte>(random() % 3 == 0 ? 0xff : random());
+    const std::uint64_t sum = crc64(std::span(forged).first(forged.size() - 8));
+    std::memcpy(forged.data() + forged.size() - 8, &sum, 8);
+    const auto read = decode_calibration(forged, "forged");
+    if (!read || !check_calibration(shape, *read)) ++refused;
+  }
+  EXPECT_GT(refused, trials / 2);  // most of a header decides what is read
+}
+
+TEST(CalibrationBytes, LayersThatAreElsewhereAreNotWritten) {
+  Calibration calibration = random_calibration(small_shape());
+  calibration.read_layer = [](std::size_t) -> Result<LayerCalibration> {
+    return Error{ErrorCode::kIo, "not asked"};
+  };
+  EXPECT_FALSE(encode_calibration(calibration));
+}
+
+}  // namespace
+}  // namespace kvspan::testing

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// When passes go alone, and when they come together again, by a clock of the test's own.
+#include "llama/thread_choice.h"
+
+#include <gtest/gtest.h>
+
+namespace kvspan {
+namespace {
+
+constexpr ProcessTimes kCalmLoad{0.5, 0.5, 1};
+constexpr ProcessTimes kBusyLoad{0.5, 0.3, 60};
+
+// Passes of `wall_s`, in which threads got this share of their time, for `seconds`.
+struct Machine {
+  ThreadChoice& choice;
+  double now_s = 100.0;
+
+  void run(double seconds, double wall_s, double share, std::int64_t switches) {
+    for (const double end = now_s + seconds; now_s < end;) {
+      now_s += wall_s;
+      choice.saw({wall_s, share * wall_s * choice.threads(), switches}, now_s);
+    }
+  }
+};
+
+TEST(ThreadChoice, AnIdleMachineKeepsAllThreads) {
+  ThreadChoice choice(4, kCalmLoad);
+  Machine machine{choice};
+  EXPECT_EQ(choice.threads(), 4);
+  machine.run(10.0, 0.006, 0.97, 0);
+  EXPECT_EQ(choice.threads(), 4);
+  // A switch now and then is no crowd, nor is waiting without one.
+  machine.run(0.006, 0.006, 0.97, 1);
+  machine.run(1.0, 0.006, 0.4, 0);
+  machine.run(1.0, 0.2, 0.97, 3);
+  EXPECT_EQ(choice.threads(), 4);
+}
+
+TEST(ThreadChoice, ABusyMachineIsKnownFromLoadingAndFromAPass) {
+  EXPECT_EQ(ThreadChoice(2, kBusyLoad).threads(), 1);
+  ThreadChoice choice(2, kCalmLoad);
+  choice.saw({2.0, 2.0, 500}, 100.0);
+  EXPECT_EQ(choice.threads(), 1);
+  // As long as threads are switched, it stays so.
+  Machine machine{choice};
+  machine.run(60.0, 0.02, 0.6, 3);
+  EXPECT_EQ(choice.threads(), 1);
+}
+
+TEST(ThreadChoice, AllThreadsComeBackWhenItIsCalm) {
+  ThreadChoice choice(2, kBusyLoad);
+  Machine machine{choice};
+  machine.run(1.0, 0.01, 0.7, 1);
+  EXPECT_EQ(choice.threads(), 1);
+  machine.run(0.5, 0.01, 1.0, 0);
+  EXPECT_EQ(choice.threads(), 2);
+}
+
+// One busy program beside two cores: alone all looks calm, together it is not.
+TEST(ThreadChoice, TryingInVainHappensEverMoreSeldom) {
+  ThreadChoice choice(2, kCalmLoad);
+  double now = 100.0;
+  int tries = 0;
+  while (now < 160.0) {
+    if (choice.threads() == 2) {
+      ++tries;
+      now += 0.1;
+      choice.saw({0.1, 0.13, 20}, now);
+    } else {
+      now += 0.01;
+      choice.saw({0.01, 0.01, 0}, now);
+    }
+  }
+  EXPECT_LE(tries, 14);
+  EXPECT_GE(tries, 8);
+}
+
+TEST(ThreadChoice, OneThreadStaysOne) {
+  ThreadChoice choice(1, kBusyLoad);
+  Machine machine{choice};
+  machine.run(1.0, 0.01, 0.3, 5);
+  EXPECT_EQ(choice.threads(), 1);
+}
+
+TEST(ThreadChoice, TimesOfTheProcessGrow) {
+  const ProcessTimes before = process_times();
+  volatile double work = 0.0;
+  for (int i = 0; i < 1000000; ++i) work = work + i;
+  const ProcessTimes after = process_times();
+  EXPECT_GT(after.wall_s, before.wall_s);
+  EXPECT_GT(after.cpu_s, before.cpu_s);
+  EXPECT_GE(after.switches, before.switches);
+}
+
+}  // namespace
+}  // namespace kvspan
