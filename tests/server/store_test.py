@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from store_servers import Redis, Server  # noqa: E402
 
 PROGRAM = MODEL = None
-FLAGS = ["-c", "2048", "--parallel", "2", "-t", "1", "--no-warmup", "--cache-ram", "0", "-b", "512", "--metrics"]
+FLAGS = ["--override-kv", "llama.context_length=int:4096", "-c", "4096", "--parallel", "2", "-t", "1", "--no-warmup", "--cache-ram", "0", "-b", "512", "--metrics"]
 NEEDS_REDIS = unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
 
 
