@@ -47,7 +47,7 @@ std::size_t cut_middle(std::vector<Token>& tokens, const Session& session, const
 
 Result<int> run(const RunFlags& flags) {
   if (flags.conversation) {
-    return chat({flags.model, flags.sampling, flags.companions, flags.system, flags.prompt.text});
+    return chat({flags.model, flags.sampling, flags.companions, flags.system, flags.prompt.text, "", true});
   }
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_CHECK_OK(check_json_target(flags.json));
