@@ -3,7 +3,7 @@
 # Builds the CUDA code on a machine that has a GPU, runs its tests, the sanitizers on a short selection
 # and the benchmark, and writes RESULT.json with driver, clocks and commit:
 #     scripts/gpu_test.sh COMMIT RESULT.json [BUILD_FOLDER]
-# KVSPAN_GPU_ONLY: cases of the benchmark whose name has this word (default: all).
+# KVSPAN_GPU_ONLY: cases of the benchmark whose name has one of these words, with | between them (default: all).
 # KVSPAN_GPU_STEPS: some of "test memcheck racecheck bench counters" (default: all but counters).
 set -euo pipefail
 commit=${1:?commit}; result=$(realpath -m "${2:?result file}"); build=${3:-build/gpu}
@@ -19,9 +19,21 @@ ninja -C "$build" cuda_tests kvspan_cuda_bench > "$logs/build.log" 2>&1 || { tai
 tests=$build/tests/cuda/cuda_tests module=$(realpath "$build/bench/cuda/kvspan_cuda_bench.so")
 short='DeviceSequences.AFork*:DeviceSequences.Truncated*:DeviceSequences.Rows*:DeviceAttention.CodesOfTwoBits'
 declare -A outcomes jobs
-# Tests wait for the host most of the time, so that they and the sanitizers can run side by side.
+if has counters; then
+  ncu --clock-control none --set full -k regex:'attend_bands|prepare|fold|finish' --launch-count 200 --csv --page raw \
+    python3 "$source/bench/cuda/attention.py" "$module" --profile --only "${KVSPAN_GPU_ONLY:-groups of 2}" > "$logs/counters.csv" 2> "$logs/counters.err" || true
+fi
+if has bench; then
+  status=0
+  timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
+    | tee "$logs/bench.log" || status=$?
+  outcomes[bench]=$(outcome $status); tail -3 "$logs/bench.err"
+fi
+# Tests wait for the host most of the time, so that they, in parts, and the sanitizers can run side by side.
 start() { local name=$1; shift; "$@" > "$logs/$name.log" 2>&1 & jobs[$name]=$!; }
-if has test; then start tests "$tests"; fi
+if has test; then
+  for shard in 0 1 2 3; do start tests$shard env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard "$tests"; done
+fi
 for tool in memcheck racecheck; do
   if has $tool; then
     start $tool timeout "${KVSPAN_GPU_SANITIZER_S:-300}" compute-sanitizer --tool $tool --error-exitcode 9 "$tests" --gtest_filter="$short"
@@ -31,17 +43,7 @@ for name in "${!jobs[@]}"; do
   status=0; wait "${jobs[$name]}" || status=$?
   outcomes[$name]=$(outcome $status)
 done
-grep -E "worst|FAILED|PASSED|Failure|ERROR SUMMARY|RACECHECK SUMMARY" "$logs"/{tests,memcheck,racecheck}.log 2> /dev/null | sed "s|$logs/||" | tail -60 || true
-if has counters; then
-  ncu --clock-control none --set full -k regex:'attend_bands|prepare|finish' --launch-count 200 --csv --page raw \
-    python3 "$source/bench/cuda/attention.py" "$module" --profile --only "${KVSPAN_GPU_ONLY:-groups of 2}" > "$logs/counters.csv" 2> "$logs/counters.err" || true
-fi
-if has bench; then
-  status=0
-  timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
-    | tee "$logs/bench.log" || status=$?
-  outcomes[bench]=$(outcome $status); tail -3 "$logs/bench.err"
-fi
+grep -hE "worst|FAILED|PASSED|Failure|ERROR SUMMARY|RACECHECK SUMMARY" "$logs"/{tests?,memcheck,racecheck}.log 2> /dev/null | tail -60 || true
 python3 - "$commit" "$result" "$logs/attention.json" "$(declare -p outcomes)" <<'PYTHON'
 import json, os, re, subprocess, sys
 commit, result, rows, outcomes = sys.argv[1:]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Decode attention of device caches beside torch's SDPA in f16: attention.py MODULE [--json FILE] [--only WORD] [--profile] [--kernels]
+"""Decode attention of device caches beside torch's SDPA in f16: attention.py MODULE [--json FILE] [--only WORDS|WORDS] [--profile] [--kernels]
 
 One layer, one query position of each sequence, all steps of it: queries moved, codes read, parts merged,
 ends attended to; scores spread by 2 nats. Medians of replays of a graph over as many sets of sequences as do not fit the
@@ -193,7 +193,8 @@ def main():
     args = parser.parse_args()
     lib, rows, baselines = ctypes.CDLL(args.module), [], {}
     for case in cases():
-        if args.only not in f"{case[0]} {case[4][0]}x{case[4][1]}": continue
+        name = f"{case[0]} {case[4][0]}x{case[4][1]}"
+        if not any(words in name for words in args.only.split("|")): continue
         try:
             row = run_case(lib, case, baselines, args.profile, args.kernels)
         except RuntimeError as error:

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/bands_tiles.h"
+#include "cuda/bands/bands_tiles.h"
 #include "cuda/device_recipe.h"
 #include "kvspan/calibration.h"
 #include "kvspan/cuda.h"

@@ -18,51 +18,11 @@
 #include <vector>
 
 #include "kvspan/result.h"
+#include "kvspan/shape.h"
 #include "kvspan/team.h"
 #include "kvspan/tensor_view.h"
 
 namespace kvspan {
-
-// Rotary position embedding as numbers: pair i of the first `rotated_dims` coordinates turns by
-// position * angles[i] and is scaled by `magnitude`; the other coordinates stay. Every scaling
-// variant (linear, NTK, YaRN, Llama 3) is a choice of these numbers; no angles means nothing
-// rotates.
-struct Rope {
-  enum class Pairs : std::uint8_t {
-    kNeighbours,  // (x[2i], x[2i+1])
-    kHalves,      // (x[i], x[i + rotated_dims/2])
-  };
-  Pairs pairs = Pairs::kNeighbours;
-  std::int32_t rotated_dims = 0;
-  std::vector<double> angles;  // [rotated_dims / 2], radians per position
-  float magnitude = 1.0f;
-
-  bool operator==(const Rope&) const = default;
-};
-
-struct LayerShape {
-  // A multiple of kv_heads; query head h reads KV head h / (query_heads / kv_heads).
-  std::int32_t query_heads = 0;
-  std::int32_t kv_heads = 0;
-  std::int32_t key_dim = 0;    // of one head
-  std::int32_t value_dim = 0;  // of one head
-  Rope rope;
-  std::int32_t window = 0;   // a query at t sees positions > t - window; 0: all before it
-  float logit_scale = 0.0f;  // scores are logit_scale * q.k
-  float soft_cap = 0.0f;     // c > 0: scores become c tanh(score / c)
-  std::int32_t chunk = 0;    // a query at t sees positions >= t - t % chunk; 0: all before it
-  // ALiBi, [query_heads] or none: a query at t gives a token at s its score - alibi[h] (t - s).
-  std::vector<float> alibi = {};
-  // [query_heads] or none: one more term e^sinks[h] in the sum that weights are divided by.
-  std::vector<float> sinks = {};
-
-  bool operator==(const LayerShape&) const = default;
-};
-
-struct CacheShape {
-  std::vector<LayerShape> layers;
-  bool operator==(const CacheShape&) const = default;
-};
 
 // Rows of one layer entering the cache, oldest first.
 struct KvRows {
@@ -91,15 +51,15 @@ struct CacheBytes {
 // Takes the next bytes of what is saved; a failure ends the saving.
 using ByteSink = std::function<Status(std::span<const std::byte>)>;
 
-// Memory that attend needs besides the cache, owned by the caller and shared by all its caches (one
-// call at a time). Grows to what the largest call needs and stays there.
+// Memory that attend needs besides the cache, owned by the caller and shared by all its caches (one call at a time).
+// Grows to what the largest call needs and stays there.
 class AttentionScratch;
 
-// One sequence. One step at a time; const members may run beside each other, not beside a step.
-// Errors leave the cache as it was before the failing call: wrong arguments (shapes, positions,
-// numbers that are not finite, an unknown layer) are found before anything is touched. Layers that
-// had finished a step when another failed are ahead of it: truncate(tokens()) takes their rows
-// back; what a method has learnt from them or dropped because of them stays so.
+// One sequence. One step at a time; const members may run beside each other, not beside a step. Errors leave the
+// cache as it was before the failing call: wrong arguments (shapes, positions, numbers that are not finite, an
+// unknown layer) are found before anything is touched. Layers that had finished a step when another failed are ahead
+// of it: truncate(tokens()) takes their rows back; what a method has learnt from them or dropped because of them
+// stays so.
 class KvCache {
  public:
   virtual ~KvCache() = default;
@@ -110,20 +70,20 @@ class KvCache {
   // Tokens that every layer holds or has held (dropped ones count): the next position.
   virtual std::int32_t tokens() const noexcept = 0;
 
-  // The three calls of a step. All members of the team call with equal arguments; append and settle
-  // end with a barrier, attend begins and ends with one. A layer with a window or chunk forgets,
-  // when it settles, what no query from the next position on sees.
-  // Numbers have to be finite and, where the ends are f16, below 65520.
+  // The three calls of a step. All members of the team call with equal arguments; append and settle end with a
+  // barrier, attend begins and ends with one. A layer with a window or chunk forgets, when it settles, what no query
+  // from the next position on sees. Numbers have to be finite and, where the ends are f16, below 65520.
   virtual Status append(int layer, const KvRows& rows, Team& team) = 0;
   // out: [n, query_heads, value_dim]. Fails before the first append.
   virtual Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                         AttentionScratch& scratch, Team& team) = 0;
   virtual Status settle(int layer, Team& team) = 0;
 
-  // Forgets every token at position >= n: any n from least_tokens() on, or 0. Rows before n stay as
-  // they are stored, coded or not, and what a method has learnt stays.
+  // Forgets every token at position >= n: any n from least_tokens() on, or 0. Rows before n stay as they are stored,
+  // coded or not, and what a method has learnt stays.
   virtual Status truncate(std::int32_t n) = 0;
-  // The least above 0 that truncate can go back to now; above 1 where a method has dropped tokens.
+  // The smallest number of tokens above 0 that truncate can go back to now: above 1 where a method has dropped
+  // tokens because of later ones.
   virtual std::int32_t least_tokens() const noexcept = 0;
   virtual void clear() = 0;
   // An independent continuation; memory is shared until one of the two writes to it.
@@ -131,32 +91,36 @@ class KvCache {
 
   virtual CacheBytes bytes() const = 0;
 
-  // Everything this cache holds and has learnt, for CacheFactory::load, piece by piece or in one
-  // (docs/reference/formats/cache.md). Codes that a factory's caches share are named by their
-  // checksum. Fails where a kind of cache cannot be saved, for lack of memory, and as the sink.
+  // Everything this cache holds and has learnt, for CacheFactory::load (docs/reference/formats/cache.md), piece by
+  // piece. Codes that a factory's caches share are named by their checksum only. Fails where a kind of cache cannot
+  // be saved, for lack of memory, and with what the sink fails with.
   virtual Status save(const ByteSink& sink) const;
+  // The same bytes in one piece.
   Result<std::vector<std::byte>> save() const;
 };
 
 struct Calibration;  // kvspan/calibration.h
+
 // Called by one thread at a time while codes are designed; false ends it with kCancelled.
 using DesignProgress = std::function<bool(std::size_t done, std::size_t total)>;
 
-// A recipe made ready for a model: codes are designed once and shared by the caches made from it.
-// Immutable, for any threads; copies are cheap; owns all it uses.
+// A recipe made ready for a model: codes are designed once and shared by the caches made from it, whichever threads
+// they are on. Immutable; copies are cheap; owns all it uses.
 class CacheFactory {
  public:
-  // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit
-  // the shape, where it needs a calibration and none is given, and on a calibration that does not
-  // fit the shape, needed or not. The calibration is not kept.
+  // Fails, naming key, value and what is allowed, on a recipe that does not parse or does not fit the shape, where
+  // it needs a calibration and none is given, and on a calibration that does not fit the shape, needed or not. The
+  // calibration is not kept.
   static Result<CacheFactory> create(const CacheShape& shape, std::string_view recipe,
                                      const Calibration* calibration = nullptr,
                                      const DesignProgress& progress = nullptr);
 
-  // What was designed from the calibration (docs/reference/formats/codes.md); and a factory that
-  // makes equal caches, without calibration or delay. Damaged bytes are kCorruptData, those of
-  // another version of kvspan's designs kUnsupported, of another recipe or shape kInvalidArgument.
+  // What was designed from the calibration (docs/reference/formats/codes.md): the same recipe and shape then need
+  // neither calibration nor time. Small where the recipe needs no calibration.
   Result<std::vector<std::byte>> save_codes() const;
+  // The factory that save_codes() was called of, or one that makes equal caches. Fails with kCorruptData on damaged
+  // bytes, kUnsupported on those of another version of kvspan's designs, kInvalidArgument, naming what differs, on
+  // those of another recipe or shape.
   static Result<CacheFactory> load_codes(const CacheShape& shape, std::string_view recipe,
                                          std::span<const std::byte> codes);
   // Calibration::checksum of what the codes were designed from; 0 where that was not from bytes.
@@ -164,9 +128,9 @@ class CacheFactory {
 
   // An empty cache.
   std::unique_ptr<KvCache> make() const;
-  // The cache that save() wrote, of the same recipe, shape and codes: the two do the same, bit for
-  // bit. Fails with kCorruptData, naming field and byte, on anything else; what it accepts is safe
-  // to go on with. Allocates a small multiple of bytes.size() beside what an empty cache has.
+  // The cache that save() wrote, of the same recipe, shape and codes: from here on the two do the same, bit for bit.
+  // Fails with kCorruptData, naming field and byte, on anything else; whatever it accepts is safe to go on with.
+  // Allocates no more than a small multiple of bytes.size() beside what an empty cache has.
   Result<std::unique_ptr<KvCache>> load(std::span<const std::byte> bytes) const;
   const std::string& recipe() const noexcept;  // canonical
   std::size_t shared_bytes() const noexcept;   // of the codes that all its caches share
@@ -176,7 +140,7 @@ class CacheFactory {
   std::shared_ptr<const struct Prepared> prepared_;
 };
 
-// Whether the recipe can only be made with a calibration. Fails where it does not parse.
+// Whether the recipe can only be made with a calibration of the model. Fails where it does not parse.
 Result<bool> needs_calibration(std::string_view recipe);
 
 // A cache of its own, for a recipe that needs no calibration.
@@ -186,14 +150,14 @@ Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string
 std::size_t full_rank_f16_bytes(const CacheShape& shape, std::int32_t tokens) noexcept;
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch();
-// Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members
-// on caches of this shape, whatever their tokens and queries: for 9 query heads on 3 KV heads of d
-// = 64 1.7 MB and 0.6 MB for each thread. The bound leaves out one number per query and head where
-// the parts of a call meet (sinks, selectors, methods with stores of their own), and what such
-// stores work in: some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held
-// count both. Beside the scratch a step of a layer needs one number per token where a method
-// watches attention; a selector that reads some tokens (quest, shadowkv) copies of those;
-// static:read=reconstruct all rows. These return when the layer settles.
+// Bytes that it holds now, and the most that it can ever hold by calls of up to `threads` members on caches of this
+// shape, whatever their tokens and queries. For 9 query heads on 3 KV heads of d = 64 that is 1.7 MB and 0.6 MB for
+// each thread, for 32 on 8 of d = 128 3.2 MB and 2.0 MB. The bound leaves out one number per query and head where
+// the parts of a call meet (sinks, selectors, methods with stores of their own), and what such stores work in: for
+// the former shape and 2 bits some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held count
+// both. Beside the scratch a step of a layer needs one number per token where a method watches attention; a selector
+// that reads some tokens (quest, shadowkv) copies of those that it reads; and static:read=reconstruct all rows.
+// These return when the layer settles.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 

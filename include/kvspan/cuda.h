@@ -110,7 +110,7 @@ class DeviceCache {
   std::size_t used_bytes() const noexcept;
 
   // For tests: the codes of one group and layer as the device holds them, a tile of 32 tokens after
-  // the other (src/cuda/bands_tiles.h). Waits for the device.
+  // the other (src/cuda/bands/bands_tiles.h). Waits for the device.
   Result<std::vector<std::byte>> read_tiles(std::int32_t sequence, int layer, int group) const;
 
  private:

@@ -2,7 +2,7 @@
 // What the kernels of one attention call share: plain numbers and device pointers, passed by value,
 // so that a call copies nothing to the device and can be recorded in a graph.
 //
-// A call goes through three kernels (cuda/kernels/):
+// A call goes through three kernels:
 //     prepare   queries turned to each anchor and moved to coefficients; their products with the
 //               mean of keys; attention to full-rank rows
 //     attend    scores, weights and weighted sums over coded tokens, split over the sequence
@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "cuda/attend_constants.h"
-#include "cuda/bands_tiles.h"
+#include "cuda/bands/bands_tiles.h"
 
 namespace kvspan::cuda {
 
@@ -43,16 +43,18 @@ struct AttendItem {
   std::int32_t first_anchor = 0, anchors = 0;         // blocks of `anchor` positions that it meets
   std::int32_t first_mean = 0, means = 0;             // blocks of kMeanBlock
   std::int32_t anchors_before = 0, means_before = 0;  // of the items before this one
-  std::int32_t parts_before = 0, parts = 0;           // splits of the coded tokens
-  std::int32_t row_parts_before = 0, row_parts = 0;   // splits of the full-rank ones
-  std::int32_t move_tiles_before = 0;                 // tiles of kMoveAnchors anchors
+  std::int32_t parts = 0, row_parts = 0;  // splits of the coded tokens, of the full-rank ones
 };
 
 // Of one layer. Strides and offsets in bytes unless said otherwise.
 struct AttendCall {
   std::int32_t item_count = 0;
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
-  std::int32_t total_move_tiles = 0;
+  // Of the items before each; apart from them, so that a search reads few lines.
+  std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
+  // Tiles of kMoveAnchors anchors and of kFoldBlocks blocks of the mean, likewise.
+  std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
+  std::int32_t total_move_tiles = 0, total_fold_tiles = 0;
 
   // The layer.
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -60,15 +62,13 @@ struct AttendCall {
   std::int32_t rope_pairs = 0;
   bool neighbours = false;
   float rope_magnitude = 1.0f;
-  // Cosine and sine at multiples of kTurnStep: [turn_count][rope_pairs], and the other way round.
-  const float2 *turns = nullptr, *turns_by_pair = nullptr;
-  std::int32_t turn_count = 0;
+  const float2* turns = nullptr;  // cosine and sine at multiples of kTurnStep: [..][rope_pairs]
 
   // Its groups of heads that are coded together; all of one shape. None: full rank only.
   std::int32_t groups = 0, group_heads = 0;
   std::int32_t chunks = 0, padded_queries = 0;  // of a group
   std::int32_t anchor = 0;
-  const std::int8_t* key_basis = nullptr;  // [KV heads][chunks] as move_queries reads it
+  const std::int8_t* key_basis = nullptr;  // [KV heads][chunks] as move_queries.cuh reads it
   const float* key_scales = nullptr;       // [KV heads][chunks * 64], by query_byte
   const float* key_means = nullptr;        // [KV heads][key_dim], turned by half a position back
   const __half* value_basis = nullptr;     // [KV heads * value_dim][chunks * 64]
@@ -82,7 +82,8 @@ struct AttendCall {
 
   // The mean of keys: what queries fold to and what positions make of it (cache/anchored_means.h).
   std::int32_t mean_terms = 0;  // multiple of 16; 0: keys have no mean
-  std::int32_t mean_alone = 0, mean_slow = 0;
+  std::int32_t mean_alone = 0, mean_slow = 0;  // pairs
+  std::int32_t mean_slowest = 0;  // the pair from which on two polynomials of a parity are enough
   const float* mean_slow_table = nullptr;  // [slow pairs][2][4]
   const uint4* mean_table = nullptr;       // fragments by tile of a mean block
 

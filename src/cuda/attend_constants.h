@@ -13,5 +13,6 @@ inline constexpr int kRowPageTokens = 64;  // of full-rank rows
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group
 inline constexpr int kMoveAnchors = 8;  // to which queries are moved at once
+inline constexpr int kFoldBlocks = 32;  // of the mean, for which queries are folded at once
 
 }  // namespace kvspan::cuda

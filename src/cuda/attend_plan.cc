@@ -8,9 +8,9 @@ namespace {
 
 // Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
 constexpr std::int32_t kMostTeamTokens = 32768;
-// Full-rank rows that a block reads at least, unless there are fewer.
-constexpr std::int32_t kLeastRows = 32;
-constexpr int kRowBlocksAtOnce = 4;
+// Full-rank rows are read 16 at a time; warps that a multiprocessor has for them.
+constexpr std::int32_t kRowTile = 16;
+constexpr int kRowWarps = 16;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
   return static_cast<std::int32_t>((a + b - 1) / b);
@@ -46,7 +46,7 @@ void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window
 int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call) {
   call.item_count = 0;
   call.total_anchors = call.total_means = call.total_parts = call.total_row_parts = 0;
-  call.total_move_tiles = 0;
+  call.total_move_tiles = call.total_fold_tiles = 0;
   const int groups = std::max(1, call.groups);
   std::int64_t steps = 0, rows = 0, anchors = 0, means = 0;
   int count = 0;
@@ -68,9 +68,10 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
       std::max<std::int64_t>(1, std::int64_t{limits.processors} * limits.blocks_at_once / groups);
   const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
   const std::int64_t row_places = std::max<std::int64_t>(
-      1, std::int64_t{limits.processors} * kRowBlocksAtOnce / std::max(1, call.kv_heads));
+      1, std::int64_t{limits.processors} * kRowWarps / std::max(1, call.kv_heads));
   const std::int64_t row_quantum =
-      std::max<std::int64_t>(kLeastRows, (rows + row_places - 1) / row_places);
+      (std::max<std::int64_t>(1, (rows + row_places - 1) / row_places) + kRowTile - 1) / kRowTile *
+      kRowTile;
   for (int i = 0; i < count; ++i) {
     AttendItem item = items[static_cast<std::size_t>(i)];
     const std::int32_t own = steps_of(item.coded, limits.step_tokens);
@@ -87,14 +88,16 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     }
     item.anchors_before = call.total_anchors;
     item.means_before = call.total_means;
-    item.parts_before = call.total_parts;
-    item.row_parts_before = call.total_row_parts;
-    item.move_tiles_before = call.total_move_tiles;
+    call.parts_before[call.item_count] = call.total_parts;
+    call.row_parts_before[call.item_count] = call.total_row_parts;
+    call.move_tiles_before[call.item_count] = call.total_move_tiles;
+    call.fold_tiles_before[call.item_count] = call.total_fold_tiles;
     call.total_anchors += item.anchors;
     call.total_means += item.means;
     call.total_parts += item.parts;
     call.total_row_parts += item.row_parts;
     call.total_move_tiles += ceil_div(item.anchors, kMoveAnchors);
+    call.total_fold_tiles += ceil_div(item.means, kFoldBlocks);
     call.items[call.item_count++] = item;
   }
   return call.item_count;
@@ -108,7 +111,7 @@ PlanLimits limits_for(std::int64_t tokens, int anchor, int processors, int block
   limits.means = anchor > 0 ? tokens / kMeanBlock + 2 * kMaxItems : 0;
   limits.parts = std::int64_t{processors} * blocks_at_once + kMaxItems +
                  tokens / (std::int64_t{teams} * kMostTeamTokens);
-  limits.row_parts = std::int64_t{processors} * kRowBlocksAtOnce + 16 * kMaxItems;
+  limits.row_parts = std::int64_t{processors} * kRowWarps + 16 * kMaxItems;
   return limits;
 }
 

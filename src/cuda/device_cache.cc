@@ -88,11 +88,11 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     const cuda::PlanLimits& l = limits_.back();
     const auto rows = static_cast<std::size_t>(a.padded_queries), groups = std::size_t(a.groups);
     const auto places = static_cast<std::size_t>(a.chunks) * cuda::kChunkPlaces;
-    moved.need(groups * std::size_t(l.anchors) * places * rows, 1);
-    scales.need(groups * std::size_t(l.anchors) * rows, sizeof(float2));
-    folded.need(groups * std::size_t(l.means) * (rows / 8) * std::size_t(a.mean_terms / 16) * 32,
-                sizeof(uint2));
-    constants.need(groups * std::size_t(l.means) * rows, sizeof(float));
+    const auto anchors = std::size_t(l.anchors), means = std::size_t(l.means);
+    moved.need(groups * anchors * places * rows, 1);
+    scales.need(groups * anchors * rows, sizeof(float2));
+    folded.need(groups * means * (rows / 8) * std::size_t(a.mean_terms / 16) * 32, sizeof(uint2));
+    constants.need(groups * means * rows, sizeof(float));
     sums.need(groups * std::size_t(l.parts) * rows * places, sizeof(__half));
     states.need(groups * std::size_t(l.parts) * rows, sizeof(float2));
     const std::size_t row_queries = std::size_t(l.row_parts) * std::size_t(a.query_heads);

@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "base/fail.h"
+#include "cuda/bands/prepare.h"
 #include "cuda/device_cache.h"
 #include "cuda/kernels/finish.h"
-#include "cuda/kernels/prepare.h"
 #include "cuda/kernels/step.h"
 
 namespace kvspan {
@@ -167,8 +167,7 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     call.queries = from_row(rows, first, size_of(queries.number));
     call.out = static_cast<std::byte*>(out.data) +
                first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
-    KVSPAN_CHECK_OK(
-        cuda::check(cuda::launch_prepare(call, processors_, stream), "preparing queries"));
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, stream), "preparing queries"));
     if (call.total_parts > 0) {
       KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, stream),
                                   "attending to codes"));

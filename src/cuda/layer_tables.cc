@@ -5,15 +5,10 @@
 #include <numbers>
 
 #include "base/fail.h"
-#include "cuda/bands_operands.h"
+#include "cuda/bands/bands_operands.h"
 
 namespace kvspan::cuda {
 namespace {
-
-int key_steps(const LayerShape& layer) {
-  const std::int32_t dim = std::max(layer.key_dim, layer.value_dim);
-  return dim <= 64 ? 2 : dim <= 128 ? 4 : 8;
-}
 
 int chunks_of(const BandsCode& code) {
   return (code.places() + kChunkPlaces - 1) / kChunkPlaces;
@@ -72,7 +67,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
   std::vector<BandsOperands> operands;
   for (const auto& code : codes) {
-    operands.push_back(bands_operands(*code, chunks, key_steps(layer)));
+    operands.push_back(bands_operands(*code, chunks, (layer.key_dim + 31) / 32));
     uniform2 = uniform2 && operands.back().tiles.all_of_width(2);
   }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
@@ -84,7 +79,8 @@ Status LayerTables::add_codes(const LayerShape& layer,
   for (const BandsOperands& o : operands) {
     most = std::max(most, static_cast<int>(o.tiles.tile_bytes()));
   }
-  variant = find_variant({queries, chunks, uniform2, most, mean.terms});
+  const AttendNeed need{queries, chunks, uniform2, most, mean.terms};
+  variant = find_variant(need);
   if (variant == nullptr) {
     return fail(
         ErrorCode::kUnsupported,
@@ -145,8 +141,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
   a.neighbours = first.rope().pairs == Rope::Pairs::kNeighbours;
   a.rope_magnitude = first.rope().magnitude;
   a.turns = rope->turns.as<float2>();
-  a.turns_by_pair = rope->turns_by_pair.as<float2>();
-  a.turn_count = rope->count;
   a.groups = static_cast<std::int32_t>(codes.size());
   a.group_heads = first.heads();
   a.chunks = chunks;
@@ -156,6 +150,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   a.mean_terms = mean.terms;
   a.mean_alone = mean.alone;
   a.mean_slow = mean.slow;
+  a.mean_slowest = mean.slowest;
   KVSPAN_TRY(a.mean_slow_table, upload<float>(mean.slow_table));
   KVSPAN_TRY(const Half* table, upload<Half>(mean.table));
   a.mean_table = reinterpret_cast<const uint4*>(table);
@@ -182,8 +177,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   e.most_tile_bytes = most;
   KVSPAN_TRY(e.group_table, upload<EncodeCall::Group>(encoders));
 
-  blocks_at_once = cuda::blocks_at_once(
-      *variant, variant->shared_bytes(a.mean_terms, most, chunks * kChunkPlaces));
+  blocks_at_once = cuda::blocks_at_once(*variant, variant->shared_bytes(need));
   if (blocks_at_once == 0) {
     return fail(ErrorCode::kUnsupported,
                 "attention to a code of {} bytes a tile does not fit this device: {}", most,

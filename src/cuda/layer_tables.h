@@ -10,7 +10,7 @@
 #include "cache/bands/bands_code.h"
 #include "cuda/attend_call.h"
 #include "cuda/device_memory.h"
-#include "cuda/kernels/attend_bands.h"
+#include "cuda/bands/attend_bands.h"
 #include "cuda/rope_tables.h"
 #include "cuda/step_call.h"
 

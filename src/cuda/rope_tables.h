@@ -14,9 +14,9 @@ namespace kvspan::cuda {
 
 struct RopeTable {
   Rope rope;
-  std::int32_t anchor = 0, count = 0;
-  DeviceMemory turns, turns_by_pair;  // [count][pairs], [pairs][count]: multiples of kTurnStep
-  DeviceMemory offsets;               // [anchor][pairs]: -anchor / 2 and on
+  std::int32_t anchor = 0;
+  DeviceMemory turns;    // [..][pairs]: multiples of kTurnStep
+  DeviceMemory offsets;  // [anchor][pairs]: -anchor / 2 and on
 };
 
 class RopeTables {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/bands_tiles.h"
+#include "cuda/bands/bands_tiles.h"
 
 #include <gtest/gtest.h>
 
@@ -21,6 +21,7 @@ TEST(BandsTiles, EveryBitOfAChunkBelongsToOneCode) {
         EXPECT_EQ(fields.low.bits + fields.high.bits, width);
         for (const CodeField& field : {fields.low, fields.high}) {
           if (field.bits == 0) continue;
+          EXPECT_EQ(token_of_half(width, 2 * field.word + field.shift / 16), token);
           ASSERT_LT(field.word, chunk_words(width));
           const std::uint32_t mask = ((1u << field.bits) - 1u) << field.shift;
           std::uint32_t& word = words[static_cast<std::size_t>(field.word)];

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda/bands_tiles.h"
+#include "cuda/bands/bands_tiles.h"
 #include "cuda/device_recipe.h"
 #include "kvspan/cuda.h"
 #include "tests/method/synthetic.h"

@@ -8,42 +8,61 @@
 
 #include <algorithm>
 
-#include "cuda/kernels/attend_bands.cuh"
 #include "cuda/kernels/rows.cuh"
+#include "cuda/kernels/softmax.cuh"
 
 namespace kvspan::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kSlices = 8, kThreads = 256;
-constexpr int kQueriesAtOnce = 4, kNumbers = 4;  // of a warp's work
+constexpr int kSlices = 8, kThreads = 256, kWarps = kThreads / 32;
 
-// Shares of parts of codes and of rows, their merged states, the group's coefficients.
-struct Memory {
-  int shares, row_shares, states, row_states, coefficients, vectors, bytes;
-  __host__ __device__ Memory(int parts, int row_parts, int queries, int padded, int places) {
+// What a block's share of the values is, and where things lie in shared memory.
+struct Finish {
+  int heads, repeats, queries;  // of a group
+  int dims, tiles;              // values of a block, and tiles of 16 of them
+  int splits;                   // of the places, so that all warps work
+  int coefficient_stride;       // halves
+  int shares, row_shares, states, row_states, coefficients, vectors, sums, bytes;
+  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts) {
+    heads = call.groups > 0 ? call.group_heads : 1;
+    repeats = call.query_heads / call.kv_heads;
+    queries = heads * repeats;
+    dims = (heads * call.value_dim / kSlices + 15) / 16 * 16;
+    tiles = dims / 16;
+    splits = tiles < kWarps ? kWarps / tiles : 1;
+    coefficient_stride = call.chunks * kChunkPlaces + 8;
     shares = 0;
-    row_shares = shares + parts * padded * 4;
+    row_shares = shares + parts * call.padded_queries * 4;
     states = (row_shares + row_parts * queries * 4 + 7) / 8 * 8;
-    row_states = states + padded * 8;
+    row_states = states + call.padded_queries * 8;
     coefficients = (row_states + queries * 8 + 15) / 16 * 16;
-    vectors = coefficients + padded * places * 4;
-    bytes = vectors + kThreads * 32;
+    vectors = coefficients + call.padded_queries * coefficient_stride * 2;
+    sums = vectors + kThreads * 32;
+    bytes = sums + splits * dims * call.padded_queries * 4;
   }
 };
 
 // What each part counts for each query, and their maximum and sum. States of a part lie `stride`
 // apart. of_means: parts hold means, not sums.
-__device__ void share_out(const float2* states, int parts, int stride, int queries, bool of_means,
-                          float* shares, float2* merged) {
+__device__ __forceinline__ void share_out(const float2* states, int parts, int stride, int queries,
+                                          bool of_means, float* shares, float2* merged) {
   const int lane = threadIdx.x & 31;
-  for (int query = threadIdx.x >> 5; query < queries; query += kThreads / 32) {
+#pragma unroll 1
+  for (int query = threadIdx.x >> 5; query < queries; query += kWarps) {
     float most = kNothing, sum = 0.0f;
-    for (int p = lane; p < parts; p += 32) most = fmaxf(most, states[p * stride + query].x);
+    const float2 first = lane < parts ? __ldcg(states + lane * stride + query)
+                                      : make_float2(kNothing, 0.0f);
+    most = first.x;
+#pragma unroll 2
+    for (int p = lane + 32; p < parts; p += 32) {
+      most = fmaxf(most, __ldcg(states + p * stride + query).x);
+    }
     for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+#pragma unroll 2
     for (int p = lane; p < parts; p += 32) {
-      const float2 state = states[p * stride + query];
+      const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
       const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
       shares[p * queries + query] = share;
       sum += of_means ? share : share * state.y;
@@ -53,17 +72,22 @@ __device__ void share_out(const float2* states, int parts, int stride, int queri
   }
 }
 
-// This block's share of the components, merged and divided by the sum of weights, times steps.
-// vectors: of 8 numbers; [kThreads][2].
-__device__ void merge_slice(const AttendCall& call, const AttendItem& item, int group, int rank,
-                            const float* shares, const float2* merged, float4* vectors,
-                            const cg::cluster_group& cluster, float* coefficients) {
+// This block's share of the components, merged and divided by the sum of weights, times steps, to
+// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2].
+__device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
+                                            int group, int rank, const float* shares,
+                                            const float2* merged, float4* vectors,
+                                            const cg::cluster_group& cluster,
+                                            __half* coefficients) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
+  const int parts = call.items[index].parts;
   const int slice = places / kSlices, count = padded * slice / 8;
   const __half* const means =
       call.part_means +
-      (static_cast<std::int64_t>(group) * call.total_parts + item.parts_before) * padded * places;
+      (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded *
+          places;
   const float* const steps = call.steps + group * places;
+#pragma unroll 1
   for (int base = 0; base < count; base += kThreads) {
     const int here = min(kThreads, count - base), helpers = kThreads / here;
     const int v = base + static_cast<int>(threadIdx.x) % here;
@@ -72,8 +96,8 @@ __device__ void merge_slice(const AttendCall& call, const AttendItem& item, int 
     float sum[8] = {};
     if (helper < helpers) {
       const __half* const from = means + static_cast<std::int64_t>(query) * places + place;
-#pragma unroll 8
-      for (int p = helper; p < item.parts; p += helpers) {
+#pragma unroll 4
+      for (int p = helper; p < parts; p += helpers) {
         const float share = shares[p * padded + query];
         const uint4 raw = __ldcg(
             reinterpret_cast<const uint4*>(from + static_cast<std::int64_t>(p) * padded * places));
@@ -89,117 +113,76 @@ __device__ void merge_slice(const AttendCall& call, const AttendItem& item, int 
     vectors[2 * threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     vectors[2 * threadIdx.x + 1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
     __syncthreads();
-    // A thread for each half vector and block of the cluster that gets it.
-    for (int i = threadIdx.x; i < 2 * here * kSlices; i += kThreads) {
-      const int half = i % (2 * here), to = i / (2 * here);
+    // Half a vector by each thread, to all blocks.
+#pragma unroll 1
+    for (int half = threadIdx.x; half < 2 * here; half += kThreads) {
       const int of = base + half / 2, its_query = of / (slice / 8);
       const int its_place = rank * slice + of % (slice / 8) * 8 + half % 2 * 4;
       float4 x = vectors[half];
+#pragma unroll 1
       for (int h = 1; h < helpers; ++h) {
         const float4 y = vectors[2 * h * here + half];
         x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
       }
       const float inverse = merged[its_query].y > 0.0f ? 1.0f / merged[its_query].y : 0.0f;
       const float4 step = __ldg(reinterpret_cast<const float4*>(steps + its_place));
-      x.x *= inverse * step.x, x.y *= inverse * step.y;
-      x.z *= inverse * step.z, x.w *= inverse * step.w;
-      *reinterpret_cast<float4*>(cluster.map_shared_rank(coefficients, to) + its_query * places +
-                                 its_place) = x;
+      const __half2 both[2] = {__floats2half2_rn(x.x * inverse * step.x, x.y * inverse * step.y),
+                               __floats2half2_rn(x.z * inverse * step.z, x.w * inverse * step.w)};
+#pragma unroll
+      for (int to = 0; to < kSlices; ++to) {
+        *reinterpret_cast<uint2*>(cluster.map_shared_rank(coefficients, to) +
+                                  its_query * finish.coefficient_stride + its_place) =
+            *reinterpret_cast<const uint2*>(both);
+      }
     }
     __syncthreads();
   }
 }
 
-// Numbers i .. i + kNumbers - 1 of the values of the group's heads (all of one head), of query
-// heads first .. of that head. Lane 4 n + j ends with number j of query n.
-__device__ __forceinline__ void make_values(const AttendCall& call, const AttendItem& item,
-                                            int group, int i, int first, bool coded,
-                                            const float* row_shares, const float2* row_merged,
-                                            const float2* merged, const float* coefficients,
-                                            int index) {
-  const int lane = threadIdx.x & 31;
-  const int heads = call.groups > 0 ? call.group_heads : 1;
-  const int repeats = call.query_heads / call.kv_heads, places = call.chunks * kChunkPlaces;
-  const int queries = heads * repeats, first_query_head = group * queries;
-  const int within = i / call.value_dim, k = i % call.value_dim;
-  const int count = min(kQueriesAtOnce, repeats - first);
-  // Lanes 0 .. 15 have one number of one query each, the others share parts of rows with them.
-  const int own_query = lane / kNumbers % kQueriesAtOnce, own = lane % kNumbers;
-  const int query = within * repeats + first + min(own_query, count - 1);
-  const float2 scale = coded ? __ldg(call.value_scales + group * heads * call.value_dim + i + own)
-                             : make_float2(0.0f, 0.0f);
-  float rows = 0.0f;
-  {
-    const float* const from = call.row_sums +
-                              (static_cast<std::int64_t>(item.row_parts_before) * call.query_heads +
-                               first_query_head + query) *
-                                  call.value_dim +
-                              k + own;
-    const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
-#pragma unroll 8
-    for (int p = lane / 16; p < item.row_parts; p += 2) {
-      rows = fmaf(row_shares[p * queries + query], __ldcg(from + p * stride), rows);
+// Values of codes before scale and mean, [split][queries][dims] in `sums`: rows of 16 values by
+// eights of queries, the places of a split by each warp.
+__device__ __forceinline__ void multiply_values(const AttendCall& call, const Finish& finish,
+                                                int group, int rank, const __half* coefficients,
+                                                float* sums) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
+  const int places = call.chunks * kChunkPlaces, all = finish.heads * call.value_dim;
+  const int split = warp * finish.splits / kWarps, segments = places / 32;
+  const int begin = segments * split / finish.splits, end = segments * (split + 1) / finish.splits;
+  const int warps = kWarps / finish.splits;  // of a split
+#pragma unroll 1
+  for (int tile = warp % warps; tile < finish.tiles; tile += warps) {
+    const int first = rank * finish.dims + 16 * tile;
+    if (first >= all) break;
+    // Rows beyond the last repeat it; nobody reads them.
+    const auto row = [&](int i) {
+      return call.value_basis +
+             (static_cast<std::int64_t>(group) * all + min(first + i, all - 1)) * places + 8 * c;
+    };
+    const __half *const low = row(g), *const high = row(g + 8);
+    const int last_head = min(first + 15, all - 1) / call.value_dim;
+    const int last = ((last_head + 1) * finish.repeats - 1) / 8;
+#pragma unroll 1
+    for (int n = first / call.value_dim * finish.repeats / 8; n <= last; ++n) {
+      const __half* const query = coefficients + (8 * n + g) * finish.coefficient_stride + 8 * c;
+      float d[4] = {};
+#pragma unroll 3
+      for (int s = begin; s < end; ++s) {
+        const uint4 a = __ldg(reinterpret_cast<const uint4*>(low + 32 * s));
+        const uint4 b = __ldg(reinterpret_cast<const uint4*>(high + 32 * s));
+        const uint4 x = *reinterpret_cast<const uint4*>(query + 32 * s);
+        mma_f16(d, make_uint4(a.x, b.x, a.y, b.y), make_uint2(x.x, x.y));
+        mma_f16(d, make_uint4(a.z, b.z, a.w, b.w), make_uint2(x.z, x.w));
+      }
+      float* const to = sums + (split * call.padded_queries + 8 * n + 2 * c) * finish.dims +
+                        16 * tile + g;
+      to[0] = d[0], to[8] = d[2];
+      to[finish.dims] = d[1], to[finish.dims + 8] = d[3];
     }
-    rows += __shfl_xor_sync(~0u, rows, 16);
   }
-  float value = 0.0f;
-  if (coded) {
-    float dot[kQueriesAtOnce][kNumbers] = {};
-    const __half* const basis =
-        call.value_basis + (static_cast<std::int64_t>(group) * heads * call.value_dim + i) * places;
-#pragma unroll 4
-    for (int p = 4 * lane; p < places; p += 128) {
-      float4 b[kNumbers];
-#pragma unroll
-      for (int j = 0; j < kNumbers; ++j) {
-        const uint2 raw = __ldg(reinterpret_cast<const uint2*>(basis + j * places + p));
-        const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
-        const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&raw.y));
-        b[j] = make_float4(low.x, low.y, high.x, high.y);
-      }
-#pragma unroll
-      for (int n = 0; n < kQueriesAtOnce; ++n) {
-        const float4 x = *reinterpret_cast<const float4*>(
-            coefficients + (within * repeats + first + min(n, count - 1)) * places + p);
-#pragma unroll
-        for (int j = 0; j < kNumbers; ++j) {
-          dot[n][j] += b[j].x * x.x + b[j].y * x.y + b[j].z * x.z + b[j].w * x.w;
-        }
-      }
-    }
-    // 16 sums over 32 lanes: each exchange halves what a lane still has to add, and after four lane
-    // l and l ^ 16 have the sum l % 16.
-    float left[16];
-#pragma unroll
-    for (int j = 0; j < 16; ++j) left[j] = dot[j / kNumbers][j % kNumbers];
-#pragma unroll
-    for (int o = 8; o > 0; o /= 2) {
-      const bool upper = (lane & o) != 0;
-#pragma unroll
-      for (int j = 0; j < o; ++j) {
-        const float give = upper ? left[j] : left[j + o], keep = upper ? left[j + o] : left[j];
-        left[j] = keep + __shfl_xor_sync(~0u, give, o);
-      }
-    }
-    value = left[0] + __shfl_xor_sync(~0u, left[0], 16);
-    value = value * scale.x + scale.y;
-  }
-  if (lane >= 16 || own_query >= count) return;
-  const float2 of_codes = coded ? merged[query] : make_float2(kNothing, 0.0f);
-  const float2 of_rows = row_merged[query];
-  const float most = fmaxf(of_codes.x, of_rows.x);
-  const float codes = exp2_approx(of_codes.x - most) * of_codes.y;
-  const float row_factor = exp2_approx(of_rows.x - most);
-  const float total = codes + row_factor * of_rows.y;
-  const float sum = codes * value + row_factor * rows;
-  write_number(
-      call.out,
-      index * call.out_token_stride + (first_query_head + query) * call.out_head_stride + k + own,
-      call.out_type, total > 0.0f ? sum / total : 0.0f);
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
-    finish_kernel(const __grid_constant__ AttendCall call, const Memory memory) {
+__global__ void __launch_bounds__(kThreads, 2)
+    finish_kernel(const __grid_constant__ AttendCall call, const Finish finish) {
   extern __shared__ __align__(16) char shared[];
   ask_for_parameters(call);
   const cg::cluster_group cluster = cg::this_cluster();
@@ -207,37 +190,83 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int group = blockIdx.y, index = blockIdx.z;
   const AttendItem& item = call.items[index];
   const bool coded = call.groups > 0 && item.parts > 0;
-  const int heads = call.groups > 0 ? call.group_heads : 1;
-  const int repeats = call.query_heads / call.kv_heads;
-  const int queries = heads * repeats, first_query_head = group * queries;
-  float* const coefficients = reinterpret_cast<float*>(shared + memory.coefficients);
-  float2* const merged = reinterpret_cast<float2*>(shared + memory.states);
-  float2* const row_merged = reinterpret_cast<float2*>(shared + memory.row_states);
-  float* const row_shares = reinterpret_cast<float*>(shared + memory.row_shares);
-  cluster.sync();  // all are there to be written to
-  share_out(call.row_states + static_cast<std::int64_t>(item.row_parts_before) * call.query_heads +
-                first_query_head,
-            item.row_parts, call.query_heads, queries, false, row_shares, row_merged);
+  auto* const coefficients = reinterpret_cast<__half*>(shared + finish.coefficients);
+  float2* const merged = reinterpret_cast<float2*>(shared + finish.states);
+  float2* const row_merged = reinterpret_cast<float2*>(shared + finish.row_states);
+  float* const row_shares = reinterpret_cast<float*>(shared + finish.row_shares);
+  float* const vectors = reinterpret_cast<float*>(shared + finish.vectors);
+  float* const sums = reinterpret_cast<float*>(shared + finish.sums);
+  cluster.sync();                   // all are there to be written to
+  cudaGridDependencySynchronize();  // what parts have written is there
+  share_out(call.row_states +
+                static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+                group * finish.queries,
+            item.row_parts, call.query_heads, finish.queries, false, row_shares, row_merged);
   if (coded) {
-    float* const shares = reinterpret_cast<float*>(shared + memory.shares);
+    float* const shares = reinterpret_cast<float*>(shared + finish.shares);
     share_out(call.part_states +
-                  (static_cast<std::int64_t>(group) * call.total_parts + item.parts_before) *
+                  (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) *
                       call.padded_queries,
               item.parts, call.padded_queries, call.padded_queries, true, shares, merged);
     __syncthreads();
-    merge_slice(call, item, group, rank, shares, merged,
-                reinterpret_cast<float4*>(shared + memory.vectors), cluster, coefficients);
+    merge_slice(call, finish, index, group, rank, shares, merged,
+                reinterpret_cast<float4*>(vectors), cluster, coefficients);
   }
-  cluster.sync();
-  // Numbers of values, kNumbers at a time for a warp, of all queries of their head, four at a time.
-  for (int i = (rank * (kThreads / 32) + (static_cast<int>(threadIdx.x) >> 5)) * kNumbers;
-       i < heads * call.value_dim; i += kSlices * (kThreads / 32) * kNumbers) {
-    for (int first = 0; first < repeats; first += kQueriesAtOnce) {
-      make_values(call, item, group, i, first, coded, row_shares, row_merged, merged, coefficients,
-                  index);
+  cluster.sync();  // also: nobody writes to others any more
+  if (coded) multiply_values(call, finish, group, rank, coefficients, sums);
+  // Sums of rows by helpers, a thread for each value of each query of its head.
+  const int all = finish.heads * call.value_dim, first = rank * finish.dims;
+  const int dims = min(finish.dims, all - first), outputs = max(0, dims) * finish.repeats;
+  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
+#pragma unroll 1
+  for (int base = 0; base < outputs; base += kThreads) {
+    const int here = min(kThreads, outputs - base), helpers = kThreads / here;
+    const int output = base + static_cast<int>(threadIdx.x) % here;
+    const int helper = static_cast<int>(threadIdx.x) / here;
+    const int dim = first + output % dims, head = dim / call.value_dim, k = dim % call.value_dim;
+    const int query = head * finish.repeats + output / dims;
+    float rows = 0.0f;
+    if (helper < helpers) {
+      const float* const from =
+          call.row_sums +
+          (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+           group * finish.queries + query) *
+              call.value_dim +
+          k;
+#pragma unroll 4
+      for (int p = helper; p < item.row_parts; p += helpers) {
+        rows = fmaf(row_shares[p * finish.queries + query], __ldcg(from + p * stride), rows);
+      }
     }
+    vectors[threadIdx.x] = rows;
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < here) {
+#pragma unroll 1
+      for (int h = 1; h < helpers; ++h) rows += vectors[h * here + threadIdx.x];
+      float value = 0.0f;
+      float2 of_codes = make_float2(kNothing, 0.0f);
+      if (coded) {
+#pragma unroll 1
+        for (int s = 0; s < finish.splits; ++s) {
+          value += sums[(s * call.padded_queries + query) * finish.dims + output % dims];
+        }
+        const float2 scale = __ldg(call.value_scales + group * all + dim);
+        value = value * scale.x + scale.y;
+        of_codes = merged[query];
+      }
+      const float2 of_rows = row_merged[query];
+      const float most = fmaxf(of_codes.x, of_rows.x);
+      const float codes = exp2_approx(of_codes.x - most) * of_codes.y;
+      const float row_factor = exp2_approx(of_rows.x - most);
+      const float total = codes + row_factor * of_rows.y;
+      const float sum = codes * value + row_factor * rows;
+      write_number(call.out,
+                   index * call.out_token_stride +
+                       (group * finish.queries + query) * call.out_head_stride + k,
+                   call.out_type, total > 0.0f ? sum / total : 0.0f);
+    }
+    __syncthreads();
   }
-  cluster.sync();  // nobody leaves while others write to its memory
 }
 
 }  // namespace
@@ -248,12 +277,10 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     parts = std::max(parts, call.items[i].parts);
     row_parts = std::max(row_parts, call.items[i].row_parts);
   }
-  const int heads = call.groups > 0 ? call.group_heads : 1;
-  const Memory memory(parts, row_parts, heads * (call.query_heads / call.kv_heads),
-                      call.padded_queries, call.chunks * kChunkPlaces);
-  if (memory.bytes > 48 * 1024) {
+  const Finish finish(call, parts, row_parts);
+  if (finish.bytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
-        finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
+        finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
@@ -261,15 +288,18 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
       dim3(kSlices, static_cast<unsigned>(call.groups > 0 ? call.groups : call.kv_heads),
            static_cast<unsigned>(call.item_count));
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(memory.bytes);
+  config.dynamicSmemBytes = static_cast<std::size_t>(finish.bytes);
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = kSlices;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, finish_kernel, call, memory);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = kSlices;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  // Blocks begin while the last of the kernel before end, and wait themselves.
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, finish_kernel, call, finish);
 }
 
 }  // namespace kvspan::cuda

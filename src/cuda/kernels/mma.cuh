@@ -23,6 +23,16 @@ __device__ __forceinline__ void mma_u8_s8(int (&d)[4], std::uint32_t a0, std::ui
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// d = A B.
+__device__ __forceinline__ void mma_u8_s8_first(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                std::uint32_t a2, std::uint32_t a3,
+                                                std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+}
+
 __device__ __forceinline__ void mma_u8_u8(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                           std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                                           std::uint32_t b1) {
@@ -47,6 +57,33 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint4& a, const uin
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+
+// d += A B, A unsigned bytes [16, 16], B signed [16, 8].
+__device__ __forceinline__ void mma_u8_s8_short(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+
+// Four matrices of 8 rows of 16 bytes each; lane l names row l % 8 of matrix l / 8. A thread gets
+// word c of row g of each; transposed: 16 bits of column g of rows 2 c and 2 c + 1. They stay behind
+// barriers that come before them, but not behind other reads.
+__device__ __forceinline__ void load_matrices(std::uint32_t address, std::uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+__device__ __forceinline__ uint2 load_shared2(std::uint32_t address) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
+  return x;
 }
 
 // Parameters lie in a memory that answers slowly the first time and one line after the other.
@@ -77,6 +114,17 @@ __device__ __forceinline__ void make_barrier(std::uint64_t* barrier) {
 }
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// What threads wrote to shared memory as usual comes before copies that are asked for later.
+__device__ __forceinline__ void before_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// To the second-level cache, for what is read soon, whole lines of 16 bytes.
+__device__ __forceinline__ void ask_early(const void* from, std::int64_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(from) & ~std::uintptr_t{15};
+  const auto last = reinterpret_cast<std::uintptr_t>(from) + static_cast<std::uintptr_t>(bytes);
+  const auto size = static_cast<std::uint32_t>((last - first + 15) & ~std::uintptr_t{15});
+  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(size) : "memory");
 }
 // bytes: a multiple of 16; both addresses too.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, std::uint32_t bytes,

@@ -22,6 +22,14 @@ __device__ __forceinline__ float read_number(const void* data, std::int64_t at, 
   return type == RowType::kF16 ? f16 : __uint_as_float(others);
 }
 
+// Numbers `at` and `at` + 1, `at` even.
+__device__ __forceinline__ float2 read_two(const void* data, std::int64_t at, RowType type) {
+  if (type == RowType::kF32) return __ldg(reinterpret_cast<const float2*>(data) + (at >> 1));
+  const std::uint32_t word = __ldg(static_cast<const std::uint32_t*>(data) + (at >> 1));
+  if (type == RowType::kF16) return __half22float2(*reinterpret_cast<const __half2*>(&word));
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
 __device__ __forceinline__ void write_number(void* data, std::int64_t at, RowType type, float x) {
   switch (type) {
     case RowType::kF16:

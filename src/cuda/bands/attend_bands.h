@@ -8,6 +8,13 @@
 
 namespace kvspan::cuda {
 
+// What a group's codes ask of a kernel.
+struct AttendNeed {
+  int queries, chunks;
+  bool uniform2;  // all codes have 2 bits
+  int tile_bytes, mean_terms;
+};
+
 // A shape of the kernel, by the padded queries and chunks of a group.
 struct AttendVariant {
   int rows, most_chunks;  // what it takes
@@ -16,20 +23,15 @@ struct AttendVariant {
   bool uniform2;
   const void* kernel;
   int threads;
-  int (*shared_bytes)(int mean_terms, int tile_bytes, int places);
+  int (*shared_bytes)(const AttendNeed& need);
 };
 
-// What a group's codes ask of a kernel.
-struct AttendNeed {
-  int queries, chunks;
-  bool uniform2;  // all codes have 2 bits
-  int tile_bytes, mean_terms;
-};
 // The first that fits, also in shared memory; null: none does.
 const AttendVariant* find_variant(const AttendNeed& need);
 // Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on
 // failure, which cudaGetLastError tells.
 int blocks_at_once(const AttendVariant& variant, int shared_bytes);
+// After launch_prepare.
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream);
 

@@ -114,12 +114,6 @@ __device__ void find_gains(const EncodeCall::Group& code, int places, const floa
   }
 }
 
-// The token quad that a word of a chunk belongs to.
-__device__ __forceinline__ int quad_of(int width, int word) {
-  const int planes = 128 * (width / 2);
-  return word < planes ? word % 128 / 16 : (word - planes) / 8;
-}
-
 template <int kTokens>
 __global__ void __launch_bounds__(kThreads)
     encode_kernel(const __grid_constant__ EncodeCall call, const Memory memory) {
@@ -172,14 +166,19 @@ __global__ void __launch_bounds__(kThreads)
       item.code_pages[position / kPageTokens] * call.code_page_bytes +
       static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * tile_bytes;
   auto* const to = reinterpret_cast<std::uint32_t*>(tile);
+  // By halves of words, each of which belongs to one token: other blocks write the tile's others.
+  auto* const halves = reinterpret_cast<std::uint16_t*>(tile);
+  const auto* const made = reinterpret_cast<const std::uint16_t*>(words);
   for (int k = 0; k < call.chunks; ++k) {
-    for (int i = threadIdx.x; i < chunk_words(widths[k]); i += kThreads) {
-      if (quad_of(widths[k], i) / (kTokens / 4) == first / kTokens)
-        to[offsets[k] + i] = words[offsets[k] + i];
+    for (int i = threadIdx.x; i < 2 * chunk_words(widths[k]); i += kThreads) {
+      if (token_of_half(widths[k], i) / kTokens == first / kTokens) {
+        halves[2 * offsets[k] + i] = made[2 * offsets[k] + i];
+      }
     }
   }
   if (threadIdx.x < kTokens) {
-    reinterpret_cast<std::int8_t*>(tile)[4 * tile_words + first + threadIdx.x] = gains[threadIdx.x];
+    reinterpret_cast<std::int8_t*>(tile)[4 * tile_words + gain_byte(first + threadIdx.x)] =
+        gains[threadIdx.x];
   }
   // Nothing escapes here; a page may have held other tokens before.
   if (threadIdx.x == 0 && first % 16 == 0) {

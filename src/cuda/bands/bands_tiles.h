@@ -4,23 +4,26 @@
 //
 // A tile is 32 tokens. Places of the layout come in chunks of 64, each of one width: that of its
 // first place, the widest (a code with `grain=64` wastes nothing by that). A chunk of width w is 64
-// w words, in planes. A word belongs to four neighbouring tokens (quad q of 8), a byte to one
-// token, a field of it to one place; with i = place / 4 and f = place % 4 the planes are
+// w words, in planes. With i = place / 4 and f = place % 4 the planes are
 //
-//     fields of 2 bits   16 words a quad of tokens: word i, bits 2 f
+//     fields of 2 bits   16 bytes a token: byte i, bits 2 f
 //     fields of 4 bits   two such planes: places f = 0, 1 and f = 2, 3; bits 4 (f % 2)
 //     fields of 8 bits   four such planes, one for each f
-//     fields of 1 bit    8 words a quad of tokens: word i / 2, bit 4 (i % 2) + f
+//     fields of 1 bit    8 bytes a token: byte i / 2, bit 2 f + i % 2
 //
 // and widths are made of planes in this order, lowest bits first:
 //
 //     1: 1    2: 2    3: 2, 1    4: 4    5: 4, 1    6: 4, 2    8: 8
 //
-// In planes of 16 words a quad, word i of token quad q lies at i ^ 8 if q & 2, so that neither way
-// of reading (four words of one token quad, two words of each of four) meets a bank of shared
-// memory twice. Codes are unsigned: v + 2^(w-1), which stands for step (u - (2^w - 1) / 2). After
-// the chunks come the 32 tokens' gains (codec/midrise.h) and one word with a bit for each token
-// that is kept exact elsewhere; padded to 16 bytes.
+// Planes of 16 bytes a token are what ldmatrix reads: rows as they are give operands with tokens as
+// rows, transposed ones (by pairs of bytes) operands with places as rows. A thread meets the four
+// tokens of a quad together, token_at(quad, 0..3): one of each eight, so that no bank of shared
+// memory is met twice either way. Planes of single bits, too narrow for that instruction, lie quad
+// by quad: four words pairs (i / 4), a word for two tokens of the quad, 16 bits for each.
+//
+// Codes are unsigned: v + 2^(w-1), which stands for step (u - (2^w - 1) / 2). After the chunks come
+// the 32 tokens' gains (codec/midrise.h), quad by quad, and one word with a bit for each token that
+// is kept exact elsewhere; padded to 16 bytes.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +52,18 @@ KVSPAN_HOST_DEVICE constexpr int chunk_words(int width) {
   return 64 * width;
 }
 
+// The token that is number b (< 4) of a quad (< 8), and where a token is.
+KVSPAN_HOST_DEVICE constexpr int token_at(int quad, int b) {
+  return 8 * b + (quad ^ (b % 2 * 4));
+}
+KVSPAN_HOST_DEVICE constexpr int quad_of(int token) {
+  return (token % 8) ^ (token / 8 % 2 * 4);
+}
+// Of the gains after the codes.
+KVSPAN_HOST_DEVICE constexpr int gain_byte(int token) {
+  return 4 * quad_of(token) + token / 8;
+}
+
 // Where the lowest bits and, for 3, 5 and 6, the upper bits of a code lie in its chunk.
 struct CodeField {
   int word, shift, bits;
@@ -58,26 +73,35 @@ struct CodeFields {
 };
 // token < 32, place < 64.
 KVSPAN_HOST_DEVICE constexpr CodeFields fields_of(int width, int token, int place) {
-  const int quad = token / 4, byte = 8 * (token % 4), i = place / 4, f = place % 4;
-  const int word = 16 * quad + (i ^ ((quad & 2) << 2)), bit_word = 8 * quad + i / 2;
-  const int bit = 4 * (i % 2) + f;
+  const int i = place / 4, f = place % 4, b = token / 8;
+  const int word = 4 * token + i / 4, byte = i % 4 * 8;
+  const int bit_word = 8 * quad_of(token) + i / 4 * 2 + b / 2;
+  const int bit = b % 2 * 16 + i % 4 / 2 * 8 + 2 * f + i % 2;
   constexpr int kPlane = 128;
   switch (width) {
     case 1:
-      return {{bit_word, byte + bit, 1}, {0, 0, 0}};
+      return {{bit_word, bit, 1}, {0, 0, 0}};
     case 2:
       return {{word, byte + 2 * f, 2}, {0, 0, 0}};
     case 3:
-      return {{word, byte + 2 * f, 2}, {kPlane + bit_word, byte + bit, 1}};
+      return {{word, byte + 2 * f, 2}, {kPlane + bit_word, bit, 1}};
     case 8:
       return {{f * kPlane + word, byte, 8}, {0, 0, 0}};
     default:
       break;
   }
   const CodeField low{f / 2 * kPlane + word, byte + 4 * (f % 2), 4};
-  if (width == 5) return {low, {2 * kPlane + bit_word, byte + bit, 1}};
+  if (width == 5) return {low, {2 * kPlane + bit_word, bit, 1}};
   if (width == 6) return {low, {2 * kPlane + word, byte + 2 * f, 2}};
   return {low, {0, 0, 0}};
+}
+
+// The token that 16 bits of a chunk belong to; `half` counts them from the chunk's beginning.
+KVSPAN_HOST_DEVICE constexpr int token_of_half(int width, int half) {
+  const int planes = 256 * (width / 2);
+  if (half < planes) return half % 256 / 8;
+  const int rest = half - planes;
+  return token_at(rest / 16, rest % 4);
 }
 
 // Byte of a moved query, of 64 for a chunk, that meets a place: lane c's bytes lie together, field

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/bands_tiles.h"
+#include "cuda/bands/bands_tiles.h"
 
 #include <algorithm>
 #include <cstring>
@@ -65,12 +65,12 @@ std::int8_t BandsTiles::get(const std::byte* tile, int token, int place) const n
 }
 
 void BandsTiles::put_gain(std::byte* tile, int token, std::int8_t gain) const noexcept {
-  std::memcpy(tile + code_bytes_ + token, &gain, 1);
+  std::memcpy(tile + code_bytes_ + gain_byte(token), &gain, 1);
 }
 
 std::int8_t BandsTiles::gain(const std::byte* tile, int token) const noexcept {
   std::int8_t gain = 0;
-  std::memcpy(&gain, tile + code_bytes_ + token, 1);
+  std::memcpy(&gain, tile + code_bytes_ + gain_byte(token), 1);
   return gain;
 }
 

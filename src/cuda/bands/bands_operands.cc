@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/bands_operands.h"
+#include "cuda/bands/bands_operands.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,15 +24,13 @@ std::int8_t key_number(const BandsCode& code, std::int32_t head, int place, int 
 void put_key_basis(const BandsCode& code, int chunks, int key_steps, BandsOperands& to) {
   for (std::int32_t h = 0; h < code.heads(); ++h) {
     for (int k = 0; k < chunks; ++k) {
-      for (int j = 0; j < 8; ++j) {
-        for (int s = 0; s < key_steps; ++s) {
-          for (int lane = 0; lane < 32; ++lane) {
-            const int n = lane / 4, c = lane % 4;
-            const int place = kChunkPlaces * k + place_of_byte(16 * (n / 2) + 2 * j + n % 2);
-            for (int b = 0; b < 8; ++b) {
-              const int dim = 32 * s + 16 * (b / 4) + 4 * c + b % 4;
-              to.key_basis.push_back(key_number(code, h, place, dim));
-            }
+      for (int s = 0; s < key_steps; ++s) {
+        for (int i = 0; i < 4 * 32 * 2; ++i) {
+          const int lane = i / 2 % 32, j = i / 64 * 2 + i % 2, n = lane / 4, c = lane % 4;
+          const int place = kChunkPlaces * k + place_of_byte(16 * (n / 2) + 2 * j + n % 2);
+          for (int b = 0; b < 8; ++b) {
+            const int dim = 32 * s + 16 * (b / 4) + 4 * c + b % 4;
+            to.key_basis.push_back(key_number(code, h, place, dim));
           }
         }
       }
@@ -113,6 +111,19 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
   if (to.slow > 0) {
     to.slow_table.assign(means.slow(), means.slow() + static_cast<std::ptrdiff_t>(to.slow) * 8);
   }
+  // What is left out is below a 32nd of what f16 leaves open.
+  to.slowest = means.rotated();
+  const auto coefficient = [&](int pair, int i) {
+    return std::abs(to.slow_table[static_cast<std::size_t>((pair - to.alone) * 8 + i)]);
+  };
+  while (to.slowest > to.alone) {
+    const int pair = to.slowest - 1;
+    if (std::max({coefficient(pair, 2), coefficient(pair, 3), coefficient(pair, 6),
+                  coefficient(pair, 7)}) > 0x1p-16f) {
+      break;
+    }
+    --to.slowest;
+  }
   const int half = means.half();
   // Number k of the row of a position, `offset` after the block's first.
   const auto number = [&](int offset, int k) {
@@ -137,7 +148,7 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
             // Registers: row g, row g + 8, and both again for the upper eight numbers.
             const int row = i / 2 % 2;
             const int k = 16 * s + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-            const int token = 4 * (lane / 4) + 2 * part + row;
+            const int token = token_at(lane / 4, 2 * part + row);
             to.table.push_back(to_half(number(kTileTokens * tile + token, k)));
           }
         }

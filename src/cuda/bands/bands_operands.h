@@ -9,14 +9,14 @@
 #include "base/half.h"
 #include "cache/bands/anchored_means.h"
 #include "cache/bands/bands_code.h"
-#include "cuda/bands_tiles.h"
+#include "cuda/bands/bands_tiles.h"
 
 namespace kvspan::cuda {
 
 // places below are those of all chunks, empty ones included.
 struct BandsOperands {
   BandsTiles tiles;
-  std::vector<std::int8_t> key_basis;  // [heads][chunks][8][steps][32 lanes][8], move_queries.cuh
+  std::vector<std::int8_t> key_basis;  // [heads][chunks][steps][4][32 lanes][2][8], move_queries.cuh
   std::vector<float> key_scales;       // [heads][places], by query_byte within chunks
   std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
   std::vector<Half> value_basis;       // [heads * value_dim][places]
@@ -34,6 +34,7 @@ BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps);
 struct MeanOperands {
   std::int32_t terms = 0;            // padded to whole steps of 16
   std::int32_t alone = 0, slow = 0;  // pairs
+  std::int32_t slowest = 0;  // the pair from which on two polynomials of a parity are enough
   std::vector<float> slow_table;     // [slow][2][4]
   std::vector<Half> table;           // fragments [4 tiles][2][terms / 16][32 lanes][8]
 };

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/bands/attend_bands.h"
+
+#include "cuda/bands/attend_bands_kernel.cuh"
+
+namespace kvspan::cuda {
+namespace {
+
+template <class Shape>
+int shared_bytes(const AttendNeed& need) {
+  return AttendMemory<Shape>(need.mean_terms, need.tile_bytes, need.chunks * kChunkPlaces).bytes;
+}
+
+template <int kRows8, int kChunks, int kTeam, int kTeams, bool kUniform2>
+AttendVariant variant() {
+  using Shape = AttendShape<kRows8, kChunks, kTeam, kTeams, kUniform2>;
+  return {Shape::kRows,
+          kChunks * kTeam,
+          kTeam * kTileTokens,
+          kTeams,
+          kUniform2,
+          reinterpret_cast<const void*>(&attend_bands_kernel<Shape>),
+          Shape::kThreads,
+          &shared_bytes<Shape>};
+}
+
+}  // namespace
+
+const AttendVariant* find_variant(const AttendNeed& need) {
+  // Narrow ones first, and of equally wide ones those that fill a multiprocessor: one block of 8 to
+  // 16 warps. Those with fewer teams are for codes whose tiles are large.
+  static const AttendVariant kVariants[] = {
+      variant<1, 2, 2, 8, true>(),  variant<1, 3, 2, 6, true>(),  variant<1, 4, 2, 6, true>(),
+      variant<1, 4, 2, 6, false>(), variant<1, 4, 2, 2, false>(), variant<2, 4, 2, 4, true>(),
+      variant<2, 4, 4, 2, true>(),  variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(),
+      variant<2, 4, 4, 1, false>(), variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),
+      variant<4, 2, 8, 1, false>(), variant<4, 3, 8, 1, false>(),
+  };
+  constexpr int kMostShared = 227 * 1024;
+  for (const AttendVariant& v : kVariants) {
+    if (need.queries > v.rows || need.chunks > v.most_chunks) continue;
+    // Codes of one width have all chunks unrolled.
+    if (v.uniform2 && (!need.uniform2 || need.chunks != v.most_chunks)) continue;
+    if (v.shared_bytes(need) > kMostShared) continue;
+    return &v;
+  }
+  return nullptr;
+}
+
+int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
+  if (cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           shared_bytes) != cudaSuccess) {
+    return 0;
+  }
+  int blocks = 0;
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, variant.kernel, variant.threads,
+                                                    static_cast<std::size_t>(shared_bytes)) !=
+      cudaSuccess) {
+    return 0;
+  }
+  return blocks;
+}
+
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
+                                cudaStream_t stream) {
+  const AttendNeed need{call.padded_queries, call.chunks, variant.uniform2, call.most_tile_bytes,
+                        call.mean_terms};
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups));
+  config.blockDim = dim3(static_cast<unsigned>(variant.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(variant.shared_bytes(need));
+  config.stream = stream;
+  // Blocks begin while the last of what prepares the call end, and wait themselves.
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  void* arguments[] = {const_cast<AttendCall*>(&call)};
+  return cudaLaunchKernelExC(&config, variant.kernel, arguments);
+}
+
+}  // namespace kvspan::cuda

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// What queries make of the mean of keys: for each block of kMeanBlock positions the sums of
+// cache/bands/anchored_means.h, in f16 and in the order of a matrix operand; what is equal for all
+// positions of a block stays in f32. A warp takes one query head and kFoldBlocks blocks, one for each
+// thread, and either the pairs that are met alone or the slow ones.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "cuda/bands/prepare_memory.cuh"
+#include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/rows.cuh"
+
+namespace kvspan::cuda {
+
+// Word of the pair of numbers k, k + 1 (k even) as an operand of steps of 16 has them:
+// [step][4 threads][2].
+__device__ __forceinline__ int folded_word(int k) {
+  return k / 16 * 8 + k % 8 / 2 * 2 + k % 16 / 8;
+}
+
+__device__ __forceinline__ std::uint32_t halves(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+
+// u . Rot mu = Re(conj(mu) u) cos + Im(conj(mu) u) sin: a warp for each query. Queries have been read
+// (read_queries), with RoPE's magnitude.
+template <int kWarps>
+__device__ __forceinline__ void multiply_means(const AttendCall& call, const HeadTile& tile,
+                                               const PrepareMemory& memory, char* shared) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int pairs = call.rope_pairs, numbers = 32 * key_steps_of(call.key_dim);
+  const float scale = call.logit_scale * 1.44269504f;
+  for (int n = warp; n < kTileQueries; n += kWarps) {
+    const float* const query = reinterpret_cast<const float*>(shared + memory.queries) + n * numbers;
+    const float* const mean = call.key_means + tile.head * call.key_dim;
+    float2* const to = reinterpret_cast<float2*>(shared + memory.products) + n * pairs;
+#pragma unroll 1
+    for (int j = lane; j < pairs; j += 32) {
+      const PairPlace at = pair_place(j, pairs, call.neighbours);
+      const float x = scale * query[at.first], y = scale * query[at.second];
+      const float p = __ldg(mean + at.first), q = __ldg(mean + at.second);
+      to[j] = make_float2(x * p + y * q, y * p - x * q);
+    }
+    float constant = 0.0f;
+#pragma unroll 1
+    for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
+      constant += scale * query[i] * __ldg(mean + i);
+    }
+    for (int o = 16; o > 0; o /= 2) constant += __shfl_xor_sync(~0u, constant, o);
+    if (lane == 0) reinterpret_cast<float*>(shared + memory.constants)[n] = constant;
+  }
+}
+
+// Blocks first .. first + count - 1 of the mean, up to kFoldBlocks, of which the first is `slot` in
+// working memory. All of the block's threads come here together.
+template <int kWarps>
+__device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTile& tile, int first,
+                                            int count, std::int64_t slot,
+                                            const PrepareMemory& memory, char* shared) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int pairs = call.rope_pairs, alone = call.mean_alone, sines = alone + alone % 2;
+  const int evens = 2 * sines, steps = call.mean_terms / 16;
+  // Turns at the middle of each block, [pairs][blocks].
+  float2* const turns = reinterpret_cast<float2*>(shared + memory.turns);
+#pragma unroll
+  for (int block = warp; block < kFoldBlocks; block += kWarps) {
+    const int turn = ((first + min(block, count - 1)) * kMeanBlock + kMeanBlock / 2) / kTurnStep;
+    const float2* const from = call.turns + static_cast<std::int64_t>(turn) * pairs;
+#pragma unroll 2
+    for (int j = lane; j < pairs; j += 32) turns[j * kTurnStride + block] = __ldg(from + j);
+  }
+  __syncthreads();
+  auto* const folded = reinterpret_cast<std::uint32_t*>(shared + memory.folded);
+#pragma unroll 1
+  for (int unit = warp; unit < tile.queries * 2; unit += kWarps) {
+    const int n = unit / 2;
+    const float2* const products = reinterpret_cast<const float2*>(shared + memory.products) + n * pairs;
+    std::uint32_t* const row = folded + (n * kFoldBlocks + lane) * memory.fold_stride;
+    const auto turned = [&](int j) {
+      const float2 w = products[j], by = turns[j * kTurnStride + lane];
+      return make_float2(w.x * by.x + w.y * by.y, w.y * by.x - w.x * by.y);
+    };
+    if (unit % 2 == 0) {
+#pragma unroll 2
+      for (int j = 0; j < alone; j += 2) {
+        const float2 u = turned(j);
+        const float2 v = j + 1 < alone ? turned(j + 1) : make_float2(0.0f, 0.0f);
+        row[folded_word(j)] = halves(u.x, v.x);
+        row[folded_word(sines + j)] = halves(u.y, v.y);
+      }
+      continue;
+    }
+    float even[4] = {}, odd[4] = {};
+    const float4* by = reinterpret_cast<const float4*>(call.mean_slow_table);
+    int j = alone;
+#pragma unroll 3
+    for (; j < call.mean_slowest; ++j, by += 2) {
+      const float2 u = turned(j);
+      const float4 e = __ldg(by), d = __ldg(by + 1);
+      even[0] += u.x * e.x, even[1] += u.x * e.y, even[2] += u.x * e.z, even[3] += u.x * e.w;
+      odd[0] += u.y * d.x, odd[1] += u.y * d.y, odd[2] += u.y * d.z, odd[3] += u.y * d.w;
+    }
+    // The slowest pairs need the two lowest polynomials of either parity only.
+#pragma unroll 6
+    for (; j < pairs; ++j, by += 2) {
+      const float2 u = turned(j);
+      const float2 e = __ldg(reinterpret_cast<const float2*>(by));
+      const float2 d = __ldg(reinterpret_cast<const float2*>(by + 1));
+      even[0] += u.x * e.x, even[1] += u.x * e.y;
+      odd[0] += u.y * d.x, odd[1] += u.y * d.y;
+    }
+    int used = evens;
+    if (call.mean_slow > 0) {
+      row[folded_word(evens)] = halves(even[1], even[2]);
+      row[folded_word(evens + 2)] = halves(even[3], odd[0]);
+      row[folded_word(evens + 4)] = halves(odd[1], odd[2]);
+      row[folded_word(evens + 6)] = halves(odd[3], 0.0f);
+      used += 8;
+    }
+#pragma unroll 1
+    for (int k = used; k < call.mean_terms; k += 2) row[folded_word(k)] = 0;
+    if (lane < count) {
+      call.folded_constants[(slot + lane) * call.padded_queries + tile.group_query + n] =
+          even[0] + reinterpret_cast<const float*>(shared + memory.constants)[n];
+    }
+  }
+  __syncthreads();
+  // 16 bytes by each thread: two for each step of a query and block.
+#pragma unroll 1
+  for (int i = threadIdx.x; i < tile.queries * count * steps * 2; i += 32 * kWarps) {
+    const int part = i % 2, s = i / 2 % steps, rest = i / 2 / steps;
+    const int block = rest % count, n = rest / count, query = tile.group_query + n;
+    const std::uint32_t* const from =
+        folded + (n * kFoldBlocks + block) * memory.fold_stride + 8 * s + 4 * part;
+    uint4* const to = reinterpret_cast<uint4*>(
+        call.folded + ((slot + block) * (call.padded_queries / 8) + query / 8) * steps * 32 +
+        s * 32 + query % 8 * 4 + 2 * part);
+    *to = make_uint4(from[0], from[1], from[2], from[3]);
+  }
+}
+
+}  // namespace kvspan::cuda
