@@ -83,7 +83,7 @@ int main(void) {
                         .kv_heads = KV_HEADS,
                         .key_dim = DIM,
                         .value_dim = DIM,
-                        .logit_scale = 0.1767767f};
+                        .logit_scale = 2.0f};
   fill(keys, TOKENS * KV_HEADS);
   fill(values, TOKENS * KV_HEADS);
   fill(queries, TOKENS * QUERY_HEADS);
@@ -152,7 +152,7 @@ int main(void) {
     return 1;
   }
   printf("kvspan %s, %s\n", kvspan_version_text(), kvspan_factory_recipe(factory));
-  printf("%d tokens: %zu bytes, full rank %zu, %.1f times as many; outputs differ by %.1f %%\n",
+  printf("%d tokens: %zu bytes, full rank %zu, %.1f times as many; outputs differ by %.2f %%\n",
          (int)kvspan_tokens(caches[1]), bands.total, full.total,
          (double)full.total / (double)bands.total, 100.0 * sqrt(error / energy));
   printf("from saved codes: %s; saved in %zu bytes and loaded: %d tokens\n",
