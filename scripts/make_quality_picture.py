@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws quality against bytes from one file of kvspan eval ppl: make_quality_picture.py FILE.json > quality.svg
+"""Draws quality against bytes from files of kvspan eval ppl: make_quality_picture.py FILE.json ... > quality.svg
 
 Lower left is better: the divergence from the full cache (log scale) against how many times fewer
-bytes than f16 a recipe holds. One line a method; light and dark follow the reader's screen.
+bytes than f16 a recipe holds. One line a method; light and dark follow the reader's screen. The files
+have to be of one model, text, length and form of weights.
 """
 
 import json
@@ -19,10 +20,10 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 610, 46, 350
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 
 
-def points_of(document):
+def points_of(documents):
     """Method -> [(ratio, KL)], from many bytes to few."""
     found = {}
-    for row in document["rows"]:
+    for row in (row for document in documents for row in document["rows"]):
         method = row["recipe"].split(":")[0]
         if row.get("kl") and row.get("kv_ratio") and "+" not in row["recipe"]:
             found.setdefault(method, []).append((row["kv_ratio"], row["kl"]))
@@ -48,8 +49,8 @@ def spread(wanted, gap, low, high):
     return [max(low, place) for place in places]
 
 
-def picture(document):
-    lines = points_of(document)
+def picture(documents):
+    lines = points_of(documents)
     ratios = [ratio for points in lines.values() for ratio, _ in points]
     kls = [kl for points in lines.values() for _, kl in points]
     low, high = math.floor(math.log10(min(kls)) * 2) / 2, math.ceil(math.log10(max(kls)) * 2) / 2
@@ -94,10 +95,17 @@ def picture(document):
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    with open(sys.argv[1], encoding="utf-8") as file:
-        sys.stdout.write(picture(json.load(file)))
+    documents = []
+    for name in sys.argv[1:]:
+        with open(name, encoding="utf-8") as file:
+            documents.append(json.load(file))
+    subjects = {(document["identity"]["fingerprint"], document["identity"]["text_sha256"], document["ctx"])
+                for document in documents}
+    if len(subjects) != 1:
+        sys.exit("the files are not of one model, text, length and form of weights")
+    sys.stdout.write(picture(documents))
 
 
 if __name__ == "__main__":

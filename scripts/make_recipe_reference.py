@@ -18,7 +18,7 @@ HEAD = """# Recipes
 <!-- Written by scripts/make_recipe_reference.py from `kvspan methods --json -`. Do not edit. -->
 
 A recipe names a cache. The same text works everywhere: in `--cache`, in `CacheFactory::create`, in
-`kvspan_create` and in reports.
+`kvspan_factory_create` and in reports.
 
     method                          full
     method:key=value,key=value      bands:bits=2,recent=64

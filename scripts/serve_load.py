@@ -4,7 +4,7 @@
 
     scripts/serve_load.py                                       kvspan (default recipe), stock f16 and q4_0
     scripts/serve_load.py --clients 1,4 --prompts 2000 --seconds 30
-    scripts/serve_load.py --json docs/results/serve_load.json
+    scripts/serve_load.py --json load.json
 
 Every client sends one request after the other: a prompt of that many tokens that nobody has sent before, answered with
 --answer tokens. Printed by server, clients and prompt: requests a second, time to the first token (median and the 99th

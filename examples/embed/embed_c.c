@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An engine's side of kvspan, in C: it calibrates a model while that reads, designs codes once, and
- * keeps two sequences in `bands` at 2 bits beside one at full rank. The "model" is a text of made-up
- * activations that lie near a few directions, as real ones do.
- *     cc embed_c.c $(pkg-config --cflags --libs kvspan) -lm -o embed_c && ./embed_c
+ * keeps two sequences in `bands` at 2 bits beside one at full rank. The "model" is a text of
+ * made-up activations that lie near a few directions, as real ones do. cc embed_c.c $(pkg-config
+ * --cflags --libs kvspan) -lm -o embed_c && ./embed_c
  */
 #include <kvspan/kvspan.h>
 #include <kvspan/kvspan_moments.h>
@@ -78,8 +78,11 @@ static int step(kvspan_cache** caches, float** outs, int count, int at) {
 }
 
 int main(void) {
-  kvspan_layer layer = {.struct_size = sizeof layer, .query_heads = QUERY_HEADS,
-                        .kv_heads = KV_HEADS, .key_dim = DIM, .value_dim = DIM,
+  kvspan_layer layer = {.struct_size = sizeof layer,
+                        .query_heads = QUERY_HEADS,
+                        .kv_heads = KV_HEADS,
+                        .key_dim = DIM,
+                        .value_dim = DIM,
                         .logit_scale = 0.1767767f};
   fill(keys, TOKENS * KV_HEADS);
   fill(values, TOKENS * KV_HEADS);
@@ -87,8 +90,12 @@ int main(void) {
   for (int t = 0; t < TOKENS; ++t) positions[t] = t;
 
   /* Once for a model: what passes through its attention becomes a calibration. */
-  kvspan_moments_options gather = {.struct_size = sizeof gather, .layers = &layer, .layer_count = 1,
-                                   .window = TOKENS, .tokens = TOKENS, .threads = 2};
+  kvspan_moments_options gather = {.struct_size = sizeof gather,
+                                   .layers = &layer,
+                                   .layer_count = 1,
+                                   .window = TOKENS,
+                                   .tokens = TOKENS,
+                                   .threads = 2};
   kvspan_moments* moments = NULL;
   bytes calibration = {0}, codes = {0}, saved = {0};
   if (failed(kvspan_moments_create(&gather, &moments))) return 1;
@@ -103,8 +110,10 @@ int main(void) {
   kvspan_moments_free(moments);
 
   /* Once for a recipe: codes, which later starts load instead. */
-  kvspan_factory_options options = {.struct_size = sizeof options, .layers = &layer,
-                                    .layer_count = 1, .recipe = "bands:bits=2",
+  kvspan_factory_options options = {.struct_size = sizeof options,
+                                    .layers = &layer,
+                                    .layer_count = 1,
+                                    .recipe = "bands:bits=2",
                                     .calibration = calibration.data,
                                     .calibration_size = calibration.size};
   kvspan_factory *designed = NULL, *factory = NULL, *exact = NULL;

@@ -86,7 +86,7 @@ struct Calibration {
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
   std::vector<RatePoint> rates;          // by rising bits; empty until measured
 
-  std::string source;  // where it was read from, for messages; "" when it is not from bytes
+  std::string source;          // where it was read from, for messages; "" when it is not from bytes
   std::uint64_t checksum = 0;  // of those bytes; 0 when it is not from bytes
   // Where it is set, `layers` has no arrays and this gives a layer with them: some 3 D^2 numbers
   // and the samples at a time instead of all layers'. May be called from several threads at once.

@@ -8,8 +8,9 @@
  * may run at the same time, those on one may not.
  * Every call that can fail returns a status; kvspan_last_error says in words what was found and
  * what is allowed. After an error a cache holds what it held before the call. No exception leaves
- * the library, and it prints nothing. It ends the program, with a line on standard error, only where
- * its own code is wrong, and where memory runs out on a thread of its own in the middle of a step.
+ * the library, and it prints nothing. It ends the program, with a line on standard error, only
+ * where its own code is wrong, and where memory runs out on a thread of its own in the middle of a
+ * step.
  *
  * Structures begin with struct_size, their sizeof as the caller was compiled: later versions add
  * fields at the end, and those that a caller does not know are 0.
@@ -112,8 +113,8 @@ typedef struct kvspan_factory_options {
   void* progress_context;
 } kvspan_factory_options;
 
-/* Copies what it needs. Codes that were damaged or are of another recipe or shape are refused; those
- * of another version of kvspan's designs are KVSPAN_UNSUPPORTED: design them anew. */
+/* Copies what it needs. Codes that were damaged or are of another recipe or shape are refused;
+ * those of another version of kvspan's designs are KVSPAN_UNSUPPORTED: design them anew. */
 KVSPAN_API kvspan_code kvspan_factory_create(const kvspan_factory_options* options,
                                              kvspan_factory** factory);
 /* NULL is allowed. Caches live on without their factory. */

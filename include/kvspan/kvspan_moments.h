@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A model's calibration from any engine, for C (kvspan/moments.h says what is gathered and how text
- * is cut into windows): for every block of tokens and every layer kvspan_moments_add, and at the end
- * kvspan_moments_finish, which gives the bytes of a calibration file.
+ * is cut into windows): for every block of tokens and every layer kvspan_moments_add, and at the
+ * end kvspan_moments_finish, which gives the bytes of a calibration file.
  */
 #ifndef KVSPAN_KVSPAN_MOMENTS_H
 #define KVSPAN_KVSPAN_MOMENTS_H

@@ -22,8 +22,8 @@ struct LoneThread {
   std::optional<Error> error;
 };
 
-// The two phases of a layer's step. Attention may write where rows of any sequence lie, so it begins
-// when all of them have been stored.
+// The two phases of a layer's step. Attention may write where rows of any sequence lie, so it
+// begins when all of them have been stored.
 enum class Phase { kStore, kAttend };
 
 Status step_one(Phase phase, KvCache& cache, int layer, const SequenceStep& part,
@@ -109,8 +109,7 @@ Status SequenceBatch::step(int layer, const std::function<SequenceStep(std::size
     }
     for (std::size_t i = whole; i < plan.sequences.size() && !error; ++i) {
       const SequenceShare& of = plan.sequences[i];
-      Status status =
-          step_one(phase, *of.cache, layer, part_of(of.number), *memory.scratch, team);
+      Status status = step_one(phase, *of.cache, layer, part_of(of.number), *memory.scratch, team);
       if (!status) error = std::move(status).error();
     }
     if (whole < plan.sequences.size()) team.barrier();

@@ -57,9 +57,9 @@ Result<CacheFactory> factory_of(const kvspan_factory_options& options) {
                                     bytes_of(options.codes, options.codes_size));
   }
   if (options.calibration == nullptr) return CacheFactory::create(shape, options.recipe);
-  KVSPAN_TRY(const Calibration calibration,
-             decode_calibration(bytes_of(options.calibration, options.calibration_size),
-                                "calibration"));
+  KVSPAN_TRY(
+      const Calibration calibration,
+      decode_calibration(bytes_of(options.calibration, options.calibration_size), "calibration"));
   DesignProgress progress;
   if (options.progress != nullptr) {
     progress = [&](std::size_t done, std::size_t total) {
@@ -75,16 +75,18 @@ Result<SequenceStep> step_of(const kvspan_part& part, std::int32_t layer, Thread
   KVSPAN_CHECK_OK(check_layer(*part.cache, layer, part.n));
   KVSPAN_CHECK_OK(check_number(part.number));
   if (part.n == 0) return fail(ErrorCode::kInvalidArgument, "0 rows; allowed: 1 or more");
-  for (const auto& [pointer, name] :
-       {std::pair<const void*, const char*>(part.keys, "keys"), {part.values, "values"},
-        {part.queries, "queries"}, {part.positions, "positions"}, {part.out, "out"}}) {
+  for (const auto& [pointer, name] : {std::pair<const void*, const char*>(part.keys, "keys"),
+                                      {part.values, "values"},
+                                      {part.queries, "queries"},
+                                      {part.positions, "positions"},
+                                      {part.out, "out"}}) {
     KVSPAN_CHECK_OK(not_null(pointer, name));
   }
   const LayerShape& shape = layer_of(*part.cache, layer);
   SequenceStep step;
   const std::span<const std::int32_t> positions(part.positions, static_cast<std::size_t>(part.n));
-  step.rows.keys = part.cache->keys.of(part.keys, part.number, part.n, shape.kv_heads,
-                                       shape.key_dim, pool);
+  step.rows.keys =
+      part.cache->keys.of(part.keys, part.number, part.n, shape.kv_heads, shape.key_dim, pool);
   step.rows.values = part.cache->values.of(part.values, part.number, part.n, shape.kv_heads,
                                            shape.value_dim, pool);
   step.rows.positions = positions;
@@ -119,8 +121,7 @@ kvspan_code kvspan_needs_calibration(const char* recipe, int32_t* needed) {
   });
 }
 
-kvspan_code kvspan_factory_create(const kvspan_factory_options* options,
-                                  kvspan_factory** factory) {
+kvspan_code kvspan_factory_create(const kvspan_factory_options* options, kvspan_factory** factory) {
   return guarded([&]() -> Status {
     KVSPAN_CHECK_OK(not_null(factory, "factory"));
     *factory = nullptr;

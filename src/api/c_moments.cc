@@ -32,8 +32,7 @@ Result<const LayerShape*> layer_of(const kvspan_moments* moments, std::int32_t l
 
 }  // namespace
 
-kvspan_code kvspan_moments_create(const kvspan_moments_options* options,
-                                  kvspan_moments** moments) {
+kvspan_code kvspan_moments_create(const kvspan_moments_options* options, kvspan_moments** moments) {
   return guarded([&]() -> Status {
     KVSPAN_CHECK_OK(not_null(moments, "moments"));
     *moments = nullptr;
@@ -64,7 +63,8 @@ kvspan_code kvspan_moments_set_output(kvspan_moments* moments, int32_t layer, in
   return guarded([&]() -> Status {
     KVSPAN_TRY(const LayerShape* shape, layer_of(moments, layer));
     KVSPAN_CHECK_OK(not_null(weights, "weights"));
-    if (hidden < 1) return fail(ErrorCode::kInvalidArgument, "hidden {}; allowed: 1 or more", hidden);
+    if (hidden < 1)
+      return fail(ErrorCode::kInvalidArgument, "hidden {}; allowed: 1 or more", hidden);
     OutputWeights to;
     to.rows = {weights,
                {static_cast<std::size_t>(hidden), static_cast<std::size_t>(shape->query_heads) *

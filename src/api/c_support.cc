@@ -110,13 +110,14 @@ Result<ByteSink> sink_of(kvspan_sink sink, void* context) {
 TensorView<const float, 3> WideRows::of(const void* rows, kvspan_number number, std::int32_t n,
                                         std::int32_t heads, std::int32_t dim, ThreadPool& pool) {
   if (number == KVSPAN_F32) return rows_of(static_cast<const float*>(rows), n, heads, dim);
-  const std::size_t count = static_cast<std::size_t>(n) * static_cast<std::size_t>(heads) *
-                            static_cast<std::size_t>(dim);
+  const std::size_t count =
+      static_cast<std::size_t>(n) * static_cast<std::size_t>(heads) * static_cast<std::size_t>(dim);
   wide_.resize(std::max(wide_.size(), count));
   float* const to = wide_.data();
   const auto widen = codec_kernels(cpu_level()).f16_to_f32;
   pool.run([&](Team& team) {
-    for (std::size_t begin; (begin = static_cast<std::size_t>(team.take()) * kWidenedAtOnce) < count;) {
+    for (std::size_t begin;
+         (begin = static_cast<std::size_t>(team.take()) * kWidenedAtOnce) < count;) {
       const std::size_t some = std::min(kWidenedAtOnce, count - begin);
       if (number == KVSPAN_F16) {
         widen(static_cast<const Half*>(rows) + begin, some, to + begin);

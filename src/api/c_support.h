@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of the C interface share: statuses, structures of other versions, shapes, rows in
-// narrow numbers. They check what C callers can get wrong, then call the C++ interface. No exception
-// leaves; no wrong argument reaches an expectation that ends the program.
+// narrow numbers. They check what C callers can get wrong, then call the C++ interface. No
+// exception leaves; no wrong argument reaches an expectation that ends the program.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ Status not_null(const void* pointer, const char* name);
 Status check_threads(std::int32_t threads);
 Status check_number(kvspan_number number);
 
-// A structure as it was when the caller was compiled, with what is new since then as 0. Fails on one
-// that is smaller than its first version.
+// A structure as it was when the caller was compiled, with what is new since then as 0. Fails on
+// one that is smaller than its first version.
 template <class T>
 Result<T> read_struct(const T* from, const char* name) {
   KVSPAN_CHECK_OK(not_null(from, name));

@@ -71,15 +71,13 @@ void zero_to_boundary(double* row, double* end) {
   std::fill(end, row + detail::padded(used), 0.0);
 }
 
-
 struct Output {
   std::vector<float> weights, gain;
 };
 
 // sum_g Wo_g' diag(gain^2) Wo_g * factor / G for each KV head: [kv_heads][value_dim^2].
 // Where no single matrix follows attention (MLA), all directions count alike.
-std::vector<float> output_metric(const LayerShape& shape, const Output& projection,
-                                 double factor) {
+std::vector<float> output_metric(const LayerShape& shape, const Output& projection, double factor) {
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
   const auto query_heads = static_cast<std::size_t>(shape.query_heads);
   const auto dim = static_cast<std::size_t>(shape.value_dim);
@@ -205,7 +203,8 @@ std::size_t MomentCollector::State::first_counted(std::span<const std::int32_t> 
       std::lower_bound(positions.begin(), positions.end(), options_.skip) - positions.begin());
 }
 
-void MomentCollector::State::place_row(const Rope& rope, const KvRows& rows, std::size_t i, std::size_t to) {
+void MomentCollector::State::place_row(const Rope& rope, const KvRows& rows, std::size_t i,
+                                       std::size_t to) {
   double* joint = joint_rows_.row(to);
   double* after_keys = put_unturned(rope, rows.positions[i], rows.keys, i, 0, joint);
   zero_to_boundary(joint, put(rows.values, i, 0, after_keys));
@@ -213,7 +212,8 @@ void MomentCollector::State::place_row(const Rope& rope, const KvRows& rows, std
   zero_to_boundary(keys, put(rows.keys, i, 0, keys));
 }
 
-void MomentCollector::State::keep_sample(Layer& layer, std::int64_t counted, std::size_t row) const {
+void MomentCollector::State::keep_sample(Layer& layer, std::int64_t counted,
+                                         std::size_t row) const {
   if (counted % stride_ != 0) return;
   const auto index = static_cast<std::size_t>(counted / stride_);
   if (index >= sample_positions_.size()) return;
@@ -428,8 +428,7 @@ Result<Calibration> MomentCollector::finish(const std::string& model,
     const double inverse =
         layer.inverse / static_cast<double>(std::max<std::int64_t>(1, layer.inverse_rows));
     const double gain = layer.output.gain.empty() ? 1.0 : inverse;
-    to.output_metric =
-        output_metric(s.shape_.layers[i], layer.output, gain / to.residual_energy);
+    to.output_metric = output_metric(s.shape_.layers[i], layer.output, gain / to.residual_energy);
     KVSPAN_CHECK_OK(add_sample_residuals(s.shape_.layers[i], out.sample_positions, to));
   }
   KVSPAN_CHECK_OK(check_calibration(s.shape_, out));

@@ -6,9 +6,9 @@
 #include "attention/kernels/kernels.h"
 #include "attention/segments/item.h"
 #include "attention/softmax_state.h"
-#include "base/help_wanted.h"
 #include "base/expect.h"
 #include "base/fail.h"
+#include "base/help_wanted.h"
 
 namespace kvspan {
 namespace {

@@ -98,7 +98,8 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags);
 // What answers are made with unless told otherwise: between 2 and 2.5 bits, whose KL from the full
 // cache was .0046 and .0016 on SmolLM2 (docs/methods/bands.md).
 inline constexpr std::string_view kDefaultRecipe = "bands:bits=2.25";
-// After add_engine_flags: --cache has that default, with calib=online where there is no calibration.
+// After add_engine_flags: --cache has that default, with calib=online where there is no
+// calibration.
 void add_default_recipe(CLI::App& app, ModelFlags& flags);
 
 void add_json_flag(CLI::App& app, std::string& target);

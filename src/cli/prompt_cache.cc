@@ -62,9 +62,8 @@ Status save_prompt_cache(const std::string& path, const Session& session,
       return {};
     });
   };
-  KVSPAN_CHECK_OK(write_frame(kFormat, 0, write, [&](std::span<const std::byte> piece) {
-    return file.write(piece);
-  }));
+  KVSPAN_CHECK_OK(write_frame(kFormat, 0, write,
+                              [&](std::span<const std::byte> piece) { return file.write(piece); }));
   return file.commit();
 }
 

@@ -23,13 +23,14 @@ struct PromptCache {
 // Of the session's cache, which holds `tokens`.
 Status save_prompt_cache(const std::string& path, const Session& session,
                          std::span<const Token> tokens);
-// kNotFound where there is no file; kUnsupported, naming which, where it is of another model, recipe
-// or calibration; kCorruptData where it is damaged; kInvalidArgument where it is no such file at all.
+// kNotFound where there is no file; kUnsupported, naming which, where it is of another model,
+// recipe or calibration; kCorruptData where it is damaged; kInvalidArgument where it is no such
+// file at all.
 Result<PromptCache> load_prompt_cache(const std::string& path, const Session& session);
 
-// Puts what `path` holds of the beginning of `prompt` into the session's cache, which is empty, reads
-// the rest of the prompt up to its last token, and saves that there. A file that cannot be used is
-// said on standard error and replaced, unless it is something else.
+// Puts what `path` holds of the beginning of `prompt` into the session's cache, which is empty,
+// reads the rest of the prompt up to its last token, and saves that there. A file that cannot be
+// used is said on standard error and replaced, unless it is something else.
 Status read_with_prompt_cache(const std::string& path, Session& session,
                               std::span<const Token> prompt);
 

@@ -36,8 +36,8 @@ Result<std::optional<CacheFactory>> kept_caches(const Engine& engine, std::strin
   KVSPAN_TRY(const std::string path, calibration_path(engine));
   const auto checksum = file_calibration_checksum(path);
   if (!checksum) return std::optional<CacheFactory>();
-  KVSPAN_TRY(const KeptCodes kept, KeptCodes::find(engine.fingerprint(), engine.cache_shape(),
-                                                   whole.text(), *checksum));
+  KVSPAN_TRY(const KeptCodes kept,
+             KeptCodes::find(engine.fingerprint(), engine.cache_shape(), whole.text(), *checksum));
   if (!kept.problem().empty()) problem = kept.problem();
   return kept.caches();
 }

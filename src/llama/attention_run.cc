@@ -39,8 +39,7 @@ Result<Ubatch> make_ubatch(std::span<const BatchRow> rows, int threads, BatchMem
   }
   std::vector<SequenceTokens> tokens;
   for (const SequenceRows& of : sequences) tokens.push_back({of.cache, of.end - of.begin});
-  return Ubatch{std::move(positions), std::move(sequences),
-                SequenceBatch(tokens, threads, memory)};
+  return Ubatch{std::move(positions), std::move(sequences), SequenceBatch(tokens, threads, memory)};
 }
 
 // As llama_batch_allocr::split_equal does with one memory for all sequences: as many rows of every

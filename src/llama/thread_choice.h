@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many threads the next pass shall use. Threads of a pass wait for each other hundreds of times
 // and spin meanwhile, which is fastest while each has a processor of its own. Where other programs
-// take some of these away, a thread that waits burns the time that the other one needs: two threads
-// beside two busy programs on two cores were 100 times slower than on an idle machine. One thread
-// waits for nobody.
-// The sign is a thread that the system took off its processor though it wanted to run (an
-// involuntary switch); on an idle machine there is hardly one. Not thread-safe.
+// take some of these away, a thread that waits burns the time that the missing one needs, and a
+// step takes a turn of the scheduler for every wait. One thread waits for nobody. The sign is a
+// thread that the system took off its processor though it wanted to run (an involuntary switch); on
+// an idle machine there is hardly one. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@ constexpr std::size_t kLongestText = 65536;
 Result<double> Designs::number(const std::function<Result<double>()>& make) {
   double number = 0.0;
   if (are_saved()) {
-    KVSPAN_CHECK_OK(saved_->get_finite("number", std::span(&number, 1),
-                                       std::numeric_limits<double>::max()));
+    KVSPAN_CHECK_OK(
+        saved_->get_finite("number", std::span(&number, 1), std::numeric_limits<double>::max()));
   } else {
     KVSPAN_TRY(number, make());
   }

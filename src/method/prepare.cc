@@ -108,9 +108,8 @@ namespace {
 Result<std::shared_ptr<Prepared>> prepare_with(const CacheShape& shape, const Recipe& recipe,
                                                const Calibration* calibration, Designs& designs) {
   if (const auto choose = recipe.method().method().choose) {
-    KVSPAN_TRY(const std::string text, designs.text([&] {
-      return choose(shape, recipe.method(), *calibration);
-    }));
+    KVSPAN_TRY(const std::string text,
+               designs.text([&] { return choose(shape, recipe.method(), *calibration); }));
     KVSPAN_TRY(const Recipe chosen, Recipe::parse(text));
     if (chosen.method().method().choose != nullptr) {
       return fail(ErrorCode::kCorruptData, "{} chose {}, which chooses again", recipe.text(), text);

@@ -16,7 +16,8 @@ namespace kvspan::detail {
 struct PrepareInput {
   const CacheShape& shape;
   const RecipePart& method;
-  const Calibration* calibration;  // checked; null where the recipe needs none, or designs are saved
+  const Calibration*
+      calibration;  // checked; null where the recipe needs none, or designs are saved
   std::shared_ptr<Ledger> shared;
   Designs& designs;  // where all comes from that depends on the calibration
 };

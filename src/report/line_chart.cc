@@ -47,6 +47,7 @@ struct Taken {
 void draw_labels(Svg& svg, const LineChart& chart, const Scale& across, const Scale& up,
                  const PlotBox& box) {
   constexpr double kSize = 9.0, kGap = 5.0;
+  constexpr std::size_t kMostLabelled = 100;
   std::vector<Taken> taken;
   const auto each_point = [&](const auto& visit) {
     for (const Series& series : chart.series) {
@@ -55,6 +56,9 @@ void draw_labels(Svg& svg, const LineChart& chart, const Scale& across, const Sc
       }
     }
   };
+  std::size_t points = 0;
+  each_point([&](double, double, double) { ++points; });
+  if (points > kMostLabelled) return;  // a cloud, in which none could be read
   each_point([&](double, double x, double y) { taken.push_back({x - 4, x + 4, y - 4, y + 4}); });
   each_point([&](double value, double x, double y) {
     const std::string label = chart.point_label(value);

@@ -37,7 +37,9 @@ std::string html_of(const Summary& summary) {
   }
   out += "</div>\n";
   if (summary.figure) {
-    out += "<figure>" + svg_of(*summary.figure, Setting::kPage) + "</figure>\n";
+    // It stands in its section, too: a huge one there only.
+    const std::string svg = svg_of(*summary.figure, Setting::kPage);
+    if (svg.size() < kMostPageBytes / 20) out += "<figure>" + svg + "</figure>\n";
   }
   return out + "</div>\n</section>\n";
 }

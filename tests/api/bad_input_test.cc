@@ -275,45 +275,60 @@ TEST(BadInput, AStepTakenBackLeavesEveryMethodUsable) {
 
 TEST(BadInput, CCallersAreToldTheSame) {
   kvspan_layer layer = {};
+  layer.struct_size = sizeof layer;
   layer.query_heads = 4;
   layer.kv_heads = 2;
   layer.key_dim = layer.value_dim = 8;
   layer.logit_scale = 0.3f;
+  kvspan_factory* factory = nullptr;
+  const auto create = [&](const char* recipe, std::int32_t layers) {
+    kvspan_factory_options options = {};
+    options.struct_size = sizeof options;
+    options.layers = &layer;
+    options.layer_count = layers;
+    options.recipe = recipe;
+    return kvspan_factory_create(&options, &factory);
+  };
   kvspan_cache* cache = nullptr;
-  ASSERT_EQ(kvspan_create(&layer, 1, "h2o:keep=0.5", 3, &cache), KVSPAN_OK);
+  ASSERT_EQ(create("h2o:keep=0.5", 1), KVSPAN_OK);
+  ASSERT_EQ(kvspan_make(factory, 3, &cache), KVSPAN_OK);
+  kvspan_factory_free(factory);
   std::vector<float> rows(20 * 16, 1.0f), queries(20 * 32, 1.0f), out(20 * 32);
   const std::vector<std::int32_t> at = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const auto told = [](const char* words) {
     return std::string(kvspan_last_error()).find(words) != std::string::npos;
   };
-  EXPECT_EQ(kvspan_attend(cache, 0, 1, queries.data(), at.data(), out.data()),
+  EXPECT_EQ(kvspan_attend(cache, 0, 1, KVSPAN_F32, queries.data(), at.data(), out.data()),
             KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("holds no tokens")) << kvspan_last_error();
-  ASSERT_EQ(kvspan_append(cache, 0, 5, rows.data(), rows.data(), at.data()), KVSPAN_OK);
+  ASSERT_EQ(kvspan_append(cache, 0, 5, KVSPAN_F32, rows.data(), rows.data(), at.data()), KVSPAN_OK);
   std::vector<float> spoilt = rows;
   spoilt[16 + 8 + 2] = kNan;
-  EXPECT_EQ(kvspan_append(cache, 0, 5, rows.data(), spoilt.data(), at.data() + 5),
+  EXPECT_EQ(kvspan_append(cache, 0, 5, KVSPAN_F32, rows.data(), spoilt.data(), at.data() + 5),
             KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("values of row 1, head 1")) << kvspan_last_error();
   EXPECT_EQ(kvspan_tokens(cache), 5);
   const std::int32_t far[] = {INT32_MAX};
-  EXPECT_EQ(kvspan_append(cache, 0, 1, rows.data(), rows.data(), far), KVSPAN_INVALID_ARGUMENT);
-  EXPECT_EQ(kvspan_append(cache, 0, 1, rows.data(), rows.data(), at.data() + 4),
+  EXPECT_EQ(kvspan_append(cache, 0, 1, KVSPAN_F32, rows.data(), rows.data(), far),
+            KVSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(kvspan_append(cache, 0, 1, KVSPAN_F32, rows.data(), rows.data(), at.data() + 4),
             KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("position 4")) << kvspan_last_error();
   kvspan_cache* fork = nullptr;
   ASSERT_EQ(kvspan_fork(cache, &fork), KVSPAN_OK);
   kvspan_free(cache);
-  EXPECT_EQ(kvspan_append(fork, 0, 5, rows.data(), rows.data(), at.data() + 5), KVSPAN_OK);
-  EXPECT_EQ(kvspan_attend(fork, 0, 1, queries.data(), at.data() + 9, out.data()), KVSPAN_OK);
+  EXPECT_EQ(kvspan_append(fork, 0, 5, KVSPAN_F32, rows.data(), rows.data(), at.data() + 5),
+            KVSPAN_OK);
+  EXPECT_EQ(kvspan_attend(fork, 0, 1, KVSPAN_F32, queries.data(), at.data() + 9, out.data()),
+            KVSPAN_OK);
   EXPECT_EQ(kvspan_settle(fork, 0), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(fork), 10);
   kvspan_free(fork);
-  EXPECT_EQ(kvspan_create(&layer, 1, "fd:rk=9,rv=4", 1, &cache), KVSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(create("fd:rk=9,rv=4", 1), KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("9")) << kvspan_last_error();
-  EXPECT_EQ(kvspan_create(&layer, -3, "full", 1, &cache), KVSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(create("full", -3), KVSPAN_INVALID_ARGUMENT);
   layer.logit_scale = kNan;
-  EXPECT_EQ(kvspan_create(&layer, 1, "full", 1, &cache), KVSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(create("full", 1), KVSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(told("logit_scale")) << kvspan_last_error();
 }
 

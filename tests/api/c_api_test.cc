@@ -103,9 +103,9 @@ TEST(CApi, GivesWhatTheCppInterfaceGives) {
   ASSERT_EQ(kvspan_append(handle.cache, 0, n, KVSPAN_F32, text.keys.data(), text.values.data(),
                           text.positions.data()),
             KVSPAN_OK);
-  ASSERT_EQ(
-      kvspan_attend(handle.cache, 0, n, KVSPAN_F32, text.queries.data(), text.positions.data(), out.data()),
-      KVSPAN_OK);
+  ASSERT_EQ(kvspan_attend(handle.cache, 0, n, KVSPAN_F32, text.queries.data(),
+                          text.positions.data(), out.data()),
+            KVSPAN_OK);
   ASSERT_EQ(kvspan_settle(handle.cache, 0), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(handle.cache), n);
 
@@ -153,9 +153,9 @@ TEST(CApi, ForksAndTruncationsContinueApart) {
   ASSERT_EQ(kvspan_truncate(fork, 20), KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(fork), 20);
   EXPECT_EQ(kvspan_tokens(handle.cache), 30);
-  EXPECT_EQ(
-      kvspan_append(fork, 0, 5, KVSPAN_F32, text.keys.data(), text.values.data(), text.positions.data() + 20),
-      KVSPAN_OK);
+  EXPECT_EQ(kvspan_append(fork, 0, 5, KVSPAN_F32, text.keys.data(), text.values.data(),
+                          text.positions.data() + 20),
+            KVSPAN_OK);
   EXPECT_EQ(kvspan_tokens(fork), 25);
   kvspan_free(fork);
   kvspan_free(nullptr);
@@ -171,11 +171,11 @@ TEST(CApi, SavedCachesLoadAndGoOnAlike) {
     const auto step = [&](kvspan_cache* to, std::int32_t at, std::int32_t n) {
       const auto t = std::size_t(at);
       std::vector<float> out(std::size_t(n) * 32);
-      EXPECT_EQ(kvspan_append(to, 0, n, KVSPAN_F32, text.keys.data() + t * 24, text.values.data() + t * 16,
-                              text.positions.data() + t),
+      EXPECT_EQ(kvspan_append(to, 0, n, KVSPAN_F32, text.keys.data() + t * 24,
+                              text.values.data() + t * 16, text.positions.data() + t),
                 KVSPAN_OK);
-      EXPECT_EQ(kvspan_attend(to, 0, n, KVSPAN_F32, text.queries.data() + t * 48, text.positions.data() + t,
-                              out.data()),
+      EXPECT_EQ(kvspan_attend(to, 0, n, KVSPAN_F32, text.queries.data() + t * 48,
+                              text.positions.data() + t, out.data()),
                 KVSPAN_OK);
       EXPECT_EQ(kvspan_settle(to, 0), KVSPAN_OK);
       return out;
@@ -199,8 +199,9 @@ TEST(CApi, SavedCachesLoadAndGoOnAlike) {
     EXPECT_NE(std::string(kvspan_last_error()).find("recipe"), std::string::npos);
     // A sink that is full ends the saving.
     int pieces = 0;
-    EXPECT_EQ(kvspan_save(cache, [](void* n, const void*, std::size_t) { return ++*static_cast<int*>(n); },
-                          &pieces),
+    EXPECT_EQ(kvspan_save(
+                  cache, [](void* n, const void*, std::size_t) { return ++*static_cast<int*>(n); },
+                  &pieces),
               KVSPAN_IO);
     EXPECT_EQ(pieces, 1);
     ASSERT_EQ(kvspan_clear(cache), KVSPAN_OK);
@@ -217,8 +218,7 @@ TEST(CApi, NarrowRowsEnterAsTheyAre) {
     std::vector<std::uint16_t> out;
     wide.clear();
     for (const float x : from) {
-      const std::uint16_t bits =
-          number == KVSPAN_F16 ? to_half(x).bits : to_bfloat16(x).bits;
+      const std::uint16_t bits = number == KVSPAN_F16 ? to_half(x).bits : to_bfloat16(x).bits;
       out.push_back(bits);
       wide.push_back(number == KVSPAN_F16 ? to_float(Half{bits}) : to_float(BFloat16{bits}));
     }
@@ -258,9 +258,15 @@ TEST(CApi, ABatchOfSequencesIsEachOfThem) {
         const auto t = std::size_t(at);
         out[i].resize(std::size_t(n) * 32);
         expected[i] = out[i];
-        parts[i] = {sizeof(kvspan_part), batch[i]->cache, n, KVSPAN_F32,
-                    text.keys.data() + t * 24, text.values.data() + t * 16,
-                    text.queries.data() + t * 48, text.positions.data() + t, out[i].data()};
+        parts[i] = {sizeof(kvspan_part),
+                    batch[i]->cache,
+                    n,
+                    KVSPAN_F32,
+                    text.keys.data() + t * 24,
+                    text.values.data() + t * 16,
+                    text.queries.data() + t * 48,
+                    text.positions.data() + t,
+                    out[i].data()};
         ASSERT_EQ(kvspan_append(alone[i]->cache, 0, n, KVSPAN_F32, parts[i].keys, parts[i].values,
                                 parts[i].positions),
                   KVSPAN_OK);
@@ -275,8 +281,15 @@ TEST(CApi, ABatchOfSequencesIsEachOfThem) {
     // What is wrong with one part fails the batch, and names the part.
     kvspan_part twice[2] = {};
     for (kvspan_part& part : twice) {
-      part = {sizeof(kvspan_part), batch[0]->cache, 1, KVSPAN_F32, text.keys.data(),
-              text.values.data(), text.queries.data(), text.positions.data() + 59, nullptr};
+      part = {sizeof(kvspan_part),
+              batch[0]->cache,
+              1,
+              KVSPAN_F32,
+              text.keys.data(),
+              text.values.data(),
+              text.queries.data(),
+              text.positions.data() + 59,
+              nullptr};
     }
     expect_refused(kvspan_step(0, twice, 2), "part 0: out");
     std::vector<float> room(32);
@@ -425,8 +438,8 @@ TEST(CApi, WrongArgumentsAreAnsweredNotFatal) {
   expect_refused(kvspan_load(full.factory, 1, nullptr, 0, &none), "bytes");
   expect_refused(kvspan_load(full.factory, 1, k, 9, nullptr), "cache");
   expect_refused(kvspan_clear(nullptr), "cache");
-  expect_refused(
-      kvspan_append(handle.cache, 0, 1, static_cast<kvspan_number>(7), k, v, at), "number 7");
+  expect_refused(kvspan_append(handle.cache, 0, 1, static_cast<kvspan_number>(7), k, v, at),
+                 "number 7");
   EXPECT_EQ(kvspan_version(), 1000u * 1u);
   EXPECT_STREQ(kvspan_version_text(), "0.1.0");
   EXPECT_EQ(kvspan_tokens(nullptr), 0);

@@ -59,7 +59,6 @@ TEST(CalibrationBytes, NoticesEveryCutAndEveryFlip) {
   }
 }
 
-
 // Bytes whose checksum is right whatever else they say: refused or read, never a fault, and no
 // memory beyond what the bytes could fill.
 TEST(CalibrationBytes, ForgedHeadersAreRefusedOrFit) {

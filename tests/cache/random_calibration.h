@@ -12,7 +12,8 @@
 
 namespace kvspan::testing {
 
-inline std::vector<float> random_numbers(std::size_t count, std::mt19937& random, bool half = false) {
+inline std::vector<float> random_numbers(std::size_t count, std::mt19937& random,
+                                         bool half = false) {
   std::vector<float> numbers(count);
   std::uniform_real_distribution<float> uniform(0.1f, 2.0f);
   for (float& number : numbers) {

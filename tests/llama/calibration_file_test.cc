@@ -63,11 +63,11 @@ TEST(CalibrationFile, IsAGgufFile) {
     ASSERT_GE(id, 0);
     ASSERT_EQ(gguf_get_tensor_type(gguf, id), GGML_TYPE_F32);
     ASSERT_EQ(gguf_get_tensor_size(gguf, id), wanted.size() * sizeof(float));
-    EXPECT_EQ(std::memcmp(wanted.data(),
-                          bytes.data() + gguf_get_data_offset(gguf) +
-                              gguf_get_tensor_offset(gguf, id),
-                          wanted.size() * sizeof(float)),
-              0);
+    EXPECT_EQ(
+        std::memcmp(wanted.data(),
+                    bytes.data() + gguf_get_data_offset(gguf) + gguf_get_tensor_offset(gguf, id),
+                    wanted.size() * sizeof(float)),
+        0);
   }
   ggml_free(tensors);
   gguf_free(gguf);

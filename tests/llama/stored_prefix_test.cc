@@ -148,8 +148,8 @@ TEST_P(StoredPrefixTest, KeepsSharedTokensOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, StoredPrefixTest,
                          ::testing::Values("full", "quant:bits=4", "bands:calib=online,learn=128"),
-                         [](const auto& info) {
-                           return std::string(info.param.substr(0, info.param.find(':')));
+                         [](const auto& tested) {
+                           return std::string(tested.param.substr(0, tested.param.find(':')));
                          });
 
 }  // namespace

@@ -59,11 +59,11 @@ INSTANTIATE_TEST_SUITE_P(All, SavedCodes, ::testing::ValuesIn(testing::suite_rec
                          testing::recipe_name);
 
 TEST(SavedCodesOfAuto, KeepWhatItChose) {
-  const CacheFactory factory = designed("auto:budget=40000,ctx=400");
+  const CacheFactory factory = designed("auto:budget=60000,ctx=400");
   EXPECT_EQ(factory.recipe().substr(0, 6), "bands:");
   const auto codes = factory.save_codes().value();
   const auto loaded =
-      CacheFactory::load_codes(read_text().shape(), "auto:budget=40000,ctx=400", codes);
+      CacheFactory::load_codes(read_text().shape(), "auto:budget=60000,ctx=400", codes);
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(loaded->recipe(), factory.recipe());
 }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "report/data_table.h"
@@ -100,7 +101,10 @@ TEST(LineChart, LabelsOfPointsTouchNothing) {
   chart.point_label = [](double x) { return shown(x) + "x"; };
   const std::string svg = svg_of(chart, Setting::kPage);
   expect_readable(svg);
-  expect_texts(svg, {"1.5x"});
+  const auto texts = texts_of(svg);
+  EXPECT_GE(std::count_if(texts.begin(), texts.end(),
+                          [](const TextBox& box) { return box.text.ends_with('x'); }),
+            5);
 }
 
 TEST(Figure, WithoutAnyPlaceForItsNumbersShowsNothing) {

@@ -46,6 +46,21 @@ class MakeResultTables(unittest.TestCase):
             "| `bands` | 2.60 | 6.2x | 20.100 (+0.50 %) | 20.000 | 0.0034 | 97.00 % | 2 | [ppl.json](ppl.json) |",
             "| `quant` | 5.04 | 3.2x | 21.000 (+5.00 %) | 20.000 | 0.0123 | 95.10 % | 2 | [ppl.json](ppl.json) |"])
 
+    def test_methods_at_equal_bytes_are_rows_by_divergence(self):
+        document = {**PERPLEXITY, "windows": 1, "threads": 1, "cpu_level": "neon",
+                    "rows": [{**PERPLEXITY["rows"][0], "kv_bytes_full": 8000}, *PERPLEXITY["rows"][1:3]],
+                    "equal_bytes": {"fitted": [{"given": given, "target_bytes": 1000, "recipe": given, "kv_bytes": 990}
+                                               for given in ("quant", "bands")],
+                                    "refused": [{"given": "turbo", "target_bytes": 1000, "why": "too large"}]}}
+        page = self.page_of(ppl=document)
+        self.assertIn("### smollm2, wiki.txt, 1 window of 4,096 tokens", page)
+        self.assertIn("At 8x fewer bytes than f16, 1,000 bytes:", page)
+        rows = [line for line in page.splitlines() if line.startswith("| `")]
+        self.assertEqual(rows, ["| `bands` | 0.0034 | +0.50 % | 97.00 % | 6.15x | `bands` |",
+                                "| `quant` | 0.0123 | +5.00 % | 95.10 % | 3.17x | `quant` |"])
+        self.assertIn("No setting holds so few bytes of `turbo`.", page)
+        self.assertNotIn("## Perplexity", page)
+
     def test_speeds_have_their_machine(self):
         page = self.page_of(bench=BENCH)
         self.assertIn("### gemma3, Some Core, 1 thread\n", page)

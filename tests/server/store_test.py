@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from store_servers import Redis, Server  # noqa: E402
 
 PROGRAM = MODEL = None
-FLAGS = ["-c", "2048", "--parallel", "2", "-t", "1", "--no-warmup", "--cache-ram", "0", "-b", "512"]
+FLAGS = ["--override-kv", "llama.context_length=int:4096", "-c", "4096", "--parallel", "2", "-t", "1", "--no-warmup", "--cache-ram", "0", "-b", "512", "--metrics"]
 NEEDS_REDIS = unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
 
 
@@ -25,7 +25,22 @@ def document(seed, length=1100):
     return [random.Random(seed * 1000003 + i).randrange(300, 500) for i in range(length)]
 
 
+# A prompt whose beginning is loaded is read in other batches than one read anew: matrix products sum in another order, and logits
+# differ by up to 4e-3 (llama_caches_test holds that). Their log-sum-exp differs by as much again.
+ROUNDING = 8e-3
+
+
 class StoreTest(unittest.TestCase):
+    def expect_same(self, server, plain, prompt, message=None, **more):
+        """The next token's likeliest five, beside those of a server that reads the prompt anew."""
+        found, right = (one.complete(prompt, 1, n_probs=5, **flags)["completion_probabilities"][0]["top_logprobs"]
+                        for one, flags in ((server, more), (plain, {"cache_prompt": False})))
+        known = {one["id"]: one["logprob"] for one in right}
+        self.assertTrue(abs(found[0]["logprob"] - right[0]["logprob"]) <= ROUNDING, message)
+        for one in found:
+            # What is as likely as the fifth may change places with it.
+            self.assertLessEqual(abs(one["logprob"] - known.get(one["id"], right[-1]["logprob"])), ROUNDING, message)
+
     def start(self, *flags, cache="full"):
         server = Server(PROGRAM, "-m", MODEL, "--cache", cache, *FLAGS, *flags)
         self.addCleanup(server.close)
@@ -53,10 +68,10 @@ class StoreTest(unittest.TestCase):
         self.assertEqual((numbers["hits"], numbers["misses"]), (1, 0))
         kv = second.get("/kv")
         self.assertEqual(kv["counts"]["prefix_tokens"], 1024)
+        self.assertTrue(again["tokens"])
+        self.assertIn("kvspan_store_hits_total 1\n", second.get("/metrics"))
         if cache == "full":
-            self.assertEqual(again["content"], first.complete(text + document(3, 40), cache_prompt=False)["content"])
-        metrics = [line for line in second.get("/metrics").splitlines() if line.startswith("kvspan_store_hits_total")] if "--metrics" in FLAGS else []
-        self.assertTrue(all(line.endswith(" 1") for line in metrics))
+            self.expect_same(second, first, text + document(3, 40))
 
     @NEEDS_REDIS
     def test_another_server_answers_from_redis(self):
@@ -73,7 +88,7 @@ class StoreTest(unittest.TestCase):
         plain = self.start()
         for i in range(4):
             prompt = text + document(10 + i, 30)
-            self.assertEqual(server.complete(prompt, id_slot=i % 2)["content"], plain.complete(prompt, cache_prompt=False)["content"])
+            self.expect_same(server, plain, prompt, id_slot=i % 2)
             if i == 0:
                 server.until_store(lambda numbers: numbers["saved"] == 1)
         self.assertGreaterEqual(server.store()["hits"], 1)
@@ -106,7 +121,7 @@ class StoreTest(unittest.TestCase):
                 servers[0] = self.start("--store", redis.url)
             text = texts[chance.randrange(3)]
             prompt = text[:chance.randrange(300, len(text))] + document(100 + i, 20)
-            self.assertEqual(chance.choice(servers).complete(prompt, 4)["content"], plain.complete(prompt, 4, cache_prompt=False)["content"], i)
+            self.expect_same(chance.choice(servers), plain, prompt, i)
 
     def test_wrong_places_are_refused_at_once(self):
         for place, word in (("tape:/dev/st0", "memory:SIZE"), ("memory:lots", "size"), ("redis://host:port", "port"), ("disk:", "folder")):

@@ -10,8 +10,8 @@
 #include "attention/bands/bands_cut.h"
 #include "attention/bands/bands_runner.h"
 #include "attention/softmax_state.h"
-#include "base/help_wanted.h"
 #include "base/fail.h"
+#include "base/help_wanted.h"
 
 namespace kvspan {
 namespace {

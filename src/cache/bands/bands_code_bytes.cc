@@ -87,12 +87,14 @@ Result<std::shared_ptr<const BandsCode>> BandsCode::load_designed(
   BandsParts parts = like;
   const auto heads = static_cast<std::size_t>(like.heads);
   std::vector<float> key_blocks, value_blocks;
-  for (const auto& [dim, to] : {std::pair(static_cast<std::size_t>(like.key_dim), &key_blocks),
-                                std::pair(static_cast<std::size_t>(like.value_dim), &value_blocks)}) {
+  for (const auto& [dim, to] :
+       {std::pair(static_cast<std::size_t>(like.key_dim), &key_blocks),
+        std::pair(static_cast<std::size_t>(like.value_dim), &value_blocks)}) {
     KVSPAN_TRY(const auto there, in.get<std::uint8_t>("form of a metric"));
     if (there > 1) return in.wrong("form of a metric", 1, int{there}, "0 or 1");
     if (there == 0) continue;
-    KVSPAN_CHECK_OK(in.expect_at_least("metric of a bands code", heads * dim * dim * sizeof(float)));
+    KVSPAN_CHECK_OK(
+        in.expect_at_least("metric of a bands code", heads * dim * dim * sizeof(float)));
     to->resize(heads * dim * dim);
     KVSPAN_CHECK_OK(in.get_finite("metric of a bands code", std::span(*to), kMostDesigned));
   }

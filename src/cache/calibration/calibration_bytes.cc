@@ -294,8 +294,8 @@ Result<Calibration> decode_calibration(std::span<const std::byte> bytes, const s
 Result<std::uint64_t> calibration_checksum(const ByteSource& source) {
   std::uint64_t sum = 0;
   if (source.size < kChecksumBytes) return damaged(source, "it ends within its checksum");
-  KVSPAN_CHECK_OK(source.read(source.size - kChecksumBytes,
-                              std::as_writable_bytes(std::span(&sum, 1))));
+  KVSPAN_CHECK_OK(
+      source.read(source.size - kChecksumBytes, std::as_writable_bytes(std::span(&sum, 1))));
   return sum;
 }
 

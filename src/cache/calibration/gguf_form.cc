@@ -158,8 +158,7 @@ Result<GgufHeader> GgufHeader::read(const ByteSource& source, std::size_t conten
   return header;
 }
 
-const GgufHeader::Value* GgufHeader::find(const std::string& key, GgufType type,
-                                          bool array) const {
+const GgufHeader::Value* GgufHeader::find(const std::string& key, GgufType type, bool array) const {
   const auto at = values_.find(key);
   if (at == values_.end() || at->second.type != type || at->second.array != array) return nullptr;
   return &at->second;

@@ -36,7 +36,7 @@ void write_code(const Code& code, ByteWriter& out) {
   }
   out.put(codec.unit_rows);
   out.put(codec.unit_cols);
-  // Only of codes that a factory's caches share, which files name by their checksum.
+  // Only of codes that a factory's caches share.
   for (const CodecRun& run : codec.runs) {
     out.put(run.cols);
     out.put(static_cast<std::int32_t>(run.bits));
@@ -98,6 +98,24 @@ Status read_rope(std::int32_t dim, Rope& rope, ByteReader& in) {
   return {};
 }
 
+// Runs of all `rank` components.
+Status read_runs(std::uint32_t rank, std::vector<CodecRun>& runs, ByteReader& in) {
+  for (std::uint32_t left = rank; left > 0;) {
+    CodecRun run;
+    KVSPAN_TRY(run.cols, in.get<std::uint32_t>("components of a run"));
+    if (run.cols < 1 || run.cols > left) {
+      return in.wrong("components of a run", sizeof(run.cols), run.cols,
+                      fmt::format("1 to {}", left));
+    }
+    std::int32_t bits = 0;
+    KVSPAN_CHECK_OK(read_between("bits of a run", 0, 8, bits, in));
+    run.bits = bits;
+    left -= run.cols;
+    runs.push_back(run);
+  }
+  return {};
+}
+
 // [rows, cols] read as its transpose [cols, rows].
 Result<std::vector<float>> read_transposed(std::string_view field, std::size_t rows,
                                            std::size_t cols, ByteReader& in) {
@@ -122,7 +140,8 @@ Result<std::shared_ptr<const Code>> read_code(std::int32_t max_heads, std::int32
   KVSPAN_CHECK_OK(read_small("pairs", 1, parts.rope.pairs, in));
   KVSPAN_CHECK_OK(read_small("orthonormal", 1, orthonormal, in));
   KVSPAN_CHECK_OK(read_small("mean", 1, has_mean, in));
-  KVSPAN_CHECK_OK(read_small("codec kind", 6, parts.codec.kind, in));
+  KVSPAN_CHECK_OK(
+      read_small("codec kind", kind == MemoryKind::kShared ? 7 : 6, parts.codec.kind, in));
   KVSPAN_CHECK_OK(read_small("codec rule", 3, parts.codec.rule, in));
   KVSPAN_CHECK_OK(read_small("codec scale", 1, parts.codec.scale, in));
   KVSPAN_CHECK_OK(read_small("basis store", 2, parts.store, in));
@@ -133,6 +152,9 @@ Result<std::shared_ptr<const Code>> read_code(std::int32_t max_heads, std::int32
   KVSPAN_CHECK_OK(read_between("anchor block", 0, kMaxAnchorBlock, parts.anchor_block, in));
   KVSPAN_TRY(parts.codec.unit_rows, in.get<std::uint32_t>("rows of a scale"));
   KVSPAN_TRY(parts.codec.unit_cols, in.get<std::uint32_t>("columns of a scale"));
+  if (parts.codec.kind == CodecKind::kMixed) {
+    KVSPAN_CHECK_OK(read_runs(static_cast<std::uint32_t>(rank), parts.codec.runs, in));
+  }
   KVSPAN_TRY(parts.gamma, in.get<float>("gamma"));
   KVSPAN_CHECK_OK(read_rope(parts.dim, parts.rope, in));
   const auto width = static_cast<std::size_t>(parts.heads) * static_cast<std::size_t>(parts.dim);

@@ -55,8 +55,8 @@ Result<int> list(const CacheFlags& flags) {
                                {"path", kept.folder.path_of(file.name)},
                                {"bytes", file.bytes},
                                {"used", file.used}});
-      table.add_row({kept.what, format_count(file.bytes), day_of(file.used),
-                     kept.folder.path_of(file.name)});
+      table.add_row(
+          {kept.what, format_count(file.bytes), day_of(file.used), kept.folder.path_of(file.name)});
       bytes += file.bytes;
       ++files;
     }
@@ -89,12 +89,14 @@ Action setup_cache(CLI::App& app) {
   CLI::App* lists = app.add_subcommand("list", "List calibrations and codes that are kept");
   add_json_flag(*lists, flags->json);
   set_footer(*lists, "Example:\n  kvspan cache list\n");
-  CLI::App* cleans = app.add_subcommand("clean", "Remove codes, which the next start designs again");
+  CLI::App* cleans =
+      app.add_subcommand("clean", "Remove codes, which the next start designs again");
   add_switch(*cleans, "--calibrations", flags->calibrations,
              "Remove calibrations too; making them again takes minutes");
   set_footer(*cleans, "Example:\n  kvspan cache clean\n");
   set_footer(app,
-             "Codes are designed from a calibration the first time that a recipe is used, and kept: at most\n"
+             "Codes are designed from a calibration the first time that a recipe is used, and "
+             "kept: at most\n"
              "1 GiB, of which what was not used for longest goes first.\n"
              "Examples:\n  kvspan cache list\n  kvspan cache clean\n");
   return [flags, lists] { return lists->parsed() ? list(*flags) : clean(*flags); };

@@ -113,10 +113,11 @@ Action setup_run(CLI::App& app) {
   add_sampling_flags(app, flags->sampling);
   add_companion_flags(app, flags->companions);
   add_json_flag(app, flags->json);
-  add_text(app, "--prompt-cache", flags->prompt_cache,
-           "Keep the cache of the prompt in FILE: what it holds of the prompt's beginning is not read "
-           "again",
-           "FILE");
+  add_text(
+      app, "--prompt-cache", flags->prompt_cache,
+      "Keep the cache of the prompt in FILE: what it holds of the prompt's beginning is not read "
+      "again",
+      "FILE");
   add_text(app, "--track", flags->track,
            "Hold every step against exact attention (slow) and write the errors of each "
            "layer as JSON lines, beside bounds where the recipe says certify=on",

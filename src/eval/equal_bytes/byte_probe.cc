@@ -7,14 +7,15 @@
 #include "api/wrapped_cache.h"
 #include "base/fail.h"
 #include "base/thread_pool.h"
+#include "recipe/recipe.h"
 
 namespace kvspan {
 namespace {
 
-std::vector<float> copy_of(const TensorView<const float, 3>& rows, std::size_t first = 0) {
+std::vector<float> copy_of(const TensorView<const float, 3>& rows) {
   std::vector<float> out;
-  out.reserve((rows.shape[0] - first) * rows.shape[1] * rows.shape[2]);
-  for (std::size_t i = first; i < rows.shape[0]; ++i) {
+  out.reserve(rows.shape[0] * rows.shape[1] * rows.shape[2]);
+  for (std::size_t i = 0; i < rows.shape[0]; ++i) {
     for (std::size_t h = 0; h < rows.shape[1]; ++h) {
       const float* row = rows.row(i, h);
       out.insert(out.end(), row, row + rows.shape[2]);
@@ -50,7 +51,7 @@ class ByteProbe::Recorder final : public WrappedCache {
   Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
                 AttentionScratch& scratch, Team& team) override {
     if (Layer* to = find(layer); to != nullptr && team.leader()) {
-      to->blocks.back().query = copy_of(queries.rows, queries.rows.shape[0] - 1);
+      to->blocks.back().queries = copy_of(queries.rows);
     }
     return WrappedCache::attend(layer, queries, out, scratch, team);
   }
@@ -80,7 +81,8 @@ void ByteProbe::choose_layers(std::size_t most_bytes) {
   }
   double numbers = 0.0;
   for (const LayerShape& layer : shape_.layers) {
-    numbers += static_cast<double>(layer.kv_heads) * (layer.key_dim + layer.value_dim);
+    numbers += static_cast<double>(layer.kv_heads) * (layer.key_dim + layer.value_dim) +
+               static_cast<double>(layer.query_heads) * layer.key_dim;
   }
   const double all = numbers * sizeof(float) * tokens_;
   const double share = std::min(1.0, static_cast<double>(most_bytes) / all);
@@ -113,22 +115,26 @@ Result<ByteProbe> ByteProbe::record(Engine& engine, std::span<const Token> windo
   return out;
 }
 
-Status ByteProbe::fill(KvCache& cache, const Layer& layer) const {
+Status ByteProbe::fill(KvCache& cache, const Layer& layer, bool all_queries) const {
   const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer.index)];
   const auto kv = static_cast<std::size_t>(shape.kv_heads);
   const auto heads = static_cast<std::size_t>(shape.query_heads);
   const auto dk = static_cast<std::size_t>(shape.key_dim);
   const auto dv = static_cast<std::size_t>(shape.value_dim);
   const auto scratch = make_attention_scratch();
-  std::vector<float> answer(heads * dv);
+  std::size_t longest = 0;
+  for (const Block& block : layer.blocks) longest = std::max(longest, block.positions.size());
+  std::vector<float> answer(longest * heads * dv);
   const auto step = [&](const Block& block, Team& team) -> Status {
     const std::size_t n = block.positions.size();
     const KvRows rows{
         {block.keys.data(), {n, kv, dk}}, {block.values.data(), {n, kv, dv}}, block.positions};
     KVSPAN_CHECK_OK(cache.append(layer.index, rows, team));
-    const Queries queries{{block.query.data(), {1, heads, dk}}, std::span(block.positions).last(1)};
+    const std::size_t asked = all_queries ? n : 1;
+    const Queries queries{{block.queries.data() + (n - asked) * heads * dk, {asked, heads, dk}},
+                          std::span(block.positions).last(asked)};
     KVSPAN_CHECK_OK(
-        cache.attend(layer.index, queries, {answer.data(), {1, heads, dv}}, *scratch, team));
+        cache.attend(layer.index, queries, {answer.data(), {asked, heads, dv}}, *scratch, team));
     return cache.settle(layer.index, team);
   };
   Status outcome;
@@ -147,10 +153,12 @@ Status ByteProbe::fill(KvCache& cache, const Layer& layer) const {
 Result<std::uint64_t> ByteProbe::bytes(const std::string& recipe, const CacheSource& source) {
   if (const auto found = known_.find(recipe); found != known_.end()) return found->second;
   KVSPAN_TRY(const auto cache, source(recipe));
+  const auto parsed = Recipe::parse(cache->recipe());
+  const bool all_queries = parsed && parsed->selector() != nullptr;
   auto held = static_cast<double>(cache->bytes().total);
   for (const Layer& layer : layers_) {
     const auto before = static_cast<double>(cache->bytes().total);
-    KVSPAN_CHECK_OK(fill(*cache, layer));
+    KVSPAN_CHECK_OK(fill(*cache, layer, all_queries));
     held += layer.stands_for * (static_cast<double>(cache->bytes().total) - before);
   }
   return known_[recipe] = static_cast<std::uint64_t>(std::llround(held));

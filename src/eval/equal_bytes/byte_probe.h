@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a recipe holds after a window, without running the model for it: rows that one pass of the
 // full cache made are given to a cache of the recipe as the engine would, and the cache counts.
-// How many bytes a cache holds does not depend on which queries it met, so the last of each block
-// stands for all. Cost: that pass and its rows, at most kMostBytes; for each recipe the cache's own
-// coding.
+// A selector meets all queries; how many bytes other caches hold does not depend on them, so they
+// get the last of each block. Cost: that pass and its rows, at most kMostBytes; for each recipe the
+// cache's own coding, and for selectors attention.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class ByteProbe {
   struct Block {
     std::vector<std::int32_t> positions;
     std::vector<float> keys, values;  // [n, heads, dim]
-    std::vector<float> query;         // of the last position, [heads, dim]
+    std::vector<float> queries;       // likewise
   };
   struct Layer {
     int index = 0;
@@ -51,7 +51,7 @@ class ByteProbe {
   };
   class Recorder;
   void choose_layers(std::size_t most_bytes);
-  Status fill(KvCache& cache, const Layer& layer) const;
+  Status fill(KvCache& cache, const Layer& layer, bool all_queries) const;
 
   CacheShape shape_;
   int threads_ = 1;

@@ -15,7 +15,8 @@ struct FitOptions {
   double most_off = 0.03;  // off by more is refused
   bool over = false;       // whether more bytes than asked for will do, where they are nearer
   // Whether steps of a recipe's size that are too far apart are bridged by tokens that stay as they
-  // came: the larger step with fewer recent tokens, down to half of them, else the smaller with more.
+  // came: the larger step with fewer recent tokens, down to half of them, else the smaller with
+  // more.
   bool spend_rest = true;
 };
 

@@ -202,9 +202,8 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
   std::string source;
   if (!online) {
     KVSPAN_TRY(designed, codes_of(in, groups, options));
-    KVSPAN_TRY(source, in.designs.text([&]() -> Result<std::string> {
-      return source_of(*in.calibration);
-    }));
+    KVSPAN_TRY(source, in.designs.text(
+                           [&]() -> Result<std::string> { return source_of(*in.calibration); }));
   }
   Int8Rows int8(in.shared);
   std::vector<PreparedLayer> layers(groups.size());

@@ -230,8 +230,7 @@ namespace {
 // The code that a side begins with, from the calibration.
 Result<std::shared_ptr<const Code>> design_start(const PrepareInput& in,
                                                  const SubspaceMethod& method, std::size_t layer,
-                                                 const HeadRange& heads, bool keys,
-                                                 SidePlan plan) {
+                                                 const HeadRange& heads, bool keys, SidePlan plan) {
   const RecipePart& m = in.method;
   const LayerShape& shape = in.shape.layers[layer];
   const LayerCalibration& calibration = in.calibration->layers[layer];

@@ -161,20 +161,16 @@ std::vector<CodecRun> plan_groups(const Matrix& samples, std::size_t budget) {
   return groups;
 }
 
-Result<SidePlan> side(const PrepareInput& in, std::size_t layer, bool keys) {
+// The code of one side of a layer, from the calibration.
+Result<std::shared_ptr<const Code>> design(const PrepareInput& in, std::size_t layer, bool keys,
+                                           CodeStyle style) {
   const LayerShape& shape = in.shape.layers[layer];
   KVSPAN_TRY(const Components parts, components_of(shape, in.calibration->layers[layer], keys));
   const double bits = in.method.number("bits");
   const auto budget = static_cast<std::size_t>(bits * static_cast<double>(parts.basis.rows()));
-  SidePlan plan;
-  plan.style.domain = keys ? Domain::kPreRopeKey : Domain::kValue;
-  plan.style.heads = shape.kv_heads;
-  plan.style.dim = keys ? shape.key_dim : shape.value_dim;
-  plan.style.rope = keys ? &shape.rope : nullptr;
-  plan.style.codec.kind = CodecKind::kMixed;
-  plan.style.codec.runs = plan_groups(parts.samples, budget);
+  style.codec.runs = plan_groups(parts.samples, budget);
   std::size_t rank = 0;
-  for (const CodecRun& run : plan.style.codec.runs) rank += run.cols;
+  for (const CodecRun& run : style.codec.runs) rank += run.cols;
   if (rank == 0) {
     return fail(ErrorCode::kInvalidArgument,
                 "kvtc: bits={} leaves no bits for the {} of layer {}, {} numbers a token; allowed: "
@@ -182,9 +178,22 @@ Result<SidePlan> side(const PrepareInput& in, std::size_t layer, bool keys) {
                 bits, keys ? "keys" : "values", layer, parts.basis.rows(),
                 static_cast<double>(kGroupOverhead + 2) / static_cast<double>(parts.basis.rows()));
   }
-  plan.rank.directions = static_cast<std::int32_t>(rank);
-  KVSPAN_TRY(plan.start, orthonormal_code(plan.style, parts.basis.top(rank), parts.mean, in.shared,
-                                          MemoryKind::kShared));
+  return orthonormal_code(style, parts.basis.top(rank), parts.mean, in.shared, MemoryKind::kShared);
+}
+
+Result<SidePlan> side(const PrepareInput& in, std::size_t layer, bool keys) {
+  const LayerShape& shape = in.shape.layers[layer];
+  SidePlan plan;
+  plan.style.domain = keys ? Domain::kPreRopeKey : Domain::kValue;
+  plan.style.heads = shape.kv_heads;
+  plan.style.dim = keys ? shape.key_dim : shape.value_dim;
+  plan.style.rope = keys ? &shape.rope : nullptr;
+  plan.style.codec.kind = CodecKind::kMixed;
+  KVSPAN_TRY(plan.start, in.designs.code(plan.style.heads, plan.style.dim, in.shared, [&] {
+    return design(in, layer, keys, plan.style);
+  }));
+  plan.style.codec = plan.start->codec().spec();
+  plan.rank.directions = plan.start->rank();
   return plan;
 }
 

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/make_quality_picture.py: every point in its place, names apart, only files that belong together."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+TREE = pathlib.Path(__file__).resolve().parent.parent.parent
+SCRIPT = TREE / "scripts/make_quality_picture.py"
+
+
+def document(*rows, text="a"):
+    return {"ctx": 4096, "identity": {"fingerprint": "f", "text_sha256": text},
+            "rows": [{"recipe": recipe, "kv_ratio": ratio, "kl": kl} for recipe, ratio, kl in rows]}
+
+
+class MakeQualityPicture(unittest.TestCase):
+    def draw(self, *documents):
+        with tempfile.TemporaryDirectory(prefix="kvspan-test-") as folder:
+            names = []
+            for i, one in enumerate(documents):
+                names.append(pathlib.Path(folder) / f"{i}.json")
+                names[-1].write_text(json.dumps(one))
+            return subprocess.run([sys.executable, SCRIPT, *names], capture_output=True, text=True)
+
+    def test_lower_and_further_right_is_where_it_should_be(self):
+        done = self.draw(document(("full", 1.0, 0.0), ("bands:bits=3", 4.0, 0.001), ("bands:bits=1", 8.0, 0.01)),
+                         document(("quant", 4.0, 0.1), ("h2o+quant", 9.0, 0.2)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        root = xml.etree.ElementTree.fromstring(done.stdout)
+        space = "{http://www.w3.org/2000/svg}"
+        points = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter(space + "circle")]
+        self.assertEqual(len(points), 3)  # not the reference, not a pair
+        (few, exact), (many, coarse), (same, worse) = points
+        self.assertEqual(few, same)
+        self.assertLess(few, many)
+        self.assertTrue(exact > coarse > worse)  # y grows downwards
+        names = {t.text: float(t.get("y")) for t in root.iter(space + "text") if t.text in ("bands", "quant")}
+        self.assertGreaterEqual(abs(names["bands"] - names["quant"]), 15)
+        self.assertTrue(re.search(r"prefers-color-scheme:dark", done.stdout))
+
+    def test_files_of_other_texts_are_refused(self):
+        done = self.draw(document(("bands", 4.0, 0.001)), document(("quant", 4.0, 0.1), text="b"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("not of one model", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
