@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda/bands/bands_tiles.h"
-#include "cuda/device_recipe.h"
+#include "cuda/bands/device_recipe.h"
 #include "kvspan/calibration.h"
 #include "kvspan/cuda.h"
 

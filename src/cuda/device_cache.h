@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cuda/attend_plan.h"
-#include "cuda/device_recipe.h"
-#include "cuda/layer_tables.h"
+#include "cuda/bands/device_recipe.h"
+#include "cuda/bands/layer_tables.h"
 #include "cuda/sequences.h"
 #include "kvspan/cuda.h"
 

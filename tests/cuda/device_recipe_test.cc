@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/device_recipe.h"
+#include "cuda/bands/device_recipe.h"
 
 #include <gtest/gtest.h>
 

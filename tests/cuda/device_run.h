@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cuda/bands/bands_tiles.h"
-#include "cuda/device_recipe.h"
+#include "cuda/bands/device_recipe.h"
 #include "kvspan/cuda.h"
 #include "tests/method/synthetic.h"
 

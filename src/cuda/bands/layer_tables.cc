@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/layer_tables.h"
+#include "cuda/bands/layer_tables.h"
 
 #include <algorithm>
 #include <numbers>

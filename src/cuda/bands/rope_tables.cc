@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/rope_tables.h"
+#include "cuda/bands/rope_tables.h"
 
 #include "cuda/attend_constants.h"
 #include "cuda/bands/bands_operands.h"

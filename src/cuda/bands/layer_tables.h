@@ -11,7 +11,7 @@
 #include "cuda/attend_call.h"
 #include "cuda/device_memory.h"
 #include "cuda/bands/attend_bands.h"
-#include "cuda/rope_tables.h"
+#include "cuda/bands/rope_tables.h"
 #include "cuda/step_call.h"
 
 namespace kvspan::cuda {
