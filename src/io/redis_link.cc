@@ -47,7 +47,7 @@ Result<std::string> unescape(std::string_view text) {
   return out;
 }
 
-Result<int> number(std::string_view text, std::string_view what, int least, int most) {
+Result<int> whole_number(std::string_view text, std::string_view what, int least, int most) {
   int value = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
   if (read.ec != std::errc() || read.ptr != text.data() + text.size() || value < least ||
@@ -85,7 +85,7 @@ Result<RedisAddress> RedisAddress::parse(std::string_view url) {
   }
   if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
     if (slash + 1 < rest.size()) {
-      KVSPAN_TRY(address.database, number(rest.substr(slash + 1), "database of Redis", 0, 1 << 20));
+      KVSPAN_TRY(address.database, whole_number(rest.substr(slash + 1), "database of Redis", 0, 1 << 20));
     }
     rest = rest.substr(0, slash);
   }
@@ -111,7 +111,7 @@ Result<RedisAddress> RedisAddress::parse(std::string_view url) {
     return fail(ErrorCode::kInvalidArgument, "the address of Redis names no host");
   }
   if (!port.empty()) {
-    KVSPAN_TRY(address.port, number(port, "port of Redis", 1, 65535));
+    KVSPAN_TRY(address.port, whole_number(port, "port of Redis", 1, 65535));
   }
   return address;
 }

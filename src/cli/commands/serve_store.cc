@@ -13,7 +13,7 @@
 namespace kvspan::cli {
 namespace {
 
-Result<std::int64_t> seconds_of(const std::string& text) {
+Result<std::int64_t> ttl_of(const std::string& text) {
   if (text.empty()) return kStoreTtlSeconds;
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -42,7 +42,7 @@ Result<std::shared_ptr<server::StoredPrefixes>> open_prefix_store(const StoreFla
                   name_of_flag(word));
     }
   }
-  KVSPAN_TRY(const std::int64_t ttl, seconds_of(flags.ttl));
+  KVSPAN_TRY(const std::int64_t ttl, ttl_of(flags.ttl));
   KVSPAN_TRY(auto blobs, open_blobs(flags.place, ttl));
   return std::make_shared<server::StoredPrefixes>(std::move(blobs), flags.name_space);
 }
