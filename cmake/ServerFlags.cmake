@@ -8,10 +8,6 @@ function(kvspan_server_flags)
   endforeach()
   target_precompile_headers(server-context PRIVATE <${PROJECT_SOURCE_DIR}/tools/server/server-task.h>)
   target_precompile_headers(llama-server-impl PRIVATE <${PROJECT_SOURCE_DIR}/tools/server/server-context.h>)
-  target_precompile_headers(mtmd PRIVATE <${PROJECT_SOURCE_DIR}/tools/mtmd/models/models.h>)
-  # It checks that it sees none of these headers.
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/tools/mtmd/mtmd-helper.cpp TARGET_DIRECTORY mtmd
-    PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   target_precompile_headers(llama-common PRIVATE <${PROJECT_SOURCE_DIR}/common/chat.h>)
 endfunction()
 if(PROJECT_NAME STREQUAL "llama.cpp")

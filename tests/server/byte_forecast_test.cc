@@ -46,7 +46,7 @@ std::size_t bytes_after(const CacheFactory& factory, std::int32_t tokens, std::i
 TEST(ByteForecast, CoversWhatASequenceTakesAndLittleMore) {
   for (const char* recipe : {"full", "quant:bits=4", "bands:calib=online"}) {
     const auto factory = CacheFactory::create(two_layers(), recipe);
-    ASSERT_TRUE(factory) << recipe;
+    ASSERT_TRUE(factory) << recipe << ": " << factory.error().message;
     const ByteForecast forecast = ByteForecast::measure(two_layers(), *factory);
     for (const std::int32_t tokens : {1024, 3000, 8000}) {
       const std::size_t taken = bytes_after(*factory, tokens, 512);

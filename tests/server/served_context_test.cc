@@ -29,7 +29,7 @@ class ServedContextTest : public ::testing::Test {
     ServeOptions options;
     options.kv_budget_bytes = budget;
     auto made = ServedContext::create(model_, params, {recipe, std::nullopt}, "", options);
-    EXPECT_TRUE(made);
+    EXPECT_TRUE(made) << (made ? "" : made.error().message);
     return made ? *std::move(made) : nullptr;
   }
 
