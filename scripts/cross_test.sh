@@ -10,7 +10,7 @@ set -euo pipefail
 build=${1:?usage: cross_test.sh BUILD_FOLDER [--compile-only]}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case $(uname -m) in
-  aarch64) target=x86_64 other=neon ;;
+  aarch64) target=x86_64 other='neon\|i8mm' ;;
   x86_64) target=aarch64 other='avx2\|avx512\|amx' ;;
   *) echo "no other family known for $(uname -m)"; exit 77 ;;
 esac
@@ -29,6 +29,7 @@ flags_of() {
     *_avx512.cc | *_amx.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c" \
                       "-Wno-uninitialized -Wno-maybe-uninitialized" ;;
     *_avx2.cc) echo "-mavx2 -mfma -mf16c" ;;
+    *_i8mm.cc) echo "-march=armv8.2-a+fp16+dotprod+i8mm -Wno-maybe-uninitialized" ;;
     *_neon.cc) echo "-march=armv8.2-a+fp16+dotprod -Wno-maybe-uninitialized" ;;  # unrolled loops, at -O1
   esac
   [[ $1 != src/codec/* ]] || echo "-ffp-contract=off"
@@ -37,8 +38,8 @@ flags_of() {
 # and those with flags of their own.
 apart() {
   local room; room=$(cut -d/ -f1,2 <<< "$1")
-  sed -n '/APART/,$ s/.*APART \([^)]*\)).*/\1/p' "$root/$room/CMakeLists.txt" | grep -qw "$(basename "$1")" ||
-    [[ $1 =~ _(amx|avx2|avx512|neon)\.cc$ ]]
+  tr '\n' ' ' < "$root/$room/CMakeLists.txt" | sed -n 's/.*APART \([^)]*\)).*/\1/p' | tr '/ ' '\n\n' | grep -qw "$(basename "$1")" ||
+    [[ $1 =~ _(amx|avx2|avx512|i8mm|neon)\.cc$ ]]
 }
 # compile FOLDER FILES...: rules for their objects, which $objects gets: one for each file apart, one for all others.
 compile() {
@@ -75,7 +76,7 @@ launcher=$(command -v ccache || true)
   objects=
   for room in tests/attention tests/codec src/cache src/attention src/codec src/linalg src/base tests/cache; do
     case $room in
-      tests/attention) names="attend bands/attend_bands bands/bands_kernels bands/bands_synthesis kernels spec4_02_coefficient_space" ;;
+      tests/attention) names="attend bands/attend_bands bands/attend_rebuilt bands/bands_kernels bands/bands_synthesis kernels spec4_02_coefficient_space" ;;
       tests/codec) names="bands/bands_pack codec hadamard kernels bands/trellis" ;;
       tests/cache) names="half_rows narrow" ;;
       *) names= ;;

@@ -27,7 +27,7 @@ std::unique_ptr<Engine> load(const std::string& path) {
 }
 
 Calibration random_calibration(const Engine& engine) {
-  Calibration out = random_calibration(engine.cache_shape());
+  Calibration out = testing::random_calibration(engine.cache_shape());
   out.model = engine.info().name;
   out.fingerprint = engine.fingerprint();
   return out;
