@@ -22,7 +22,7 @@ Status use_default_recipe(Session& session) {
     const Status status = session.use_recipe(std::string(kDefaultRecipe));
     if (status || status.error().code == ErrorCode::kCancelled) return status;
     session.note += fmt::format(
-        "kvspan: {}; the cache is full rank (`kvspan calibrate` makes the calibration anew)\n",
+        "kvspan: {}; the cache is full rank, `kvspan calibrate` makes it anew\n",
         status.error().message);
     return session.use_recipe("full");
   }

@@ -78,7 +78,8 @@ TEST(CalibrationBytes, ForgedHeadersAreRefusedOrFit) {
     const auto read = decode_calibration(forged, "forged");
     if (!read || !check_calibration(shape, *read)) ++refused;
   }
-  EXPECT_GT(refused, trials / 2);  // most of a header decides what is read
+  // Names, counts and places decide what is read; numbers of the model and padding do not.
+  EXPECT_GT(refused, trials / 4);
 }
 
 TEST(CalibrationBytes, LayersThatAreElsewhereAreNotWritten) {

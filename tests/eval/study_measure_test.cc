@@ -48,7 +48,7 @@ TEST_F(StudyMeasureTest, ARowForEveryRecipeWithTheReasonWhereOneFails) {
   const auto data = measure({"unit",
                              StudyUnit::Kind::kByPosition,
                              {planned("quant:bits=4"), planned("quant:bits=5"),
-                              planned("fails-late"), planned("spectral:rk=d/4,rv=d/2,store=f16")}});
+                              planned("fails-late"), planned("spectral:rk=d/4,rv=d/2,block=64,store=f16")}});
   ASSERT_TRUE(data && *data) << data.error().message;
   const std::vector<StudyRow>& rows = (*data)->rows;
   ASSERT_EQ(rows.size(), 5u);

@@ -32,7 +32,10 @@ class DependenciesTest(FakeToolsTest):
                 info.size = len(member)
                 archive.addfile(info, io.BytesIO(member.encode()))
         digest = hashlib.sha256(self.archive.read_bytes()).hexdigest()
-        self.script = self.folder / "dependencies.sh"
+        (self.folder / "tree/scripts").mkdir(parents=True)
+        (self.folder / "tree/cmake").mkdir()
+        (self.folder / "tree/cmake/ServerFlags.cmake").write_text("# for the archive\n")
+        self.script = self.folder / "tree/scripts/dependencies.sh"
         self.script.write_text(re.sub(r"(?m)^archive_sha256=.*", f"archive_sha256={digest}", text))
         self.script.chmod(0o755)
         self.env["XDG_CACHE_HOME"] = str(self.folder / "cache dir")

@@ -179,8 +179,7 @@ class FromSequence : public PrefixBlocks {
     ASSERT_TRUE(caches.truncate(sequence, 64));
   }
   void save(const LlamaCaches&, std::int32_t, std::span<const std::int32_t> tokens, bool prompt_ends) override {
-    EXPECT_TRUE(prompt_ends);
-    saved = tokens.size();
+    if (prompt_ends) saved = tokens.size();
   }
   StoreStatistics statistics() const override { return {}; }
   std::size_t saved = 0;

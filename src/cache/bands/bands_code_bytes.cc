@@ -49,11 +49,14 @@ void BandsCode::save(ByteWriter& out) const {
 void BandsCode::save_designed(ByteWriter& out) const {
   KVSPAN_EXPECT(weights_.bytes() > 0, "a code that was designed with a metric");
   // Blocks stand before what they make of the weights: none have to be above 0 beside them.
-  for (const Buffer* blocks : {&key_blocks_, &value_blocks_}) {
-    out.put(static_cast<std::uint8_t>(blocks->bytes() > 0 ? 1 : 0));
-    out.put_bytes({blocks->data(), blocks->bytes()});
+  // Sizes by what is held: memory is allocated in whole cache lines.
+  for (const auto& [blocks, dim] : {std::pair(&key_blocks_, key_dim_), std::pair(&value_blocks_, value_dim_)}) {
+    const bool there = blocks->bytes() > 0;
+    out.put(static_cast<std::uint8_t>(there ? 1 : 0));
+    const auto count = static_cast<std::size_t>(heads_ * dim) * static_cast<std::size_t>(dim);
+    if (there) out.put_all(std::span(blocks->as<float>(), count));
   }
-  out.put_bytes({key_weights_.data(), key_weights_.bytes()});
+  if (key_dim_ > 0) out.put_all(std::span(key_weights_.as<float>(), static_cast<std::size_t>(key_width())));
   save_common(out);
 }
 

@@ -31,7 +31,7 @@ class Piped(ProgramTest):
         read = re.search(r"(?m)^(\d+) \((\d+) read\) \+ 20 tokens ", errors)
         self.assertIsNotNone(read, errors)
         self.assertEqual(int(read[1]) - int(read[2]), 24)
-        self.assertRegex(errors, r"(?m)^4 messages \| full \| \d+ of 512 tokens \| KV ")
+        self.assertRegex(errors, r"(?m)^4 messages \| \S+ \| \d+ of 512 tokens \| KV ")
 
     def test_a_template_does_not_hinder_it(self):
         model = model_with_template(self.folder / "chat.gguf")
@@ -57,7 +57,7 @@ class Piped(ProgramTest):
         self.assertEqual(first.returncode, 0, first.stderr)
         saved = json.loads((self.folder / "talk.json").read_text())
         self.assertEqual([m["role"] for m in saved["messages"]], ["user", "assistant"])
-        self.assertEqual([p.name for p in self.folder.iterdir()], ["talk.json"])  # nothing temporary stays
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["talk.json", "talk.json.kv"])  # nothing temporary stays
         second = self.chat(["/load talk.json", " Then"], "-n", "20")
         self.assertEqual(second.returncode, 0, second.stderr)
         self.assertEqual(second.stdout.decode(), first.stdout.decode()[len(saved["messages"][1]["content"]) + 1:])
@@ -99,7 +99,7 @@ class Piped(ProgramTest):
         done = self.chat([START, " Then", " Then", " Then", "/stats"], "-c", "64", "-n", "20")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr.decode(), r"(?m)^the context of 64 tokens was full: the oldest \d messages are no longer")
-        self.assertRegex(done.stderr.decode(), r"(?m)^8 messages, the oldest \d not in the context \| full ")
+        self.assertRegex(done.stderr.decode(), r"(?m)^8 messages, the oldest \d not in the context \| \S+ ")
         done = self.chat([START], "-c", "16", "-n", "60")
         self.assertRegex(done.stderr.decode(), r"(?m)^5 \+ 60 tokens ")
         self.assertIn("the middle of this turn was forgotten\n", done.stderr.decode())
@@ -118,7 +118,7 @@ class Piped(ProgramTest):
         errors = done.stderr.decode()
         self.assertIn("there is no system message\nsystem message: Be kind.\n", errors)
         self.assertIn("the last question was taken back; 3 messages are left\n", errors)
-        self.assertRegex(errors, r"(?m)^3 messages \| full \| .*KV [\d.]+ .iB.*\nlast answer: .* decode [\d.,]+ tok/s")
+        self.assertRegex(errors, r"(?m)^3 messages \| \S+ \| .*KV [\d.]+ .iB.*\nlast answer: .* decode [\d.,]+ tok/s")
         self.assertEqual([m["role"] for m in json.loads((self.folder / "talk.json").read_text())["messages"]],
                          ["system", "user", "assistant"])
 

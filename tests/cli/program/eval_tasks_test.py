@@ -87,9 +87,9 @@ class Retrieval(ProgramTest):
         self.assertRegex(table, r"(?m)^niah_single_2 +full ")
 
     def test_refuses(self):
-        self.refused("eval", "ruler", "--tasks", "niah_sngle_1", says="'niah_single_1'")
-        self.refused("eval", "ruler", "--tasks", "qa_2", says=("HotpotQA", "--hotpotqa"))
-        self.refused("eval", "ruler", "--tasks", "qa_2", "--hotpotqa", self.write("h.json", "{}"), says="h.json")
+        self.refused("eval", "ruler", "-m", STORIES, "--tasks", "niah_sngle_1", says="'niah_single_1'")
+        self.refused("eval", "ruler", "-m", STORIES, "--tasks", "qa_2", says=("HotpotQA", "--hotpotqa"))
+        self.refused("eval", "ruler", "-m", STORIES, "--tasks", "qa_2", "--hotpotqa", self.write("h.json", "{}"), says="h.json")
         self.refused("eval", "ruler", "-m", STORIES, "-t", "1", "--tasks", "niah_single_1,vt", "--length", "512", says="vt")
         self.refused("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "4096", says=("4096", "512"))
         self.refused("eval", "passkey", "-m", STORIES, "-t", "1", "--length", "64", says=("--length", "passkey"))

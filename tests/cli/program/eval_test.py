@@ -78,7 +78,7 @@ class EvalPpl(Interrupted):
         found = json.loads(self.output_of("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "512", "--windows", "1",
                                           "--cache", "window:size=128", "--json", "-"))
         self.assertEqual(found["block"], 64)
-        self.assertGreater(found["rows"][1]["kl"], 0.01)
+        self.assertGreater(found["rows"][1]["kl"], 1e-3)
         self.assertEqual(found["rows"][1]["compressed_positions"], 255)
 
     def test_says_where_nothing_was_compressed(self):
@@ -91,15 +91,15 @@ class EvalPpl(Interrupted):
             self.assertEqual(row["compressed_positions"], 0)
             self.assertLess(row["kl"], 1e-6)
         table = self.output_of(*base, "--ctx", "256", "--cache", "quest:keep=64,skip=0")
-        self.assertRegex(table, r"(?m)^quest:keep=64,skip=0 .* 0\.\d+x .*% +nothing compressed$")
+        self.assertRegex(table, r"(?m)^quest:keep=64,skip=0 .* 0\.\d+x .* nothing compressed$")
 
     def test_fits_recipes_to_equal_bytes(self):
         base = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "512", "--windows", "1")
-        recipes = ("--cache", "window", "--cache", "quant:recent=16,sink=4", "--cache", "h2o")
+        recipes = ("--cache", "window", "--cache", "quant:sink=4", "--cache", "h2o")
         found = json.loads(self.output_of(*base, *recipes, "--at", "2.5x", "--json", "-"))
         target = round(found["rows"][0]["kv_bytes_full"] / 2.5)
         self.assertEqual({fit["target_bytes"] for fit in found["equal_bytes"]["fitted"]}, {target})
-        self.assertEqual([fit["given"] for fit in found["equal_bytes"]["fitted"]], ["window", "quant:sink=4,recent=16", "h2o"])
+        self.assertEqual([fit["given"] for fit in found["equal_bytes"]["fitted"]], ["window", "quant:sink=4", "h2o"])
         for row, fit in zip(found["rows"][1:], found["equal_bytes"]["fitted"]):
             self.assertEqual((row["recipe"], row["kv_bytes"]), (fit["recipe"], fit["kv_bytes"]))
             self.assertTrue(0.97 * target <= row["kv_bytes"] <= target, row)

@@ -211,7 +211,7 @@ class Kinds(ProgramTest):
 class DocumentHead(ProgramTest):
     def test_every_command_says_what_it_was(self):
         found = json.loads(self.output_of("eval", "copa", "-m", STORIES, "--limit", "1", "--json", "-"))
-        self.assertEqual(list(found)[:4], ["command", "arguments", "version", "machine"])
+        self.assertEqual(list(found)[:5], ["command", "arguments", "version", "date", "machine"])
         self.assertEqual(found["command"], "eval copa")
         self.assertEqual(found["arguments"], ["eval", "copa", "-m", str(STORIES), "--limit", "1", "--json", "-"])
         self.assertTrue(found["version"].startswith("kvspan "))
