@@ -96,8 +96,8 @@ class EvalPpl(Interrupted):
     def test_fits_recipes_to_equal_bytes(self):
         base = ("eval", "ppl", "-m", STORIES, "-t", "1", "-f", TEXT, "--ctx", "512", "--windows", "1")
         recipes = ("--cache", "window", "--cache", "quant:sink=4", "--cache", "h2o")
-        found = json.loads(self.output_of(*base, *recipes, "--at", "2.5x", "--json", "-"))
-        target = round(found["rows"][0]["kv_bytes_full"] / 2.5)
+        found = json.loads(self.output_of(*base, *recipes, "--at", "1.85x", "--json", "-"))
+        target = round(found["rows"][0]["kv_bytes_full"] / 1.85)
         self.assertEqual({fit["target_bytes"] for fit in found["equal_bytes"]["fitted"]}, {target})
         self.assertEqual([fit["given"] for fit in found["equal_bytes"]["fitted"]], ["window", "quant:sink=4", "h2o"])
         for row, fit in zip(found["rows"][1:], found["equal_bytes"]["fitted"]):
