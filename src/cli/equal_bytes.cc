@@ -57,7 +57,7 @@ namespace {
 Result<std::uint64_t> bytes_at(std::string_view ratio_text, std::uint64_t full) {
   std::string_view text = ratio_text;
   if (text.ends_with('x')) text.remove_suffix(1);
-  const auto value = text.empty() ? std::nullopt : read_value(ValueKind::kNumber, text);
+  const auto value = text.empty() ? std::nullopt : read_value(kvspan::ValueKind::kNumber, text);
   const double ratio = value && !text.ends_with('%') ? std::get<double>(*value) : 0.0;
   if (!(ratio >= 1.0 && ratio <= 1000.0)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -72,7 +72,7 @@ Result<std::uint64_t> bytes_at(std::string_view ratio_text, std::uint64_t full) 
 
 Result<std::vector<std::uint64_t>> asked_bytes(const EqualBytesFlags& flags, std::uint64_t full) {
   if (!flags.bytes.empty()) {
-    const auto value = read_value(ValueKind::kBytes, flags.bytes);
+    const auto value = read_value(kvspan::ValueKind::kBytes, flags.bytes);
     if (!value || std::get<ByteCount>(*value).bytes == 0) {
       return fail(ErrorCode::kInvalidArgument,
                   "--bytes: '{}'; allowed: a number of bytes above 0, such as 12MiB or 5000000",
