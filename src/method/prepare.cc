@@ -134,7 +134,7 @@ Result<std::shared_ptr<Prepared>> prepare_with(const CacheShape& shape, const Re
 constexpr FrameFormat kCodesFormat{"codes", "KVSPCODE", 1};
 // Goes up whenever a calibration gives other codes than before, so that old ones are made anew.
 constexpr std::uint32_t kDesignVersion = 1;
-constexpr std::size_t kLongestRecipe = 4096;
+constexpr std::size_t kLongestCodesRecipe = 4096;
 
 }  // namespace
 
@@ -175,7 +175,7 @@ Result<std::shared_ptr<const Prepared>> prepare_saved(const CacheShape& shape, c
                 kDesignVersion);
   }
   ByteReader& in = frame.payload;
-  KVSPAN_TRY(const std::string asked, in.get_text("recipe", kLongestRecipe));
+  KVSPAN_TRY(const std::string asked, in.get_text("recipe", kLongestCodesRecipe));
   if (asked != recipe.text()) {
     return fail(ErrorCode::kInvalidArgument, "codes of the recipe {}; allowed: {}", asked,
                 recipe.text());
