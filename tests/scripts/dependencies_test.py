@@ -95,7 +95,7 @@ class DependenciesTest(FakeToolsTest):
         self.assertEqual(self.left(), [".lock", "build.log"])
 
     def test_a_missing_tool_is_named(self):
-        for tool in ("bash", "sed", "head", "sha256sum", "cut", "uname", "env"):
+        for tool in ("bash", "sed", "head", "sha256sum", "cut", "uname", "env", "dirname", "readlink", "cat"):
             os.symlink(subprocess.check_output(["which", tool], text=True).strip(), self.bin / tool)
         self.env["PATH"] = str(self.bin)
         (self.bin / "cmake").unlink()

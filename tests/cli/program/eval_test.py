@@ -101,7 +101,8 @@ class EvalPpl(Interrupted):
         self.assertEqual({fit["target_bytes"] for fit in found["equal_bytes"]["fitted"]}, {target})
         self.assertEqual([fit["given"] for fit in found["equal_bytes"]["fitted"]], ["window", "quant:sink=4", "h2o"])
         for row, fit in zip(found["rows"][1:], found["equal_bytes"]["fitted"]):
-            self.assertEqual((row["recipe"], row["kv_bytes"]), (fit["recipe"], fit["kv_bytes"]))
+            self.assertEqual(row["recipe"], fit["recipe"])
+            self.assertAlmostEqual(row["kv_bytes"] / fit["kv_bytes"], 1.0, delta=0.002)  # how positions are listed
             self.assertTrue(0.97 * target <= row["kv_bytes"] <= target, row)
         same = json.loads(self.output_of(*base, *recipes, "--bytes", str(target), "--json", "-"))
         self.assertEqual([row["recipe"] for row in same["rows"]], [row["recipe"] for row in found["rows"]])
