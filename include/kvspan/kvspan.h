@@ -44,7 +44,8 @@ typedef enum kvspan_code {
 } kvspan_code;
 
 /* Of rows that enter; they are taken as they are, without a copy in f32 on the caller's side. */
-typedef enum kvspan_number { KVSPAN_F32 = 0, KVSPAN_F16 = 1, KVSPAN_BF16 = 2 } kvspan_number;
+typedef int32_t kvspan_number; /* of any compiler the same size, and whatever a caller passes can be refused */
+enum { KVSPAN_F32 = 0, KVSPAN_F16 = 1, KVSPAN_BF16 = 2 };
 
 typedef enum kvspan_rope_pairs {
   KVSPAN_ROPE_NEIGHBOURS = 0, /* (x[2i], x[2i+1]) */

@@ -9,7 +9,7 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int32_t kTile = BandsStore::kTileTokens;
+constexpr std::int32_t kCodedTile = BandsStore::kTileTokens;
 constexpr std::size_t kReadAfter = 15;    // rows that kernels may read after the last
 constexpr std::size_t kBytesAfter = 960;  // of codes, likewise
 
@@ -89,15 +89,15 @@ void RebuildTable::make_means(std::int32_t part, float* work) noexcept {
 }
 
 std::int32_t RebuildTable::together(const BandsStore& store, std::int32_t tile, std::int32_t most) const noexcept {
-  const std::int32_t position = store.first_position() + tile * kTile;
-  const std::int32_t left = (mean_stride_ - (code_->anchor_block() > 0 ? position % mean_stride_ : 0)) / kTile;
+  const std::int32_t position = store.first_position() + tile * kCodedTile;
+  const std::int32_t left = (mean_stride_ - (code_->anchor_block() > 0 ? position % mean_stride_ : 0)) / kCodedTile;
   return std::min({most, kRunTiles, left});
 }
 
 void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row,
                            RowSide& keys, RowSide& values, float* work) const noexcept {
   const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
-  const std::int32_t places = code_->places(), position = store.first_position() + tile * kTile;
+  const std::int32_t places = code_->places(), position = store.first_position() + tile * kCodedTile;
   auto* const codes = reinterpret_cast<std::int8_t*>(work);
   float* const gains =
       work + floats_in_lines((static_cast<std::size_t>(kRunTokens * places) + kBytesAfter + 3) / 4);
@@ -107,11 +107,11 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
   float* const sines = cosines + floats_in_lines(static_cast<std::size_t>(most_dim()) + 8);
   std::uint64_t escaped = 0;
   for (std::int32_t i = 0; i < tiles; ++i) {
-    store.unpack(tile + i, codes + static_cast<std::ptrdiff_t>(i) * kTile * places);
-    for (std::int32_t t = 0; t < kTile; ++t) {
-      gains[i * kTile + t] = code_->gain() ? log_gain(store.gains(tile + i)[t]) : 1.0f;
+    store.unpack(tile + i, codes + static_cast<std::ptrdiff_t>(i) * kCodedTile * places);
+    for (std::int32_t t = 0; t < kCodedTile; ++t) {
+      gains[i * kCodedTile + t] = code_->gain() ? log_gain(store.gains(tile + i)[t]) : 1.0f;
     }
-    escaped |= std::uint64_t{store.escaped(tile + i)} << i * kTile;
+    escaped |= std::uint64_t{store.escaped(tile + i)} << i * kCodedTile;
   }
   const Rope& rope = code_->rope();
   const std::int32_t block = code_->anchor_block();
@@ -129,7 +129,7 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
     }
     std::fill(token + dim, token + padded, 0.0f);
     std::int32_t to = row;
-    for (std::int32_t t = 0; t < tiles * kTile; ++t) {
+    for (std::int32_t t = 0; t < tiles * kCodedTile; ++t) {
       if ((escaped >> t & 1) != 0) continue;
       for (std::int32_t j = 0; j < dim; ++j) token[j] = numbers[static_cast<std::ptrdiff_t>(j) * kStride + t];
       if (is_key(part)) {

@@ -25,7 +25,7 @@ void cap(double most, std::vector<Seen>& seen) {
 }
 
 // ALiBi, known exactly but for the f32 of its product and of the sum.
-void add_alibi(double slope, std::int32_t position, std::vector<Seen>& seen) {
+void lower_by_distance(double slope, std::int32_t position, std::vector<Seen>& seen) {
   for (Seen& s : seen) {
     const double bias = slope * (s.position - position);
     s.logit += bias;
@@ -160,7 +160,7 @@ Status certify(const LayerShape& layer, std::span<const TokenStore* const> store
       }
       if (layer.soft_cap > 0.0f) cap(layer.soft_cap, seen);
       const auto head = static_cast<std::size_t>(h);
-      if (!layer.alibi.empty()) add_alibi(layer.alibi[head], queries.positions[i], seen);
+      if (!layer.alibi.empty()) lower_by_distance(layer.alibi[head], queries.positions[i], seen);
       if (!layer.sinks.empty()) seen.push_back(sink_token(layer.sinks[head], zeros));
       out.row(i)[h] = seen.empty()
                           ? Certificate{}

@@ -107,7 +107,7 @@ class EvalPpl(Interrupted):
         same = json.loads(self.output_of(*base, *recipes, "--bytes", str(target), "--json", "-"))
         self.assertEqual([row["recipe"] for row in same["rows"]], [row["recipe"] for row in found["rows"]])
         self.refused(*base, "--at", "12x", "--cache", "quant", says=["quant", "the nearest, quant:bits=2,", "times as many"])
-        self.refused(*base, "--at", "3x", "--cache", "quant:bits=4", says=["sets bits itself"])
+        self.refused(*base, "--at", "3x", "--cache", "quant:bits=3", says=["sets bits itself"])
         self.refused(*base, "--at", "3x", "--cache", "quest", says=["no key of full", "bytes"])
         self.refused(*base, "--at", "some", says=["--at: 'some'", "such as 8x"])
         self.refused(*base, "--bytes", "0", says=["--bytes: '0'", "such as 12MiB"])
