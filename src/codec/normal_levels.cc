@@ -13,7 +13,7 @@
 namespace kvspan {
 namespace {
 
-double density(double x) {
+double normal_density(double x) {
   return std::isinf(x) ? 0.0 : std::exp(-0.5 * x * x) / std::sqrt(2.0 * std::numbers::pi);
 }
 double below(double x) {
@@ -36,7 +36,7 @@ std::vector<float> find_levels(int bits) {
     std::vector<double> means(n);
     for (std::size_t i = 0; i < n; ++i) {
       const double a = edge(i), b = edge(i + 1);
-      means[i] = (density(a) - density(b)) / (below(b) - below(a));
+      means[i] = (normal_density(a) - normal_density(b)) / (below(b) - below(a));
       moved = std::max(moved, std::abs(means[i] - levels[i]));
     }
     levels = std::move(means);

@@ -186,6 +186,10 @@ Result<EqualBytes> fitted_recipes(const PplFlags& flags, Engine& engine,
 }
 
 Result<int> eval_ppl(PplFlags flags) {
+  // Before anything takes time; the full cache's size does not matter to what is allowed.
+  if (flags.equal.given()) {
+    if (const auto asked = asked_bytes(flags.equal, std::uint64_t{1} << 40); !asked) return asked.error();
+  }
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
