@@ -19,6 +19,12 @@ float* llama_get_embeddings_nextn_ith(llama_context* context, std::int32_t i);
 // The server's own, for contexts of libllama.
 extern "C" int kvspan_server_can_seq_rm(llama_context* context);
 
+// Which row of libllama's last pass holds what the server asks for by its number in the batch.
+static std::int32_t native_row(llama_context* context, std::int32_t i) {
+  const ServedContext* served = find_served(context);
+  return served != nullptr ? served->native_row(i) : i;
+}
+
 extern "C" {
 
 llama_model* kvspan_serve_model_load_from_file(const char* path, llama_model_params params) {
@@ -142,40 +148,31 @@ std::int32_t kvspan_serve_process(llama_context* context, llama_process_type typ
 
 // Results of the last batch, by the number that a row had in it.
 float* kvspan_serve_get_logits_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_logits_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_logits_ith(context, native_row(context, i));
 }
 float* kvspan_serve_get_embeddings_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_embeddings_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_embeddings_ith(context, native_row(context, i));
 }
 float* kvspan_serve_get_embeddings_nextn_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_embeddings_nextn_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_embeddings_nextn_ith(context, native_row(context, i));
 }
 llama_token kvspan_serve_get_sampled_token_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_sampled_token_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_sampled_token_ith(context, native_row(context, i));
 }
 float* kvspan_serve_get_sampled_probs_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_sampled_probs_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_sampled_probs_ith(context, native_row(context, i));
 }
 std::uint32_t kvspan_serve_get_sampled_probs_count_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_sampled_probs_count_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_sampled_probs_count_ith(context, native_row(context, i));
 }
 float* kvspan_serve_get_sampled_logits_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_sampled_logits_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_sampled_logits_ith(context, native_row(context, i));
 }
 std::uint32_t kvspan_serve_get_sampled_logits_count_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_sampled_logits_count_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_sampled_logits_count_ith(context, native_row(context, i));
 }
 llama_token* kvspan_serve_get_sampled_candidates_ith(llama_context* context, std::int32_t i) {
-  const ServedContext* served = find_served(context);
-  return llama_get_sampled_candidates_ith(context, served != nullptr ? served->native_row(i) : i);
+  return llama_get_sampled_candidates_ith(context, native_row(context, i));
 }
 
 // Memory: the handle of one that is kvspan's is its ServedContext.

@@ -40,12 +40,6 @@ void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
   for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = table[codes[t]];
 }
 
-std::int32_t query_stride(const BandsCode& code) {
-  std::int32_t bytes = 0;
-  for (const BandsCode::ScaleRun& run : code.scale_runs()) bytes += query_bytes(run);
-  return bytes;
-}
-
 }  // namespace
 
 struct BandsRunner::Places {
@@ -78,7 +72,7 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       bands_(bands_attention_kernels(cpu_level())),
       dim_(padded_dim(key_code_.key_dim())),
       key_stride_(16 * key_code_.place_tiles()),
-      query_stride_(query_stride(key_code_)),
+      query_stride_(query_stride(key_code_.scale_runs())),
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
       light_(keys.has_residuals() ? 0.0f : kLightShare),
@@ -250,17 +244,9 @@ void BandsRunner::move_queries(std::int32_t count) {
         const std::ptrdiff_t anchor = (from + i) / together;
         const std::ptrdiff_t row = anchor * rows_ + h * together + (from + i) % together;
         const float unit = turned_scales_[at + i];
-        float sum = 0.0f;
-        float* scale = scales_ + row * kBandScales;
-        const float* from_row = moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_;
-        std::int8_t* to = rounded_ + row * query_stride_;
-        for (const BandsCode::ScaleRun& run : key_code_.scale_runs()) {
-          std::int8_t* const end = to + query_bytes(run);
-          *scale++ =
-              bands_.round(from_row + 4 * run.first_quad, 4 * run.quads, to, &sum) * unit / 127.0f;
-          std::fill(to + 4 * run.quads, end, std::int8_t{0});
-          to = end;
-        }
+        const float sum = round_by_runs(bands_, key_code_.scale_runs(),
+                                        moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_, unit,
+                                        rounded_ + row * query_stride_, scales_ + row * kBandScales);
         offsets_[row] = 0.5f * unit * sum;
       }
     }

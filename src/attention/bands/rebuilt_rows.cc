@@ -30,8 +30,7 @@ std::int32_t RebuildTable::most_dim() const noexcept {
 
 void RebuildTable::prepare(const BandsCode& code) {
   code_ = &code;
-  stride_ = 0;
-  for (const BandsCode::ScaleRun& run : code.scale_runs()) stride_ += query_bytes(run);
+  stride_ = query_stride(code.scale_runs());
   mean_stride_ = code.anchor_block() > 0 ? code.anchor_block() : kRunTokens;
   const auto width = static_cast<std::size_t>(code.width());
   const std::size_t bytes = (width + kReadAfter) * static_cast<std::size_t>(stride_);
@@ -62,15 +61,8 @@ void RebuildTable::make(std::int32_t part, float* work) noexcept {
     code_->widen({rows.numbers + static_cast<std::ptrdiff_t>(j) * code_->row_stride(), rows.scales + j}, 1,
                  code_->row_stride(), work);
     for (std::int32_t p = 0; p < places; ++p) work[p] *= code_->steps()[p];
-    std::int8_t* to = rows_ + row * stride_;
-    float* scale = scales_ + row * kBandScales;
-    float sum = 0.0f;
-    for (const BandsCode::ScaleRun& run : code_->scale_runs()) {
-      std::int8_t* const end = to + query_bytes(run);
-      *scale++ = kernels.round(work + 4 * run.first_quad, 4 * run.quads, to, &sum) / 127.0f;
-      std::fill(to + 4 * run.quads, end, std::int8_t{0});
-      to = end;
-    }
+    const float sum =
+        round_by_runs(kernels, code_->scale_runs(), work, 1.0f, rows_ + row * stride_, scales_ + row * kBandScales);
     offsets_[row] = 0.5f * sum;  // codes stand for c + 1/2
   }
   make_means(part, work);

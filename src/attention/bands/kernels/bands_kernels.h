@@ -4,6 +4,7 @@
 // 4096 products below 2^14.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -146,6 +147,25 @@ class BandsProducts {
  private:
   const BandsAttentionKernels& kernels_;
 };
+
+// Bytes of a rounded query for all runs.
+inline std::int32_t query_stride(std::span<const BandsCode::ScaleRun> runs) noexcept {
+  std::int32_t bytes = 0;
+  for (const BandsCode::ScaleRun& run : runs) bytes += query_bytes(run);
+  return bytes;
+}
+// Rounds a row of places as BandsQueries has them, each run with a scale, times `unit`; returns the sum of the row.
+inline float round_by_runs(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRun> runs,
+                           const float* row, float unit, std::int8_t* to, float* scales) noexcept {
+  float sum = 0.0f;
+  for (const BandsCode::ScaleRun& run : runs) {
+    std::int8_t* const end = to + query_bytes(run);
+    *scales++ = kernels.round(row + 4 * run.first_quad, 4 * run.quads, to, &sum) * unit / 127.0f;
+    std::fill(to + 4 * run.quads, end, std::int8_t{0});
+    to = end;
+  }
+  return sum;
+}
 
 // The table of a level this processor has.
 const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept;

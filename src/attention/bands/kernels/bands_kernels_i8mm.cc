@@ -7,7 +7,7 @@
 #include <cstddef>
 
 #include "attention/bands/kernels/bands_kernels.h"
-#include "attention/bands/kernels/bands_kernels_body.h"
+#include "attention/bands/kernels/sums_arm.h"
 #include "base/unrolled.h"
 
 namespace kvspan {
@@ -16,13 +16,7 @@ namespace {
 constexpr int kMostPairs = 5;  // whose sums over 8 tokens leave registers for the codes
 constexpr std::int32_t kFewRows = 2;  // where bringing codes into order costs more than SMMLA gains
 
-// Sums that start as the bits of 1.5 * 2^23 are such floats plus the sum, while that is below 2^22.
-constexpr std::int32_t kSumBits = 0x4b400000;
-constexpr std::int32_t kSumQuads = 64;  // 256 products of bytes below 2^14
-
-[[gnu::always_inline]] inline float32x4_t end_of_sum(int32x4_t sum, bool biased) noexcept {
-  return biased ? vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(detail::kNearest)) : vcvtq_f32_s32(sum);
-}
+using detail::end_of_sum, detail::kSumBits, detail::kSumQuads;
 
 // Where the compiler would copy the sum to another register first.
 [[gnu::always_inline]] inline void add_products(int32x4_t& sum, int8x16_t a, int8x16_t b) noexcept {

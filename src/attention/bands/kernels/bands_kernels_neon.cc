@@ -8,6 +8,7 @@
 
 #include "attention/bands/kernels/bands_kernels.h"
 #include "attention/bands/kernels/bands_kernels_body.h"
+#include "attention/bands/kernels/sums_arm.h"
 #include "attention/kernels/neon/neon.h"
 #include "base/unrolled.h"
 
@@ -71,10 +72,7 @@ template <int R>
   }
 }
 
-// Sums that start as the bits of 1.5 * 2^23 are such floats plus the sum, while that is below 2^22:
-// conversions would take a pipe for two cycles each.
-constexpr std::int32_t kSumBits = 0x4b400000;
-constexpr std::int32_t kSumQuads = 64;  // 256 products of bytes below 2^14
+using detail::end_of_sum, detail::kSumBits, detail::kSumQuads;
 alignas(16) constexpr std::int32_t kSumStart[4] = {kSumBits, kSumBits, kSumBits, kSumBits};
 alignas(16) constexpr std::int32_t kZeroStart[4] = {};
 
@@ -84,11 +82,6 @@ alignas(16) constexpr std::int32_t kZeroStart[4] = {};
   int32x4_t x;
   asm volatile("ldr %q0, %1" : "=w"(x) : "Q"(from));
   return x;
-}
-
-[[gnu::always_inline]] inline float32x4_t end_of_sum(int32x4_t sum, bool biased) noexcept {
-  return biased ? vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(detail::kNearest))
-                : vcvtq_f32_s32(sum);
 }
 
 // Rows `first` on of run w. Its own function for each R, with few numbers to keep: there are none
