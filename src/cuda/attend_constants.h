@@ -12,7 +12,8 @@ inline constexpr int kRowPageTokens = 64;  // of full-rank rows
 // Anchors and the middles of mean blocks are multiples of this.
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group
-inline constexpr int kMoveAnchors = 8;  // to which queries are moved at once
-inline constexpr int kFoldBlocks = 32;  // of the mean, for which queries are folded at once
+// Anchors that queries are moved to by one block: at least and at most.
+inline constexpr int kMoveAnchors = 8, kMostMoveAnchors = 32;
+inline constexpr int kFoldBlocks = 64;  // of the mean, for which queries are folded at once
 
 }  // namespace kvspan::cuda

@@ -72,6 +72,11 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t row_quantum =
       (std::max<std::int64_t>(1, (rows + row_places - 1) / row_places) + kRowTile - 1) / kRowTile *
       kRowTile;
+  // Blocks that move queries: about one for each processor, so that all begin at once.
+  call.move_anchors = kMoveAnchors;
+  while (call.move_anchors < kMostMoveAnchors && anchors * call.kv_heads > std::int64_t{call.move_anchors} * limits.processors) {
+    call.move_anchors *= 2;
+  }
   for (int i = 0; i < count; ++i) {
     AttendItem item = items[static_cast<std::size_t>(i)];
     const std::int32_t own = steps_of(item.coded, limits.step_tokens);
@@ -96,7 +101,7 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     call.total_means += item.means;
     call.total_parts += item.parts;
     call.total_row_parts += item.row_parts;
-    call.total_move_tiles += ceil_div(item.anchors, kMoveAnchors);
+    call.total_move_tiles += ceil_div(item.anchors, call.move_anchors);
     call.total_fold_tiles += ceil_div(item.means, kFoldBlocks);
     call.items[call.item_count++] = item;
   }

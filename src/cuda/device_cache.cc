@@ -89,7 +89,7 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     const auto rows = static_cast<std::size_t>(a.padded_queries), groups = std::size_t(a.groups);
     const auto places = static_cast<std::size_t>(a.chunks) * cuda::kChunkPlaces;
     const auto anchors = std::size_t(l.anchors), means = std::size_t(l.means);
-    moved.need(groups * anchors * places * rows, 1);
+    moved.need(groups * anchors * std::size_t(a.units) * 64 * rows, 1);
     scales.need(groups * anchors * rows, sizeof(float2));
     folded.need(groups * means * (rows / 8) * std::size_t(a.mean_terms / 16) * 32, sizeof(uint2));
     constants.need(groups * means * rows, sizeof(float));

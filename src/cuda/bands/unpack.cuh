@@ -2,9 +2,9 @@
 // Codes of a chunk of 64 places by 32 tokens from packed planes (cuda/bands/bands_tiles.h) to
 // operands of small matrix products: with tokens as rows for scores, with places as rows for sums.
 // With g = lane / 4 and c = lane % 4 a thread meets tokens token_at(g, 0..3) as rows, and places
-// 8 g .. 8 g + 7 as rows. Fields are masked where they lie: products count by powers of two, which
-// are made good once for a tile or a part. What this costs is what limits attention: the pipe of
-// logical operations takes half an instruction a cycle.
+// 8 g .. 8 g + 7 as rows. In the latter fields are masked where they lie: products count by powers
+// of two, which are made good once for a part. What this costs is what limits attention: the pipe
+// of logical operations takes half an instruction a cycle.
 #pragma once
 
 #include <cstdint>
@@ -49,15 +49,15 @@ struct UnpackLane {
   }
 };
 
-// Single bits with tokens as rows: in byte k of t[b], bit 2 f is place 4 (4 c + k) + f of token b.
+// Single bits with tokens as rows: what spread_bits makes of the lane's 16 bits of token b.
 __device__ __forceinline__ void read_token_bits(std::uint32_t plane, const UnpackLane& lane,
                                                 std::uint32_t (&t)[4]) {
   const uint2 x = load_shared2(plane + lane.bits);
-  const std::uint32_t low = x.x >> 1, high = x.y >> 1;
-  t[0] = __byte_perm(x.x, low, 0x5140);
-  t[1] = __byte_perm(x.x, low, 0x7362);
-  t[2] = __byte_perm(x.y, high, 0x5140);
-  t[3] = __byte_perm(x.y, high, 0x7362);
+  const std::uint32_t low = x.x << 4 & 0xfff0fff0u, high = x.y << 4 & 0xfff0fff0u;
+  t[0] = __byte_perm(x.x, low, 0x5410);
+  t[1] = __byte_perm(x.x, low, 0x7632);
+  t[2] = __byte_perm(x.y, high, 0x5410);
+  t[3] = __byte_perm(x.y, high, 0x7632);
 }
 
 // A plane with places as rows: x[0] byte 2 g and x[1] byte 2 g + 1 of tokens token_at(c, 0..3),
@@ -112,8 +112,6 @@ __device__ __forceinline__ void codes_by_place(const std::uint32_t (&x)[4],
     const std::uint32_t bits = z[i / 2];
     if constexpr (kWidth == 1) {
       a[i] = i % 2 == 0 ? field<1, 2 * f, 2 * f>(bits) : field<1, 2 * f + 1, 2 * f + 1>(bits);
-    } else if constexpr (kWidth == 2) {
-      a[i] = field<2, 2 * f, 2 * f>(x[i]);
     } else if constexpr (kWidth == 3) {
       constexpr int kTo = f == 3 ? 4 : 2 * f;
       a[i] = field<2, 2 * f, kTo>(x[i]) | (i % 2 == 0 ? field<1, 2 * f, kTo + 2>(bits)

@@ -59,14 +59,6 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint4& a, const uin
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
-// d += A B, A unsigned bytes [16, 16], B signed [16, 8].
-__device__ __forceinline__ void mma_u8_s8_short(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
-                                                std::uint32_t b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
-}
-
 // Four matrices of 8 rows of 16 bytes each; lane l names row l % 8 of matrix l / 8. A thread gets
 // word c of row g of each; transposed: 16 bits of column g of rows 2 c and 2 c + 1. They stay behind
 // barriers that come before them, but not behind other reads.
