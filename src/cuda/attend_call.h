@@ -74,6 +74,7 @@ struct AttendCall {
   // Its groups of heads that are coded together; all of one shape. None: full rank only.
   std::int32_t groups = 0, group_heads = 0;
   std::int32_t chunks = 0, units = 0, padded_queries = 0;  // of a group, units: at most
+  std::int32_t panel_units = 1;  // whose coefficients lie together (cuda/bands/score_units.h)
   std::int32_t anchor = 0;
   const __half* key_basis = nullptr;       // [KV heads][units * 4] as move_queries.cuh reads it
   const float* key_scales = nullptr;       // [KV heads][units * 64]
@@ -89,7 +90,7 @@ struct AttendCall {
   // What scores read (cuda/bands/score_units.h).
   const std::int32_t* group_units = nullptr;    // [groups]
   const std::uint32_t* unit_table = nullptr;    // [groups][kMaxUnits]: unit_word
-  const uint4* unit_levels = nullptr;           // [groups][kMaxUnits]: bytes of a lane, all bits set
+  const uint4* unit_levels = nullptr;           // [groups][kMaxUnits][4]: bytes with all bits set
   const float* score_scales = nullptr;          // [groups]: what a sum's 1 counts
 
   // The mean of keys: what queries fold to and what positions make of it (cache/anchored_means.h).
@@ -110,7 +111,7 @@ struct AttendCall {
   RowType out_type = RowType::kF32;
 
   // Working memory.
-  std::int8_t* moved = nullptr;    // [groups][anchors][units][padded queries][64]
+  std::int8_t* moved = nullptr;    // [groups][anchors][panels][padded queries][64 panel_units]
   // [groups][anchors][padded queries]: scale, and what to take off a sum (int)
   float2* moved_scales = nullptr;
   uint2* folded = nullptr;         // [groups][means][n tiles][mean_terms / 16][32]

@@ -42,11 +42,10 @@ using ChunkSums = int[4][Shape::kRows8][4];
 
 // Coefficients of a unit for query 8 n + g, the lane's words.
 template <class Shape>
-__device__ __forceinline__ void load_queries(const std::int8_t* unit, int g, int c,
-                                             uint4 (&q)[Shape::kRows8]) {
+__device__ __forceinline__ void load_queries(const std::int8_t* unit, uint4 (&q)[Shape::kRows8]) {
 #pragma unroll
   for (int n = 0; n < Shape::kRows8; ++n) {
-    q[n] = *reinterpret_cast<const uint4*>(unit + (8 * n + g) * 64 + 16 * c);
+    q[n] = *reinterpret_cast<const uint4*>(unit + n * 8 * 64);
   }
 }
 
@@ -120,22 +119,63 @@ __device__ __forceinline__ void score_unit(int kind, std::uint32_t unit, const U
   }
 }
 
-// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory.
+// Words `kWord` of two units of 2 bits at once.
+template <class Shape, int kWord>
+__device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
+                                           const uint4 (&q)[Shape::kRows8][2], bool first,
+                                           ScoreSums<Shape>& sums) {
+  constexpr int kChain = kWord % Shape::kChains;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t a[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = t[half][i] << (2 * kWord);
+#pragma unroll
+    for (int n = 0; n < Shape::kRows8; ++n) {
+      const uint4& own = q[n][kWord / 2];
+      const std::uint32_t b0 = kWord % 2 == 0 ? own.x : own.z, b1 = kWord % 2 == 0 ? own.y : own.w;
+      if (first && kWord < Shape::kChains) {
+        mma_u8_s8_first(sums[kChain][half][n], a[0], a[1], a[2], a[3], b0, b1);
+      } else {
+        mma_u8_s8(sums[kChain][half][n], a[0], a[1], a[2], a[3], b0, b1);
+      }
+    }
+  }
+}
+
+// What a lane reads of a panel of coefficients, in bytes from its beginning.
+template <class Shape>
+__device__ __forceinline__ int panel_lane(int g, int c) {
+  return Shape::kUniform2 ? g * 128 + 32 * c : g * 64 + 16 * c;
+}
+
+// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory. moved:
+// with panel_lane.
 template <class Shape>
 __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words,
                                            std::uint32_t tile, const std::int8_t* moved,
-                                           const UnpackLane& lane, int g, int c,
-                                           ScoreSums<Shape>& sums) {
+                                           const UnpackLane& lane, ScoreSums<Shape>& sums) {
   constexpr int kQueryBytes = Shape::kRows * 64;
   if constexpr (Shape::kUniform2) {
     constexpr int kMost = Shape::kTeam * Shape::kChunks;  // exactly so many (find_variant)
+    static_assert(kMost % 2 == 0);
 #pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      std::uint32_t t[4];
-      uint4 q[Shape::kRows8];
-      load_matrices(tile + static_cast<unsigned>(k * kPlaneBytes) + lane.rows, t);
-      load_queries<Shape>(moved + k * kQueryBytes, g, c, q);
-      score_plane<Shape, 2>(t, q, k == 0, sums);
+    for (int k = 0; k < kMost; k += 2) {
+      std::uint32_t t[2][4];  // the first two tokens of a quad from two chunks, and the last two
+      const std::uint32_t from = tile + static_cast<unsigned>(k * kPlaneBytes) + lane.pair_rows;
+      load_matrices(from, t[0]);
+      load_matrices(from + 16 * 16, t[1]);
+      uint4 q[Shape::kRows8][2];
+#pragma unroll
+      for (int n = 0; n < Shape::kRows8; ++n) {
+        const auto* const panel = reinterpret_cast<const uint4*>(
+            moved + k * kQueryBytes + n * 8 * 128);
+        q[n][0] = panel[0], q[n][1] = panel[1];
+      }
+      score_pair<Shape, 0>(t, q, k == 0, sums);
+      score_pair<Shape, 1>(t, q, k == 0, sums);
+      score_pair<Shape, 2>(t, q, k == 0, sums);
+      score_pair<Shape, 3>(t, q, k == 0, sums);
     }
   } else {
 #pragma unroll
@@ -143,7 +183,7 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
       sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] = 0;
     }
     uint4 next[Shape::kRows8];
-    load_queries<Shape>(moved, g, c, next);
+    load_queries<Shape>(moved, next);
     std::uint32_t next_word = unit_words[0];
 #pragma unroll 1
     for (int k = 0; k < units; ++k) {
@@ -152,7 +192,7 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
       for (int n = 0; n < Shape::kRows8; ++n) q[n] = next[n];
       const std::uint32_t word = next_word;
       if (k + 1 < units) {
-        load_queries<Shape>(moved + (k + 1) * kQueryBytes, g, c, next);
+        load_queries<Shape>(moved + (k + 1) * kQueryBytes, next);
         next_word = unit_words[k + 1];
       }
       const int before = static_cast<int>(word >> 20 & 15u);

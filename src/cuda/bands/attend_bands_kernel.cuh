@@ -11,7 +11,7 @@ namespace kvspan::cuda {
 // Where things lie in shared memory.
 template <class Shape>
 struct AttendMemory {
-  int mean_table, rings, weights, maxima, states, units, barriers, bytes;
+  int mean_table, rings, weights, maxima, states, rounded, units, barriers, bytes;
   __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int places) {
     mean_table = 0;
     rings = mean_terms * kMeanBlock * 2;
@@ -20,7 +20,8 @@ struct AttendMemory {
     weights = rings + (ring > reduce ? ring : reduce);
     maxima = weights + 2 * Shape::kTeams * Shape::kRows * Shape::kWeightStride * 4;
     states = maxima + 3 * Shape::kWarps * Shape::kRows * 4;
-    units = states + Shape::kWarps * Shape::kRows * 8;
+    rounded = states + Shape::kWarps * Shape::kRows * 8;
+    units = rounded + Shape::kWarps * Shape::kRows * 4;
     barriers = units + kMaxUnits * 4;
     bytes = barriers + Shape::kTeams * Shape::kStages * 8;
   }
@@ -104,26 +105,23 @@ struct CodeRing {
   }
 };
 
-// Sums of the team's chunks with the weights of a step.
+// Sums of the warp's chunks with the weights of a step. weights: of query g, tokens of c.
 template <class Shape>
-__device__ __forceinline__ void add_step(const std::uint32_t* weights, std::uint32_t tiles,
-                                         int tile_bytes, int chunks, int rank,
-                                         const std::uint8_t* widths, const std::int32_t* offsets,
-                                         const UnpackLane& unpack, int g, int c,
-                                         ChunkSums<Shape> (&acc)[Shape::kChunks],
-                                         int (&rounded)[Shape::kRows8][4]) {
-  const std::uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
-#pragma unroll 1
+__device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t tiles, int tile_bytes,
+                                         int chunks, int rank, const std::uint8_t* widths,
+                                         const std::int32_t* offsets, const UnpackLane& unpack,
+                                         ChunkSums<Shape> (&acc)[Shape::kChunks]) {
+#pragma unroll(Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1)
   for (int t = 0; t < Shape::kTeam; ++t) {
     const std::uint32_t codes = tiles + static_cast<unsigned>(t * tile_bytes);
     std::uint32_t w[Shape::kRows8][2];
 #pragma unroll
     for (int n = 0; n < Shape::kRows8; ++n) {
-      const std::uint32_t* const row = weights + (8 * n + g) * Shape::kWeightStride + 8 * t + c;
-      w[n][0] = row[0];
-      w[n][1] = row[4];
+      const std::uint32_t row =
+          weights + static_cast<unsigned>(8 * n * Shape::kWeightStride + 8 * t) * 4;
+      w[n][0] = load_shared(row);
+      w[n][1] = load_shared(row + 16);
     }
-    add_products<Shape>(ones, w, rounded);
 #pragma unroll
     for (int k = 0; k < Shape::kChunks; ++k) {
       if (!Shape::kUniform2 && rank * Shape::kChunks + k >= chunks) break;
@@ -143,7 +141,8 @@ __device__ __forceinline__ void add_step(const std::uint32_t* weights, std::uint
 // factor of this team's sums for each of the thread's queries.
 template <class Shape>
 __device__ __forceinline__ void merge_states(RunningSoftmax<Shape::kRows8>& state, bool any,
-                                             int warp, int g, int c, float2* states) {
+                                             int warp, int g, int c, float2* states,
+                                             std::uint32_t* rounded) {
   constexpr int kRows = Shape::kRows;
 #pragma unroll
   for (int n = 0; n < Shape::kRows8; ++n) {
@@ -153,10 +152,12 @@ __device__ __forceinline__ void merge_states(RunningSoftmax<Shape::kRows8>& stat
 #pragma unroll
       for (int o = 4; o < 32; o *= 2) {
         state.weights[n][e] += __shfl_xor_sync(~0u, state.weights[n][e], o);
+        state.rounded[n][e] += __shfl_xor_sync(~0u, state.rounded[n][e], o);
       }
       if (g == 0) {
-        states[warp * kRows + 8 * n + 2 * c + e] =
-            make_float2(state.most[n][e], state.weights[n][e]);
+        const int at = warp * kRows + 8 * n + 2 * c + e;
+        states[at] = make_float2(state.most[n][e], state.weights[n][e]);
+        rounded[at] = state.rounded[n][e];
       }
     }
   }
@@ -225,7 +226,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   cudaGridDependencySynchronize();  // moved and folded queries are there
 
   ChunkSums<Shape> acc[Shape::kChunks] = {};
-  int rounded[kRows8][4] = {};  // sums of weights as they were rounded
   RunningSoftmax<kRows8> state;
   const UnpackLane unpack(lane);
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks + rank * Shape::kChunks;
@@ -245,6 +245,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint2* folded = nullptr;
   int next_anchor = 0, mean_block = -1, slot = 0, raises = 0;
   std::uint32_t parity = 0;
+  const int slot_bytes = kTeam * call.most_tile_bytes;
+  std::uint64_t* const barriers = ring.barriers;
+  const std::uint32_t first_slot = held(shared_address(ring.ring));
+  const std::uint32_t rank_bytes = held(static_cast<unsigned>(rank * tile_bytes));
+  const std::uint32_t gain_bytes =
+      held(static_cast<unsigned>((rank + 1) * tile_bytes - kTileTail + 4 * g));
+  const auto moved_lane = static_cast<std::int32_t>(
+      held(static_cast<std::uint32_t>(panel_lane<Shape>(g, c))));
+  std::uint32_t* const own_weights = all_weights + 2 * c * Shape::kWeightStride + 8 * rank + g;
+  const std::uint32_t read_weights =
+      held(shared_address(all_weights + g * Shape::kWeightStride + c));
+  const uint4* const table = reinterpret_cast<const uint4*>(shared) + lane;
   if (begin == end) maxima.share_nothing(g, c);
 
 #pragma unroll 1
@@ -254,51 +266,52 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const int anchor = tile * kTileTokens / call.anchor;
       next_anchor = (anchor + 1) * call.anchor;
       const std::int64_t at = first_anchor + min(max(anchor - item.first_anchor, 0), last_anchor);
-      moved = call.moved + at * (call.units * kRows * 64);
+      moved = call.moved + at * (call.units * kRows * 64) + moved_lane;
       operands.load_scales(call.moved_scales + at * kRows, c);
     }
     if (tile / kMeanTiles != mean_block) {
       mean_block = tile / kMeanTiles;
       const std::int64_t at = first_mean + min(max(mean_block - item.first_mean, 0), last_mean);
       folded = call.folded + at * kRows8 * mean_steps * 32 + lane;
-      operands.load_mean(call.folded_constants + at * kRows, folded, mean_steps, state, c);
+      operands.load_mean(call.folded_constants + at * kRows, folded, mean_steps, c);
     }
-    wait_barrier(ring.barriers + slot, parity);
-    const char* const codes = ring.ring + slot * ring.slot_bytes;
-    const std::uint32_t tiles = shared_address(codes);
-    const auto* const tail =
-        reinterpret_cast<const std::uint32_t*>(codes + (rank + 1) * tile_bytes - kTileTail);
-
+    wait_barrier(barriers + slot, parity);
+    const std::uint32_t tiles = first_slot + static_cast<unsigned>(slot * slot_bytes);
     ScoreSums<Shape> sums;
-    score_tile<Shape>(units, unit_words, tiles + static_cast<unsigned>(rank * tile_bytes), moved,
-                      unpack, g, c, sums);
-    const TokenGains gains(tail[g]);
+    score_tile<Shape>(units, unit_words, tiles + rank_bytes, moved, unpack, sums);
+    const TokenGains gains(load_shared(tiles + gain_bytes));
     float v[kRows8][2][4];
-    finish_scores<Shape>(call, operands, state, folded,
-                         reinterpret_cast<const uint4*>(shared) +
-                             tile % kMeanTiles * 2 * mean_steps * 32 + lane,
-                         seen_tokens(coded, tile, tail[8]), g, gains, sums, v);
-    std::uint32_t* const weights = all_weights + step % 2 * kRows * Shape::kWeightStride;
+    finish_scores<Shape>(call, operands, state, folded, table + tile % kMeanTiles * 2 * mean_steps * 32,
+                         gains, sums, v);
+    const bool whole = tile * kTileTokens >= coded.first && (tile + 1) * kTileTokens <= coded.last;
+    if (!whole || call.soft_cap > 0.0f) {
+      cap_and_mask<Shape>(call.soft_cap, seen_tokens(coded, tile), g, state, v);
+    }
+    const std::uint32_t half = step % 2 != 0 ? kRows * Shape::kWeightStride : 0;
     float added[kRows8][2];
+    std::uint32_t rounded[kRows8][2];
     bool raised = false;
 #pragma unroll 1
     while (true) {
-      const bool over =
-          weigh<Shape>(v, gains, tile, g, added, weights + 2 * c * Shape::kWeightStride + 8 * rank + g);
+      const bool over = weigh<Shape>(v, gains, tile, g, added, rounded, own_weights + half);
       const bool first = step == begin && !raised;
       if (!any_of_team<kTeam>(team, over || first)) break;
       raised = true;
-      maxima.raise(first, raises, g, c, gains, v, state, operands, acc, rounded);
+      maxima.raise(first, raises, g, c, gains, v, state, acc);
       ++raises;
     }
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
-      state.weights[n][0] += added[n][0], state.weights[n][1] += added[n][1];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        state.weights[n][e] += added[n][e];
+        state.rounded[n][e] = __dp4a(rounded[n][e], 0x01010101u, state.rounded[n][e]);
+      }
     }
     // All of the team are done with the step before: its slot can be filled again.
     if (kTeam > 1 && asks && step > begin && ring.asked < end) ring.ask();
-    add_step<Shape>(weights, tiles, tile_bytes, call.chunks, rank, widths, offsets, unpack, g, c, acc,
-                    rounded);
+    add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, call.chunks, rank, widths, offsets,
+                    unpack, acc);
     if constexpr (kTeam == 1) {
       __syncwarp();
       if (asks && ring.asked < end) ring.ask();
@@ -317,7 +330,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
 
   float2* const states = reinterpret_cast<float2*>(shared + memory.states);
-  merge_states<Shape>(state, begin < end, warp, g, c, states);
+  auto* const rounded = reinterpret_cast<std::uint32_t*>(shared + memory.rounded);
+  merge_states<Shape>(state, begin < end, warp, g, c, states, rounded);
   __syncthreads();
   const int places = call.chunks * kChunkPlaces, stride = places + 4;
   float* const reduce = reinterpret_cast<float*>(shared + memory.rings);
@@ -327,14 +341,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (int e = 0; e < 2; ++e) {
       const int query = 8 * n + 2 * c + e;
       float whole = kNothing;
+      std::uint32_t sum = 0;  // of the team
       for (int w = 0; w < Shape::kWarps; w += kTeam) whole = fmaxf(whole, states[w * kRows + query].x);
+      for (int r = 0; r < kTeam; ++r) sum += rounded[(team * kTeam + r) * kRows + query];
       const float factor = exp2_approx(state.most[n][e] - whole - kWeightBits);
 #pragma unroll
       for (int k = 0; k < Shape::kChunks; ++k) {
         if (rank * Shape::kChunks + k >= call.chunks) break;
         const int width = Shape::kUniform2 ? 2 : widths[k];
         const float bias =
-            0.5f * static_cast<float>((1 << width) - 1) * static_cast<float>(rounded[n][e]);
+            0.5f * static_cast<float>((1 << width) - 1) * static_cast<float>(sum);
         float x[8];
         numbers_of<Shape>(acc[k], width, n, e, x);
 #pragma unroll

@@ -14,12 +14,6 @@
 
 namespace kvspan::cuda {
 
-// The power of two that weights are whole numbers of is 2^-kWeightBits of the largest: what is added
-// when rounding is still a byte. With as few bits as a sum with 4,096 keeps exactly.
-inline constexpr float kWeightBits = 7.98828125f;
-// The unit of a byte's fraction.
-inline constexpr float kFractionBits = 8.0f;
-
 template <int kTeam>
 __device__ __forceinline__ void team_barrier(int team) {
   if constexpr (kTeam == 1) {
@@ -46,14 +40,15 @@ __device__ __forceinline__ bool any_of_team(int team, bool own) {
 // What a thread knows of the softmax of its queries 8 n + 2 c and + 1.
 template <int kRows8>
 struct RunningSoftmax {
-  float most[kRows8][2];     // a whole number: scores are relative to it
-  float weights[kRows8][2];  // sums over the thread's tokens
+  float most[kRows8][2];            // a whole number: scores are relative to it
+  float weights[kRows8][2];         // sums over the thread's tokens
+  std::uint32_t rounded[kRows8][2];  // the same of weights times gains, as they were rounded
 
   __device__ __forceinline__ RunningSoftmax() {
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) most[n][e] = 0.0f, weights[n][e] = 0.0f;
+      for (int e = 0; e < 2; ++e) most[n][e] = 0.0f, weights[n][e] = 0.0f, rounded[n][e] = 0;
     }
   }
 };
@@ -78,40 +73,39 @@ struct TokenGains {
 // What a tile's scores need beside its codes and the moved queries; kept from tile to tile.
 template <int kRows8>
 struct TileOperands {
-  static constexpr int kFirstSteps = 3;  // of the mean's products, the others are asked for late
-  float scales[kRows8][2];               // of queries 8 n + 2 c and + 1, for gains as TokenGains has them
-  int off[kRows8][2];                    // what is added to their sums
-  float constants[kRows8][2];            // of the mean, relative to the largest score
+  // Of the mean's products: there are so many at least, others are asked for late.
+  static constexpr int kFirstSteps = kLeastMeanTerms / 16;
+  float scales[kRows8][2];     // of queries 8 n + 2 c and + 1, for gains as TokenGains has them
+  int off[kRows8][2];          // what is added to their sums
+  float constants[kRows8][2];  // of the mean
   uint2 folded[kRows8][kFirstSteps];
 
   __device__ __forceinline__ void load_scales(const float2* from, int c) {
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
       const float4 x = *reinterpret_cast<const float4*>(from + 8 * n + 2 * c);
-      const float unit = exp2_approx(-kWeightBits - kFractionBits);
-      scales[n][0] = x.x * unit, scales[n][1] = x.z * unit;
+      scales[n][0] = x.x, scales[n][1] = x.z;
       off[n][0] = __float_as_int(x.y), off[n][1] = __float_as_int(x.w);
     }
   }
   __device__ __forceinline__ void load_mean(const float* tile_constants, const uint2* tile_folded,
-                                            int steps, const RunningSoftmax<kRows8>& state, int c) {
+                                            int steps, int c) {
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
       const float2 x = *reinterpret_cast<const float2*>(tile_constants + 8 * n + 2 * c);
-      constants[n][0] = x.x - state.most[n][0], constants[n][1] = x.y - state.most[n][1];
+      constants[n][0] = x.x, constants[n][1] = x.y;
 #pragma unroll
       for (int s = 0; s < kFirstSteps; ++s) {
-        if (s < steps) folded[n][s] = tile_folded[(n * steps + s) * 32];
+        folded[n][s] = tile_folded[(n * steps + s) * 32];
       }
     }
   }
 };
 
-// Bits of the tokens of a tile that lie in `coded` and have not escaped.
-__device__ __forceinline__ std::uint32_t seen_tokens(const Range& coded, int tile,
-                                                     std::uint32_t escaped) {
+// Bits of the tokens of a tile that lie in `coded`.
+__device__ __forceinline__ std::uint32_t seen_tokens(const Range& coded, int tile) {
   const int first = tile * kTileTokens;
-  std::uint32_t bits = ~escaped;
+  std::uint32_t bits = ~0u;
   if (first < coded.first) {
     bits = first + kTileTokens <= coded.first ? 0u : bits & (~0u << (coded.first - first));
   }
@@ -128,28 +122,25 @@ __device__ __forceinline__ void finish_scores(const AttendCall& call,
                                               const TileOperands<Shape::kRows8>& operands,
                                               const RunningSoftmax<Shape::kRows8>& state,
                                               const uint2* tile_folded, const uint4* table,
-                                              std::uint32_t seen, int g, const TokenGains& gains,
-                                              const ScoreSums<Shape>& sums,
+                                              const TokenGains& gains, const ScoreSums<Shape>& sums,
                                               float (&v)[Shape::kRows8][2][4]) {
   constexpr int kRows8 = Shape::kRows8;
   float mean[2][kRows8][4];
-#pragma unroll
-  for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      mean[half][n][0] = mean[half][n][2] = operands.constants[n][0];
-      mean[half][n][1] = mean[half][n][3] = operands.constants[n][1];
-    }
-  }
   const int steps = call.mean_terms / 16;
 #pragma unroll
   for (int s = 0; s < TileOperands<kRows8>::kFirstSteps; ++s) {
-    if (s >= steps) break;
     const uint4 low = table[s * 32], high = table[(steps + s) * 32];
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
-      mma_f16(mean[0][n], low, operands.folded[n][s]);
-      mma_f16(mean[1][n], high, operands.folded[n][s]);
+      if (s == 0) {
+        const float x = operands.constants[n][0] - state.most[n][0];
+        const float y = operands.constants[n][1] - state.most[n][1];
+        mma_f16_from(mean[0][n], low, operands.folded[n][s], x, y);
+        mma_f16_from(mean[1][n], high, operands.folded[n][s], x, y);
+      } else {
+        mma_f16(mean[0][n], low, operands.folded[n][s]);
+        mma_f16(mean[1][n], high, operands.folded[n][s]);
+      }
     }
   }
 #pragma unroll 1
@@ -173,33 +164,34 @@ __device__ __forceinline__ void finish_scores(const AttendCall& call,
       }
     }
   }
-  if (call.soft_cap > 0.0f) {
+}
+
+// What few tiles or layers need: scores capped, and tokens that are not seen.
+template <class Shape>
+__device__ __forceinline__ void cap_and_mask(float soft_cap, std::uint32_t seen, int g,
+                                             const RunningSoftmax<Shape::kRows8>& state,
+                                             float (&v)[Shape::kRows8][2][4]) {
 #pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
+  for (int n = 0; n < Shape::kRows8; ++n) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
+    for (int e = 0; e < 2; ++e) {
 #pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          v[n][e][b] = capped(v[n][e][b] + state.most[n][e], call.soft_cap) - state.most[n][e];
+      for (int b = 0; b < 4; ++b) {
+        if (soft_cap > 0.0f) {
+          v[n][e][b] = capped(v[n][e][b] + state.most[n][e], soft_cap) - state.most[n][e];
         }
+        if ((seen >> token_at(g, b) & 1u) == 0) v[n][e][b] = kUnseen;
       }
-    }
-  }
-  if (seen != ~0u) {
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      if ((seen >> token_at(g, b) & 1u) != 0) continue;
-#pragma unroll
-      for (int n = 0; n < kRows8; ++n) v[n][0][b] = v[n][1][b] = kUnseen;
     }
   }
 }
 
-// Weights of the thread's four tokens: their sums, and rounded with their gains as bytes of a word
-// to `to`, of query 2 c. Whether one is too large for a byte: then nothing of it counts.
+// Weights of the thread's four tokens: their sums, and rounded with their gains as bytes of a word,
+// which go to `to`, of query 2 c. Whether one is too large for a byte: then nothing of it counts.
 template <class Shape>
 __device__ __forceinline__ bool weigh(const float (&v)[Shape::kRows8][2][4], const TokenGains& gains,
                                       int tile, int g, float (&added)[Shape::kRows8][2],
+                                      std::uint32_t (&rounded)[Shape::kRows8][2],
                                       std::uint32_t* to) {
   // What is added before rounding, in 256ths of a unit: multiples of the golden ratio, spread evenly
   // over tokens. A weight has 8 bits after the point in the lowest bits of 1.5 x 2^23 and itself.
@@ -225,8 +217,9 @@ __device__ __forceinline__ bool weigh(const float (&v)[Shape::kRows8][2][4], con
         all |= byte[b];
       }
       added[n][e] = (w[0] + w[1]) + (w[2] + w[3]);
-      to[(8 * n + e) * Shape::kWeightStride] =
-          __byte_perm(__byte_perm(byte[0], byte[1], 0x0051), __byte_perm(byte[2], byte[3], 0x0051), 0x5410);
+      rounded[n][e] = __byte_perm(__byte_perm(byte[0], byte[1], 0x0051),
+                                  __byte_perm(byte[2], byte[3], 0x0051), 0x5410);
+      to[(8 * n + e) * Shape::kWeightStride] = rounded[n][e];
     }
   }
   return all >> 16 != kUnitsOf >> 16;
@@ -253,9 +246,7 @@ struct TeamMaxima {
   __device__ __forceinline__ void raise(bool first, int raises, int g, int c, const TokenGains& gains,
                                         float (&v)[Shape::kRows8][2][4],
                                         RunningSoftmax<Shape::kRows8>& state,
-                                        TileOperands<Shape::kRows8>& operands,
-                                        ChunkSums<Shape> (&acc)[Shape::kChunks],
-                                        int (&rounded)[Shape::kRows8][4]) const {
+                                        ChunkSums<Shape> (&acc)[Shape::kChunks]) const {
     constexpr int kRows = Shape::kRows;
     float most[Shape::kRows8][2];
 #pragma unroll
@@ -292,14 +283,13 @@ struct TeamMaxima {
         float by = ceilf(most[n][e] - (kWeightBits + kFractionBits));
         if (!first) by = fmaxf(by, 0.0f);
         state.most[n][e] += by;
-        operands.constants[n][e] -= by;
 #pragma unroll
         for (int b = 0; b < 4; ++b) v[n][e][b] -= by;
         if (first) continue;  // nothing was summed
         state.weights[n][e] *= exp2_approx(-by);
         const int shift = static_cast<int>(fminf(by, 31.0f));
         if (!__any_sync(~0u, shift > 0)) continue;
-        rounded[n][e] >>= shift;
+        state.rounded[n][e] >>= shift;
 #pragma unroll
         for (int k = 0; k < Shape::kChunks; ++k) {
 #pragma unroll

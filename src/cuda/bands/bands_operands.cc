@@ -28,20 +28,28 @@ std::vector<double> coefficient_rows(const BandsCode& code, const ScoreUnit& uni
 }
 
 // In f16, each coefficient's largest number 1: key_scales makes that good.
-void put_key_basis(const BandsCode& code, int key_steps, BandsOperands& to) {
+void put_key_basis(const BandsCode& code, int panel_units, int key_steps, BandsOperands& to) {
   const auto dim = static_cast<std::size_t>(code.key_dim());
+  const auto panel = static_cast<std::size_t>(panel_units);
   std::vector<float> key_rows(dim * static_cast<std::size_t>(code.places()));
   for (std::int32_t h = 0; h < code.heads(); ++h) {
     code.read_key_rows(h, key_rows.data());
-    for (const ScoreUnit& unit : to.units) {
-      std::vector<double> rows = coefficient_rows(code, unit, key_rows);
-      for (std::size_t n = 0; n < 64; ++n) {
-        double most = 0.0;
-        for (std::size_t k = 0; k < dim; ++k) most = std::max(most, std::abs(rows[n * dim + k]));
-        to.key_scales.push_back(static_cast<float>(most));
-        for (std::size_t k = 0; k < dim && most > 0.0; ++k) rows[n * dim + k] /= most;
+    for (std::size_t first = 0; first < to.units.size(); first += panel) {
+      std::vector<std::vector<double>> of_units;
+      for (std::size_t u = first; u < first + panel; ++u) {
+        of_units.push_back(coefficient_rows(code, to.units[u], key_rows));
       }
-      for (int i = 0; i < 4 * key_steps * 32 * 8; ++i) {
+      std::vector<double> rows;  // in the panel's order
+      for (int i = 0; i < 64 * panel_units; ++i) {
+        const PanelByte at = panel_byte(panel_units, i);
+        const auto* from = of_units[static_cast<std::size_t>(at.unit)].data() +
+                           static_cast<std::size_t>(16 * at.lane + 4 * at.word + at.byte) * dim;
+        double most = 0.0;
+        for (std::size_t k = 0; k < dim; ++k) most = std::max(most, std::abs(from[k]));
+        to.key_scales.push_back(static_cast<float>(most));
+        for (std::size_t k = 0; k < dim; ++k) rows.push_back(most > 0.0 ? from[k] / most : 0.0);
+      }
+      for (int i = 0; i < 4 * panel_units * key_steps * 32 * 8; ++i) {
         const int e = i % 8, lane = i / 8 % 32, s = i / 256 % key_steps, slice = i / 256 / key_steps;
         const int n = 16 * slice + 8 * (e / 4) + lane / 4;
         const auto k = static_cast<std::size_t>(16 * s + 8 * (e / 2 % 2) + 2 * (lane % 4) + e % 2);
@@ -97,12 +105,12 @@ void put_analysis(const BandsCode& code, std::size_t places, BandsOperands& to) 
 
 }  // namespace
 
-BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps) {
+BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps) {
   BandsOperands to;
   to.tiles = BandsTiles(code.layout(), chunks);
   const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
   to.units = score_units(to.tiles);
-  put_key_basis(code, key_steps, to);
+  put_key_basis(code, panel_units, key_steps, to);
   put_value_basis(code, places, to);
   put_quantizer(code, places, to);
   put_analysis(code, places, to);
@@ -118,7 +126,7 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
   const int sines = to.alone + to.alone % 2, evens = 2 * sines;
   const int odds = evens + (to.slow > 0 ? kOrders - 1 : 0);
   const int used = odds + (to.slow > 0 ? kOrders : 0);
-  to.terms = std::max(16, (used + 15) / 16 * 16);
+  to.terms = std::max(kLeastMeanTerms, (used + 15) / 16 * 16);
   if (to.slow > 0) {
     to.slow_table.assign(means.slow(), means.slow() + static_cast<std::ptrdiff_t>(to.slow) * 8);
   }

@@ -51,24 +51,25 @@ __device__ __forceinline__ void multiply_means(const AttendCall& call, const Hea
   if (lane == 0) reinterpret_cast<float*>(shared + memory.constants)[n] = constant;
 }
 
-// Turns at the middle of each block, [pairs][blocks].
+// Turns at the middle of each block, [pairs][blocks]: two pairs by each thread.
 template <int kWarps>
 __device__ __forceinline__ void read_turns(const AttendCall& call, int first, int count,
                                            const FoldMemory& memory, char* shared) {
+  constexpr int kOwn = kFoldBlocks / kWarps, kStep = kMeanBlock / kTurnStep;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
-  float2* const turns = reinterpret_cast<float2*>(shared + memory.turns);
 #pragma unroll 1
-  for (int j = lane; j < pairs; j += 32) {
-    float2 turn[kFoldBlocks / kWarps];
+  for (int j = 2 * lane; j < pairs; j += 64) {
+    float4 turn[kOwn];
 #pragma unroll
-    for (int i = 0; i < kFoldBlocks / kWarps; ++i) {
-      const int block = min(warp + i * kWarps, count - 1);
-      const int at = ((first + block) * kMeanBlock + kMeanBlock / 2) / kTurnStep;
-      turn[i] = __ldg(call.turns + static_cast<std::int64_t>(at) * pairs + j);
+    for (int i = 0; i < kOwn; ++i) {
+      const int block = first + min(warp + i * kWarps, count - 1);
+      turn[i] = __ldg(reinterpret_cast<const float4*>(call.turns + (kStep * block + kStep / 2) * pairs + j));
     }
+    float2* const to = reinterpret_cast<float2*>(shared + memory.turns) + j * FoldMemory::kTurnStride + warp;
 #pragma unroll
-    for (int i = 0; i < kFoldBlocks / kWarps; ++i) {
-      turns[j * FoldMemory::kTurnStride + warp + i * kWarps] = turn[i];
+    for (int i = 0; i < kOwn; ++i) {
+      to[i * kWarps] = make_float2(turn[i].x, turn[i].y);
+      to[FoldMemory::kTurnStride + i * kWarps] = make_float2(turn[i].z, turn[i].w);
     }
   }
 }
@@ -156,17 +157,20 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
     }
   }
   __syncthreads();
-  // 16 bytes by each thread: two for each step of a query and block.
+  // 16 bytes by each thread at a time: two for each step of a query and block.
+  const int part = threadIdx.x % 2;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < tile.queries * count * steps * 2; i += 32 * kWarps) {
-    const int part = i % 2, s = i / 2 % steps, rest = i / 2 / steps;
-    const int block = rest % count, n = rest / count, query = tile.group_query + n;
-    const std::uint32_t* const from =
-        folded + (n * kFoldBlocks + block) * memory.fold_stride + 8 * s + 4 * part;
-    uint4* const to = reinterpret_cast<uint4*>(
+  for (int i = threadIdx.x / 2; i < tile.queries * kFoldBlocks; i += 16 * kWarps) {
+    const int block = i % kFoldBlocks, n = i / kFoldBlocks, query = tile.group_query + n;
+    if (block >= count) continue;
+    const std::uint32_t* from = folded + i * memory.fold_stride + 4 * part;
+    auto* to = reinterpret_cast<uint4*>(
         call.folded + ((slot + block) * (call.padded_queries / 8) + query / 8) * steps * 32 +
-        s * 32 + query % 8 * 4 + 2 * part);
-    *to = make_uint4(from[0], from[1], from[2], from[3]);
+        query % 8 * 4 + 2 * part);
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s, from += 8, to += 16) {
+      *to = make_uint4(from[0], from[1], from[2], from[3]);
+    }
   }
 }
 

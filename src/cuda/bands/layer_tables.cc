@@ -66,21 +66,22 @@ Status LayerTables::add_codes(const LayerShape& layer,
     }
     chunks = std::max(chunks, chunks_of(*code));
   }
+  if (first.rope().angles.size() % 2 != 0) {
+    return fail(ErrorCode::kUnsupported,
+                "RoPE over {} numbers is not on the device; allowed: multiples of 4",
+                2 * first.rope().angles.size());
+  }
   const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
-  std::vector<BandsOperands> operands;
+  int most = 0;
   for (const auto& code : codes) {
-    operands.push_back(bands_operands(*code, chunks, (layer.key_dim + 15) / 16));
-    uniform2 = uniform2 && operands.back().tiles.all_of_width(2);
+    const BandsTiles tiles(code->layout(), chunks);
+    uniform2 = uniform2 && tiles.all_of_width(2);
+    most = std::max(most, static_cast<int>(tiles.tile_bytes()));
   }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
   const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
                             layer.key_dim, MemoryKind::kShared, nullptr);
   const MeanOperands mean = mean_operands(means);
-
-  int most = 0;
-  for (const BandsOperands& o : operands) {
-    most = std::max(most, static_cast<int>(o.tiles.tile_bytes()));
-  }
   const AttendNeed need{queries, chunks, uniform2, most, mean.terms};
   variant = find_variant(need);
   if (variant == nullptr) {
@@ -90,6 +91,11 @@ Status LayerTables::add_codes(const LayerShape& layer,
         "heads; allowed: 512 components for up to 8, 1024 for up to 16, 1536 for up to 32, of "
         "few bits",
         chunks * kChunkPlaces, most, queries);
+  }
+  const int panel_units = variant->uniform2 ? 2 : 1;
+  std::vector<BandsOperands> operands;
+  for (const auto& code : codes) {
+    operands.push_back(bands_operands(*code, chunks, panel_units, (layer.key_dim + 15) / 16));
   }
 
   BandsOperands all;  // of all groups, one after the other
@@ -102,7 +108,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   std::size_t units = 0;
   for (const BandsOperands& o : operands) units = std::max(units, o.units.size());
   std::vector<std::uint32_t> unit_table(codes.size() * kMaxUnits);
-  std::vector<std::uint8_t> unit_levels(codes.size() * kMaxUnits * 16);
+  std::vector<std::uint8_t> unit_levels(codes.size() * kMaxUnits * 64);
   std::vector<std::int32_t> group_units;
   std::vector<float> score_scales;
   std::size_t at = 0;
@@ -115,9 +121,14 @@ Status LayerTables::add_codes(const LayerShape& layer,
       unit_table[g * kMaxUnits + u] =
           unit_word(unit.offset, unit.kind, unit.exponent - before, last - unit.exponent);
       before = unit.exponent;
-      const UnitForm& form = unit_form(unit.kind);
-      std::copy(form.full.begin(), form.full.end(),
-                unit_levels.begin() + static_cast<std::ptrdiff_t>((g * kMaxUnits + u) * 16));
+    }
+    for (std::size_t i = 0; i < o.units.size() * 64; ++i) {
+      const auto panel = static_cast<std::size_t>(64 * panel_units);
+      const PanelByte byte = panel_byte(panel_units, static_cast<int>(i % panel));
+      const ScoreUnit& unit =
+          o.units[i / panel * static_cast<std::size_t>(panel_units) + static_cast<std::size_t>(byte.unit)];
+      unit_levels[g * kMaxUnits * 64 + i] =
+          unit_form(unit.kind).full[static_cast<std::size_t>(4 * byte.word + byte.byte)];
     }
     group_units.push_back(static_cast<std::int32_t>(o.units.size()));
     score_scales.push_back(std::ldexp(1.0f, -last));
@@ -186,6 +197,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   a.group_heads = first.heads();
   a.chunks = chunks;
   a.units = static_cast<std::int32_t>(units);
+  a.panel_units = panel_units;
   a.padded_queries = variant->rows;
   a.anchor = first.anchor_block();
   a.most_tile_bytes = most;

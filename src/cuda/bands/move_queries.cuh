@@ -28,37 +28,43 @@ __device__ __forceinline__ int add_levels(std::uint32_t bytes, std::uint32_t lev
   return sum;
 }
 
-// Numbers of the tile's queries that RoPE turns, by pairs 32 i + lane, with its magnitude; zeros
-// where there is no such query or pair.
-template <int kLanePairs>
+// Numbers of the tile's queries that RoPE turns, by pairs 64 i + 2 lane and the next, with its
+// magnitude; zeros where there is no such query or pair. Pairs are an even number (layer_tables.cc).
+template <int kPairs>
 struct QueryPairs {
-  float2 pair[kTileQueries][kLanePairs];
-  float most[kTileQueries];  // the longest of a query's pairs and other numbers, inverted
+  float4 pair[kTileQueries][kPairs];  // the first numbers of both pairs, then the second ones
+  float most[kTileQueries];           // the longest of a query's pairs and other numbers
 
   __device__ __forceinline__ QueryPairs(const AttendCall& call, const HeadTile& tile, int lane) {
+    const int pairs = call.rope_pairs;
 #pragma unroll
     for (int n = 0; n < kTileQueries; ++n) {
       const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        const int j = 32 * i + lane;
-        const PairPlace at = pair_place(min(j, call.rope_pairs - 1), call.rope_pairs, call.neighbours);
-        const bool used = n < tile.queries && j < call.rope_pairs;
-        const float by = used ? call.rope_magnitude : 0.0f;
-        pair[n][i] = make_float2(by * read_number(call.queries.data, from + at.first, call.queries.type),
-                                 by * read_number(call.queries.data, from + at.second, call.queries.type));
+      for (int i = 0; i < kPairs; ++i) {
+        const int j = min(64 * i + 2 * lane, pairs - 2);
+        const std::int64_t at = from + (call.neighbours ? 2 * j : j);
+        const float2 x = read_two(call.queries.data, at, call.queries.type);
+        const float2 y = read_two(call.queries.data, at + (call.neighbours ? 2 : pairs), call.queries.type);
+        pair[n][i] = make_float4(x.x, x.y, y.x, y.y);
       }
     }
 #pragma unroll
     for (int n = 0; n < kTileQueries; ++n) {
       float square = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        square = fmaxf(square, pair[n][i].x * pair[n][i].x + pair[n][i].y * pair[n][i].y);
+      for (int i = 0; i < kPairs; ++i) {
+        const bool used = n < tile.queries && 64 * i + 2 * lane < pairs;
+        const float by = used ? call.rope_magnitude : 0.0f;
+        float4 x = pair[n][i];
+        if (call.neighbours) x = make_float4(x.x, x.z, x.y, x.w);
+        x = make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
+        square = fmaxf(square, fmaxf(x.x * x.x + x.z * x.z, x.y * x.y + x.w * x.w));
+        pair[n][i] = x;
       }
       const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
 #pragma unroll 1
-      for (int i = 2 * call.rope_pairs + lane; i < call.key_dim; i += 32) {
+      for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
         const float x = read_number(call.queries.data, from + i, call.queries.type);
         square = fmaxf(square, x * x);
       }
@@ -70,21 +76,23 @@ struct QueryPairs {
 
 // Rows of the tile, turned, over the longest: row 4 a + n is query n at anchor a. All queries of an
 // anchor by one warp. Rows beyond the last anchor repeat it.
-template <int kLanePairs, int kWarps, int kAnchors>
+template <int kPairs, int kWarps, int kAnchors>
 __device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile& tile,
-                                          const QueryPairs<kLanePairs>& queries, int first, int count,
+                                          const QueryPairs<kPairs>& queries, int first, int count,
                                           const MoveMemory& memory, char* shared) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
   static_assert(kAnchors % kWarps == 0);
   constexpr int kOwn = kAnchors / kWarps;
-  float2 turn[kOwn][kLanePairs];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
+  float4 turn[kOwn][kPairs];  // of two pairs
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
     const int position =
         (first + min(warp + k * kWarps, count - 1)) * call.anchor + call.anchor / 2;
-    const float2* const turns = call.turns + static_cast<std::int64_t>(position / kTurnStep) * pairs;
+    const auto* const turns = reinterpret_cast<const float4*>(call.turns + position / kTurnStep * pairs);
 #pragma unroll
-    for (int i = 0; i < kLanePairs; ++i) turn[k][i] = __ldg(turns + min(32 * i + lane, pairs - 1));
+    for (int i = 0; i < kPairs; ++i) {
+      turn[k][i] = __ldg(turns + min(32 * i + lane, pairs / 2 - 1));
+    }
   }
   float inverse[kTileQueries];
 #pragma unroll
@@ -94,19 +102,22 @@ __device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile
   auto* const rows = reinterpret_cast<__half*>(shared + memory.rows);
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
-    const int a = warp + k * kWarps;
 #pragma unroll
     for (int n = 0; n < kTileQueries; ++n) {
-      __half* const to = rows + (a * kTileQueries + n) * memory.row_stride;
+      __half* const to = rows + ((warp + k * kWarps) * kTileQueries + n) * memory.row_stride;
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        const int j = 32 * i + lane;
-        const PairPlace at = pair_place(j, pairs, call.neighbours);
-        const float x = queries.pair[n][i].x * inverse[n], y = queries.pair[n][i].y * inverse[n];
-        if (j < pairs) {
-          to[at.first] = __float2half_rn(x * turn[k][i].x + y * turn[k][i].y);
-          to[at.second] = __float2half_rn(y * turn[k][i].x - x * turn[k][i].y);
-        }
+      for (int i = 0; i < kPairs; ++i) {
+        const int j = 64 * i + 2 * lane;
+        const float4 x = queries.pair[n][i], by = turn[k][i];
+        const float2 p = make_float2((x.x * by.x + x.z * by.y) * inverse[n],
+                                     (x.y * by.z + x.w * by.w) * inverse[n]);
+        const float2 q = make_float2((x.z * by.x - x.x * by.y) * inverse[n],
+                                     (x.w * by.z - x.y * by.w) * inverse[n]);
+        if (j >= pairs) continue;
+        const bool near = call.neighbours;
+        *reinterpret_cast<__half2*>(to + (near ? 2 * j : j)) = __floats2half2_rn(p.x, near ? q.x : p.y);
+        *reinterpret_cast<__half2*>(to + (near ? 2 * j + 2 : j + pairs)) =
+            __floats2half2_rn(near ? p.y : q.x, q.y);
       }
       const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
 #pragma unroll 1
@@ -200,19 +211,24 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
   const int units = call.units;
   const auto* const most = reinterpret_cast<const float*>(shared + memory.most);
   auto* const levels = reinterpret_cast<int*>(shared + memory.levels);
+  const int panel_bytes = 64 * call.panel_units, segments = 4 * units;
+  // A thread's query stays; segments of 16 coefficients follow each other, then anchors.
+  const int n = threadIdx.x / 4 % kTileQueries;
+  int a = 0, segment = static_cast<int>(threadIdx.x / 16 * 4 + threadIdx.x % 4);
+  if (n >= tile.queries) return;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < 4 * kTiles * 16 * units; i += 32 * kWarps) {
-    const int c = i % 4, n = i / 4 % kTileQueries, unit = i / 16 % units, a = i / 16 / units;
+  while (true) {
+    while (segment >= segments) segment -= segments, ++a;
+    if (a >= anchors.count) break;
     const int row = a * kTileQueries + n;
-    if (a >= anchors.count || n >= tile.queries) continue;
     const auto* const from = reinterpret_cast<const uint4*>(
         reinterpret_cast<const __half*>(shared + memory.products) + row * memory.product_stride +
-        64 * unit + 16 * c);
+        16 * segment);
     const uint4 raw[2] = {from[0], from[1]};
-    const float4* const scale = reinterpret_cast<const float4*>(scales + 64 * unit + 16 * c);
+    const float4* const scale = reinterpret_cast<const float4*>(scales + 16 * segment);
     const float inverse = most[row] > 0.0f ? __fdividef(127.0f, most[row]) : 0.0f;
-    const uint4 full = __ldg(call.unit_levels + tile.group * kMaxUnits + unit);
-    const std::uint32_t word = __ldg(call.unit_table + tile.group * kMaxUnits + unit);
+    const uint4 full = __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + segment);
+    const std::uint32_t word = __ldg(call.unit_table + tile.group * kMaxUnits + segment / 4);
     std::uint32_t bytes[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -230,10 +246,12 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
     sum = add_levels(bytes[2], full.z, sum);
     sum = add_levels(bytes[3], full.w, sum);
     atomicAdd(levels + row, sum << (word >> 24));
-    const std::int64_t to = ((anchors.slot + a) * units + unit) * call.padded_queries +
-                            tile.group_query + n;
-    *reinterpret_cast<uint4*>(call.moved + to * 64 + 16 * c) =
-        make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
+    const int byte = 16 * segment, panel = byte / panel_bytes;
+    const std::int64_t to =
+        ((anchors.slot + a) * (segments * 16) + panel * panel_bytes) * call.padded_queries +
+        (tile.group_query + n) * panel_bytes + byte % panel_bytes;
+    *reinterpret_cast<uint4*>(call.moved + to) = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
+    segment += 8 * kWarps;  // 16 threads have four segments
   }
 }
 
@@ -243,7 +261,7 @@ template <int kSegments, int kWarps, int kTiles, class AfterTables>
 __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadTile& tile,
                                              const MoveAnchors& all, char* shared,
                                              const AfterTables& after_tables) {
-  constexpr int kLanePairs = kSegments / 2, kAnchors = 4 * kTiles, kSteps = 2 * kSegments;
+  constexpr int kPairs = (kSegments + 3) / 4, kAnchors = 4 * kTiles, kSteps = 2 * kSegments;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, steps = key_steps_of(call.key_dim);
   const MoveMemory memory(steps, call.units, kTiles);
   const auto* const basis =
@@ -258,8 +276,8 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
   for (int done = 0; done < all.count; done += kAnchors) {
     const MoveAnchors anchors{all.first + done, min(kAnchors, all.count - done), all.slot + done};
     {
-      const QueryPairs<kLanePairs> queries(call, tile, lane);
-      turn_rows<kLanePairs, kWarps, kAnchors>(call, tile, queries, anchors.first, anchors.count,
+      const QueryPairs<kPairs> queries(call, tile, lane);
+      turn_rows<kPairs, kWarps, kAnchors>(call, tile, queries, anchors.first, anchors.count,
                                               memory, shared);
       if (threadIdx.x == 0) {
         *reinterpret_cast<float4*>(shared + memory.longest) =
@@ -282,7 +300,8 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
       const float most = reinterpret_cast<const float*>(shared + memory.most)[row];
       const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
       const float scale = most / 127.0f * longest * call.logit_scale * 1.44269504f *
-                          __ldg(call.score_scales + tile.group);
+                          __ldg(call.score_scales + tile.group) *
+                          exp2_approx(-kWeightBits - kFractionBits);
       // Half of what all bits would add: bytes stand for as much above as below it.
       const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);
       call.moved_scales[(anchors.slot + a) * call.padded_queries + tile.group_query + n] =

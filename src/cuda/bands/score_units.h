@@ -27,6 +27,16 @@
 
 namespace kvspan::cuda {
 
+// Coefficients of one unit lie as above. Where all codes have 2 bits those of two units lie together
+// in a panel of 128 bytes, so that one operand is made of both: 32 lane + 8 s + 4 (unit % 2) + k.
+struct PanelByte {
+  int unit, lane, word, byte;  // of those of the panel
+};
+constexpr PanelByte panel_byte(int panel_units, int at) {
+  const int words = 4 * panel_units;
+  return {at / 4 % panel_units, at / 4 / words, at / 4 % words / panel_units, at % 4};
+}
+
 inline constexpr int kMaxUnits = 48;
 
 // Of the words above, from a lane's words (kind 1: 16 bits) of a token.

@@ -33,9 +33,16 @@ __device__ __forceinline__ std::uint32_t field(std::uint32_t x) {
   return shift<kTo - kFrom>(x) & kMask;
 }
 
+// x, which the compiler holds from now on instead of working it out again where it is used.
+__device__ __forceinline__ std::uint32_t held(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Where a lane reads, in bytes from a plane's beginning.
 struct UnpackLane {
   std::uint32_t rows, columns;       // of ldmatrix, as it is and transposed
+  std::uint32_t pair_rows;           // of two planes, the first two tokens of a quad from each
   std::uint32_t bits, column_bits;   // of planes of single bits
   std::uint32_t bit_bytes;           // which bytes of two words are the lane's places
   __device__ __forceinline__ explicit UnpackLane(int lane) {
@@ -43,6 +50,9 @@ struct UnpackLane {
     rows = 16u * static_cast<unsigned>(token_at(row, matrix));
     columns = 16u * static_cast<unsigned>(
                         token_at(4 * (matrix / 2) + row / 2, 2 * (matrix % 2) + row % 2));
+    rows = held(rows), columns = held(columns);
+    pair_rows = held(static_cast<unsigned>(16 * kTileTokens * (matrix / 2)) +
+                     16u * static_cast<unsigned>(token_at(row, matrix % 2)));
     bits = 8u * static_cast<unsigned>(lane);
     column_bits = 8u * static_cast<unsigned>(4 * c + g / 2);
     bit_bytes = g % 2 == 0 ? 0x6420u : 0x7531u;

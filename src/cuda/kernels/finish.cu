@@ -44,70 +44,110 @@ struct Finish {
   }
 };
 
-// What each part counts for each query, and their maximum and sum. States of a part lie `stride`
-// apart. of_means: parts hold means, not sums.
-__device__ __forceinline__ void share_out(const float2* states, int parts, int stride, int queries,
-                                          bool of_means, float* shares, float2* merged) {
+// The state of this lane's part of a query, or nothing.
+__device__ __forceinline__ float2 first_state(const float2* states, int parts, int stride, int query) {
   const int lane = threadIdx.x & 31;
+  return lane < parts ? __ldcg(states + lane * stride + query) : make_float2(kNothing, 0.0f);
+}
+
+// What each part counts for a query, and their maximum and sum, by a warp. States of a part lie
+// `stride` apart; first: first_state. of_means: parts hold means, not sums.
+__device__ __forceinline__ void share_out(const float2* states, const float2& first, int parts,
+                                          int stride, int query, int queries, bool of_means,
+                                          float* shares, float2* merged) {
+  const int lane = threadIdx.x & 31;
+  float most = first.x, sum = 0.0f;
 #pragma unroll 1
-  for (int query = threadIdx.x >> 5; query < queries; query += kWarps) {
-    float most = kNothing, sum = 0.0f;
-    const float2 first = lane < parts ? __ldcg(states + lane * stride + query)
-                                      : make_float2(kNothing, 0.0f);
-    most = first.x;
-#pragma unroll 2
-    for (int p = lane + 32; p < parts; p += 32) {
-      most = fmaxf(most, __ldcg(states + p * stride + query).x);
+  for (int p = lane + 32; p < parts; p += 32) {
+    most = fmaxf(most, __ldcg(states + p * stride + query).x);
+  }
+  for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+#pragma unroll 1
+  for (int p = lane; p < parts; p += 32) {
+    const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
+    const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
+    shares[p * queries + query] = share;
+    sum += of_means ? share : share * state.y;
+  }
+  for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+  if (lane == 0) merged[query] = make_float2(most, sum);
+}
+
+// Which vectors of 8 numbers of the parts' means a thread adds up: `here` at a time, each by
+// `helpers` threads, that of every helpers-th part.
+struct MergeLane {
+  int here, helpers, helper, query, place;
+  __device__ __forceinline__ MergeLane(int base, int count, int slice, int rank) {
+    here = min(kThreads, count - base);
+    helpers = kThreads / here;
+    helper = static_cast<int>(threadIdx.x) / here;
+    const int v = base + static_cast<int>(threadIdx.x) % here;
+    query = v / (slice / 8);
+    place = rank * slice + v % (slice / 8) * 8;
+  }
+};
+
+// The first parts of a thread's sum, asked for before anything else is known.
+constexpr int kEarly = 4;
+struct EarlyParts {
+  uint4 raw[kEarly];
+  __device__ __forceinline__ EarlyParts(const __half* means, int parts, std::int64_t part_stride,
+                                        const MergeLane& lane, std::int64_t at) {
+#pragma unroll
+    for (int i = 0; i < kEarly; ++i) {
+      const int p = lane.helper + i * lane.helpers;
+      const bool there = lane.helper < lane.helpers && p < parts;
+      raw[i] = there ? __ldcg(reinterpret_cast<const uint4*>(means + p * part_stride + at))
+                     : make_uint4(0, 0, 0, 0);
     }
-    for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-#pragma unroll 2
-    for (int p = lane; p < parts; p += 32) {
-      const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
-      const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
-      shares[p * queries + query] = share;
-      sum += of_means ? share : share * state.y;
-    }
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-    if (lane == 0) merged[query] = make_float2(most, sum);
+  }
+};
+
+__device__ __forceinline__ void add_part(const uint4& raw, float share, float (&sum)[8]) {
+  const __half2* const x = reinterpret_cast<const __half2*>(&raw);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 f = __half22float2(x[i]);
+    sum[2 * i] = fmaf(share, f.x, sum[2 * i]);
+    sum[2 * i + 1] = fmaf(share, f.y, sum[2 * i + 1]);
   }
 }
 
 // This block's share of the components, merged and divided by the sum of weights, times steps, to
-// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2].
+// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2]. shares_known is called once,
+// before the first share is read.
+template <class SharesKnown>
 __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
                                             int group, int rank, const float* shares,
                                             const float2* merged, float4* vectors,
-                                            const cg::cluster_group& cluster,
-                                            __half* coefficients) {
+                                            const cg::cluster_group& cluster, __half* coefficients,
+                                            const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
   const int parts = call.items[index].parts;
   const int slice = places / kSlices, count = padded * slice / 8;
+  const std::int64_t part_stride = static_cast<std::int64_t>(padded) * places;
   const __half* const means =
       call.part_means +
-      (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded *
-          places;
+      (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * part_stride;
   const float* const steps = call.steps + group * places;
 #pragma unroll 1
   for (int base = 0; base < count; base += kThreads) {
-    const int here = min(kThreads, count - base), helpers = kThreads / here;
-    const int v = base + static_cast<int>(threadIdx.x) % here;
-    const int helper = static_cast<int>(threadIdx.x) / here;
-    const int query = v / (slice / 8), place = rank * slice + v % (slice / 8) * 8;
+    const MergeLane lane(base, count, slice, rank);
+    const int here = lane.here, helpers = lane.helpers;
+    const std::int64_t at = static_cast<std::int64_t>(lane.query) * places + lane.place;
+    const EarlyParts early(means, parts, part_stride, lane, at);
+    if (base == 0) shares_known();
     float sum[8] = {};
-    if (helper < helpers) {
-      const __half* const from = means + static_cast<std::int64_t>(query) * places + place;
-#pragma unroll 4
-      for (int p = helper; p < parts; p += helpers) {
-        const float share = shares[p * padded + query];
-        const uint4 raw = __ldcg(
-            reinterpret_cast<const uint4*>(from + static_cast<std::int64_t>(p) * padded * places));
-        const __half2* const x = reinterpret_cast<const __half2*>(&raw);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 f = __half22float2(x[i]);
-          sum[2 * i] = fmaf(share, f.x, sum[2 * i]);
-          sum[2 * i + 1] = fmaf(share, f.y, sum[2 * i + 1]);
-        }
+    for (int i = 0; i < kEarly; ++i) {
+      const int p = lane.helper + i * helpers;
+      if (p < parts) add_part(early.raw[i], shares[p * padded + lane.query], sum);
+    }
+    if (lane.helper < helpers) {
+#pragma unroll 4
+      for (int p = lane.helper + kEarly * helpers; p < parts; p += helpers) {
+        add_part(__ldcg(reinterpret_cast<const uint4*>(means + p * part_stride + at)),
+                 shares[p * padded + lane.query], sum);
       }
     }
     vectors[2 * threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
@@ -139,11 +179,19 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
   }
 }
 
+// The first segments of 32 places of a warp's first tile of values, for eight rows and the next.
+constexpr int kEarlySegments = 3;
+struct EarlyBasis {
+  uint4 low[kEarlySegments], high[kEarlySegments];
+};
+
 // Values of codes before scale and mean, [split][queries][dims] in `sums`: rows of 16 values by
-// eights of queries, the places of a split by each warp.
+// eights of queries, the places of a split by each warp. Called first without coefficients, to ask
+// for the basis.
+template <bool kAsk>
 __device__ __forceinline__ void multiply_values(const AttendCall& call, const Finish& finish,
                                                 int group, int rank, const __half* coefficients,
-                                                float* sums) {
+                                                EarlyBasis& early, float* sums) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int places = call.chunks * kChunkPlaces, all = finish.heads * call.value_dim;
   const int split = warp * finish.splits / kWarps, segments = places / 32;
@@ -159,20 +207,39 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
              (static_cast<std::int64_t>(group) * all + min(first + i, all - 1)) * places + 8 * c;
     };
     const __half *const low = row(g), *const high = row(g + 8);
+    const auto part = [&](const __half* from, int s) {
+      return __ldg(reinterpret_cast<const uint4*>(from + 32 * s));
+    };
+    if constexpr (kAsk) {
+#pragma unroll
+      for (int i = 0; i < kEarlySegments; ++i) {
+        const int s = min(begin + i, segments - 1);
+        early.low[i] = part(low, s), early.high[i] = part(high, s);
+      }
+      return;
+    }
+    const bool first_tile = tile == warp % warps;
     const int last_head = min(first + 15, all - 1) / call.value_dim;
     const int last = ((last_head + 1) * finish.repeats - 1) / 8;
 #pragma unroll 1
     for (int n = first / call.value_dim * finish.repeats / 8; n <= last; ++n) {
       const __half* const query = coefficients + (8 * n + g) * finish.coefficient_stride + 8 * c;
       float d[4] = {};
-#pragma unroll 3
-      for (int s = begin; s < end; ++s) {
-        const uint4 a = __ldg(reinterpret_cast<const uint4*>(low + 32 * s));
-        const uint4 b = __ldg(reinterpret_cast<const uint4*>(high + 32 * s));
+      const auto multiply = [&](const uint4& a, const uint4& b, int s) {
         const uint4 x = *reinterpret_cast<const uint4*>(query + 32 * s);
         mma_f16(d, make_uint4(a.x, b.x, a.y, b.y), make_uint2(x.x, x.y));
         mma_f16(d, make_uint4(a.z, b.z, a.w, b.w), make_uint2(x.z, x.w));
+      };
+      int s = begin;
+      if (first_tile) {
+#pragma unroll
+        for (int i = 0; i < kEarlySegments; ++i) {
+          if (begin + i < end) multiply(early.low[i], early.high[i], begin + i);
+        }
+        s = min(begin + kEarlySegments, end);
       }
+#pragma unroll 3
+      for (; s < end; ++s) multiply(part(low, s), part(high, s), s);
       float* const to = sums + (split * call.padded_queries + 8 * n + 2 * c) * finish.dims +
                         16 * tile + g;
       to[0] = d[0], to[8] = d[2];
@@ -181,7 +248,7 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     finish_kernel(const __grid_constant__ AttendCall call, const Finish finish) {
   extern __shared__ __align__(16) char shared[];
   ask_for_parameters(call);
@@ -196,24 +263,41 @@ __global__ void __launch_bounds__(kThreads, 2)
   float* const row_shares = reinterpret_cast<float*>(shared + finish.row_shares);
   float* const vectors = reinterpret_cast<float*>(shared + finish.vectors);
   float* const sums = reinterpret_cast<float*>(shared + finish.sums);
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next waits itself
+  EarlyBasis basis;
+  if (coded) multiply_values<true>(call, finish, group, rank, nullptr, basis, nullptr);
   cluster.sync();                   // all are there to be written to
   cudaGridDependencySynchronize();  // what parts have written is there
-  share_out(call.row_states +
-                static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
-                group * finish.queries,
-            item.row_parts, call.query_heads, finish.queries, false, row_shares, row_merged);
+  const float2* const row_states =
+      call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+      group * finish.queries;
+  const auto share_rows = [&] {
+#pragma unroll 1
+    for (int query = threadIdx.x >> 5; query < finish.queries; query += kWarps) {
+      share_out(row_states, first_state(row_states, item.row_parts, call.query_heads, query),
+                item.row_parts, call.query_heads, query, finish.queries, false, row_shares,
+                row_merged);
+    }
+  };
   if (coded) {
     float* const shares = reinterpret_cast<float*>(shared + finish.shares);
-    share_out(call.part_states +
-                  (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) *
-                      call.padded_queries,
-              item.parts, call.padded_queries, call.padded_queries, true, shares, merged);
-    __syncthreads();
+    const int padded = call.padded_queries;
+    const float2* const states =
+        call.part_states +
+        (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded;
     merge_slice(call, finish, index, group, rank, shares, merged,
-                reinterpret_cast<float4*>(vectors), cluster, coefficients);
+                reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
+#pragma unroll 1
+                  for (int query = threadIdx.x >> 5; query < padded; query += kWarps) {
+                    share_out(states, first_state(states, item.parts, padded, query), item.parts,
+                              padded, query, padded, true, shares, merged);
+                  }
+                  __syncthreads();
+                });
   }
+  share_rows();
   cluster.sync();  // also: nobody writes to others any more
-  if (coded) multiply_values(call, finish, group, rank, coefficients, sums);
+  if (coded) multiply_values<false>(call, finish, group, rank, coefficients, basis, sums);
   // Sums of rows by helpers, a thread for each value of each query of its head.
   const int all = finish.heads * call.value_dim, first = rank * finish.dims;
   const int dims = min(finish.dims, all - first), outputs = max(0, dims) * finish.repeats;

@@ -59,6 +59,15 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint4& a, const uin
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
+// d = A B + {x, y, x, y}.
+__device__ __forceinline__ void mma_f16_from(float (&d)[4], const uint4& a, const uint2& b, float x,
+                                             float y) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%10,%11,%10,%11};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "f"(x), "f"(y));
+}
+
 // Four matrices of 8 rows of 16 bytes each; lane l names row l % 8 of matrix l / 8. A thread gets
 // word c of row g of each; transposed: 16 bits of column g of rows 2 c and 2 c + 1. They stay behind
 // barriers that come before them, but not behind other reads.
@@ -71,6 +80,11 @@ __device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address));
+}
+__device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0,[%1];" : "=r"(x) : "r"(address));
+  return x;
 }
 __device__ __forceinline__ uint2 load_shared2(std::uint32_t address) {
   uint2 x;
