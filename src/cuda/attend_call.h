@@ -74,7 +74,6 @@ struct AttendCall {
   // Its groups of heads that are coded together; all of one shape. None: full rank only.
   std::int32_t groups = 0, group_heads = 0;
   std::int32_t chunks = 0, units = 0, padded_queries = 0;  // of a group, units: at most
-  std::int32_t panel_units = 1;  // whose coefficients lie together (cuda/bands/score_units.h)
   std::int32_t anchor = 0;
   const __half* key_basis = nullptr;       // [KV heads][units * 4] as move_queries.cuh reads it
   const float* key_scales = nullptr;       // [KV heads][units * 64]
@@ -111,17 +110,28 @@ struct AttendCall {
   RowType out_type = RowType::kF32;
 
   // Working memory.
-  std::int8_t* moved = nullptr;    // [groups][anchors][panels][padded queries][64 panel_units]
-  // [groups][anchors][padded queries]: scale, and what to take off a sum (int)
-  float2* moved_scales = nullptr;
-  uint2* folded = nullptr;         // [groups][means][n tiles][mean_terms / 16][32]
-  float* folded_constants = nullptr;  // [groups][means][padded queries]
+  // Of each group and anchor: coefficients [units][padded queries][64], then for each of these
+  // queries the scale of its scores and what to take off their sums (int).
+  std::byte* moved = nullptr;
+  // Of each group and block of the mean: operands [n tiles][mean_terms / 16][32 lanes], then for each
+  // of the padded queries what all positions add.
+  std::byte* folded = nullptr;
   __half* part_means = nullptr;       // [groups][parts][padded queries][chunks * 64], of levels
   float2* part_states = nullptr;      // [groups][parts][padded queries]: maximum, sum of weights
   float* row_sums = nullptr;          // [row parts][query heads][value_dim]
   float2* row_states = nullptr;       // [row parts][query heads]
 
   AttendItem items[kMaxItems];
+
+  // Bytes of what is above, of one anchor and of one block; multiples of 16.
+  KVSPAN_HOST_DEVICE std::int32_t moved_coefficients() const { return units * padded_queries * 64; }
+  KVSPAN_HOST_DEVICE std::int32_t moved_bytes() const {
+    return moved_coefficients() + padded_queries * 8;
+  }
+  KVSPAN_HOST_DEVICE std::int32_t folded_operands() const { return padded_queries * mean_terms * 2; }
+  KVSPAN_HOST_DEVICE std::int32_t folded_bytes() const {
+    return folded_operands() + padded_queries * 4;
+  }
 };
 
 }  // namespace kvspan::cuda

@@ -29,8 +29,27 @@ struct AttendShape {
   static constexpr int kTeams = kTeams_, kWarps = kTeam_ * kTeams_, kThreads = 32 * kWarps;
   static constexpr bool kUniform2 = kUniform2_;
   static constexpr int kChains = kRows8 == 1 ? 2 : 1;  // of products that wait for each other
-  static constexpr int kStages = 3;                    // of what is asked for ahead
+  // Steps that are asked for ahead: as many as fit.
+  static constexpr int kStages = kRows8 == 4 || (kRows8 == 1 && kTeam * kChunks > 6) ? 2 : 3;
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
+  // Moved queries are copied to shared memory, an anchor ahead; where they are many they are read
+  // where they are.
+  static constexpr bool kCopyQueries = kRows8 == 1;
+  static constexpr int kStepMeans = kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
+};
+
+// Moved queries of an anchor, from the lane's bytes of the first unit on.
+template <class Shape>
+struct MovedQueries {
+  std::uint32_t copied = 0;
+  const std::byte* there = nullptr;
+  __device__ __forceinline__ uint4 read(int at) const {
+    if constexpr (Shape::kCopyQueries) {
+      return load_shared4(copied + static_cast<unsigned>(at));
+    } else {
+      return *reinterpret_cast<const uint4*>(there + at);
+    }
+  }
 };
 
 // Integer sums of the scores of 32 tokens, by chain: half, queries / 8, fragment.
@@ -40,13 +59,12 @@ using ScoreSums = int[Shape::kChains][2][Shape::kRows8][4];
 template <class Shape>
 using ChunkSums = int[4][Shape::kRows8][4];
 
-// Coefficients of a unit for query 8 n + g, the lane's words.
+// Coefficients of 64 bytes for query 8 n + g, the lane's words.
 template <class Shape>
-__device__ __forceinline__ void load_queries(const std::int8_t* unit, uint4 (&q)[Shape::kRows8]) {
+__device__ __forceinline__ void load_queries(const MovedQueries<Shape>& moved, int unit,
+                                             uint4 (&q)[Shape::kRows8]) {
 #pragma unroll
-  for (int n = 0; n < Shape::kRows8; ++n) {
-    q[n] = *reinterpret_cast<const uint4*>(unit + n * 8 * 64);
-  }
+  for (int n = 0; n < Shape::kRows8; ++n) q[n] = moved.read((unit * Shape::kRows + 8 * n) * 64);
 }
 
 // Two words of each of the thread's four tokens; kHigh: the unit's words 2 and 3.
@@ -122,7 +140,7 @@ __device__ __forceinline__ void score_unit(int kind, std::uint32_t unit, const U
 // Words `kWord` of two units of 2 bits at once.
 template <class Shape, int kWord>
 __device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
-                                           const uint4 (&q)[Shape::kRows8][2], bool first,
+                                           const uint4 (&q)[2][Shape::kRows8], bool first,
                                            ScoreSums<Shape>& sums) {
   constexpr int kChain = kWord % Shape::kChains;
 #pragma unroll
@@ -132,7 +150,7 @@ __device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
     for (int i = 0; i < 4; ++i) a[i] = t[half][i] << (2 * kWord);
 #pragma unroll
     for (int n = 0; n < Shape::kRows8; ++n) {
-      const uint4& own = q[n][kWord / 2];
+      const uint4& own = q[kWord / 2][n];
       const std::uint32_t b0 = kWord % 2 == 0 ? own.x : own.z, b1 = kWord % 2 == 0 ? own.y : own.w;
       if (first && kWord < Shape::kChains) {
         mma_u8_s8_first(sums[kChain][half][n], a[0], a[1], a[2], a[3], b0, b1);
@@ -143,19 +161,11 @@ __device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
   }
 }
 
-// What a lane reads of a panel of coefficients, in bytes from its beginning.
-template <class Shape>
-__device__ __forceinline__ int panel_lane(int g, int c) {
-  return Shape::kUniform2 ? g * 128 + 32 * c : g * 64 + 16 * c;
-}
-
-// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory. moved:
-// with panel_lane.
+// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory.
 template <class Shape>
 __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words,
-                                           std::uint32_t tile, const std::int8_t* moved,
+                                           std::uint32_t tile, const MovedQueries<Shape>& moved,
                                            const UnpackLane& lane, ScoreSums<Shape>& sums) {
-  constexpr int kQueryBytes = Shape::kRows * 64;
   if constexpr (Shape::kUniform2) {
     constexpr int kMost = Shape::kTeam * Shape::kChunks;  // exactly so many (find_variant)
     static_assert(kMost % 2 == 0);
@@ -165,13 +175,9 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
       const std::uint32_t from = tile + static_cast<unsigned>(k * kPlaneBytes) + lane.pair_rows;
       load_matrices(from, t[0]);
       load_matrices(from + 16 * 16, t[1]);
-      uint4 q[Shape::kRows8][2];
-#pragma unroll
-      for (int n = 0; n < Shape::kRows8; ++n) {
-        const auto* const panel = reinterpret_cast<const uint4*>(
-            moved + k * kQueryBytes + n * 8 * 128);
-        q[n][0] = panel[0], q[n][1] = panel[1];
-      }
+      uint4 q[2][Shape::kRows8];  // words 0 and 1, 2 and 3 of both
+      load_queries<Shape>(moved, k, q[0]);
+      load_queries<Shape>(moved, k + 1, q[1]);
       score_pair<Shape, 0>(t, q, k == 0, sums);
       score_pair<Shape, 1>(t, q, k == 0, sums);
       score_pair<Shape, 2>(t, q, k == 0, sums);
@@ -183,7 +189,7 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
       sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] = 0;
     }
     uint4 next[Shape::kRows8];
-    load_queries<Shape>(moved, next);
+    load_queries<Shape>(moved, 0, next);
     std::uint32_t next_word = unit_words[0];
 #pragma unroll 1
     for (int k = 0; k < units; ++k) {
@@ -192,7 +198,7 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
       for (int n = 0; n < Shape::kRows8; ++n) q[n] = next[n];
       const std::uint32_t word = next_word;
       if (k + 1 < units) {
-        load_queries<Shape>(moved + (k + 1) * kQueryBytes, next);
+        load_queries<Shape>(moved, k + 1, next);
         next_word = unit_words[k + 1];
       }
       const int before = static_cast<int>(word >> 20 & 15u);

@@ -8,23 +8,32 @@
 
 namespace kvspan::cuda {
 
-// Where things lie in shared memory.
+// Where things lie in shared memory. A slot of a ring has a step's tiles and what queries make of
+// the mean of keys there.
 template <class Shape>
 struct AttendMemory {
-  int mean_table, rings, weights, maxima, states, rounded, units, barriers, bytes;
-  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int places) {
+  int slot_bytes, moved_bytes;
+  int mean_table, rings, moved, weights, maxima, states, rounded, units, barriers, bytes;
+  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size,
+                                   int places) {
+    slot_bytes = Shape::kTeam * tile_bytes + Shape::kStepMeans * folded_bytes;
+    moved_bytes = Shape::kCopyQueries ? moved_size : 0;
     mean_table = 0;
     rings = mean_terms * kMeanBlock * 2;
-    const int ring = Shape::kTeams * Shape::kStages * Shape::kTeam * tile_bytes;
-    const int reduce = Shape::kTeams * Shape::kRows * (places + 4) * 4;  // when all is read
-    weights = rings + (ring > reduce ? ring : reduce);
+    moved = rings + Shape::kTeams * Shape::kStages * slot_bytes;
+    const int end = moved + Shape::kTeams * 2 * moved_bytes;
+    const int reduce = rings + Shape::kTeams * Shape::kRows * (places + 4) * 4;  // when all is read
+    weights = end > reduce ? end : reduce;
     maxima = weights + 2 * Shape::kTeams * Shape::kRows * Shape::kWeightStride * 4;
     states = maxima + 3 * Shape::kWarps * Shape::kRows * 4;
     rounded = states + Shape::kWarps * Shape::kRows * 8;
     units = rounded + Shape::kWarps * Shape::kRows * 4;
     barriers = units + kMaxUnits * 4;
-    bytes = barriers + Shape::kTeams * Shape::kStages * 8;
+    bytes = barriers + Shape::kTeams * (Shape::kStages + 2) * 8;
   }
+  __host__ __device__ explicit AttendMemory(const AttendCall& call)
+      : AttendMemory(call.mean_terms, call.most_tile_bytes, call.folded_bytes(), call.moved_bytes(),
+                     call.chunks * kChunkPlaces) {}
 };
 
 // The tokens that a block works on, in steps of kTeam tiles, as shares of its teams.
@@ -50,34 +59,52 @@ struct AttendPart {
   }
 };
 
-// A team's codes on their way to shared memory. One thread asks for them, kStages steps ahead; pages
-// are looked up one page ahead of their first tile.
+// What a team reads on its way to shared memory. One thread asks for it, codes and folded queries
+// kStages steps ahead, moved queries an anchor ahead; pages are looked up one page ahead of their
+// first tile.
 template <class Shape>
-struct CodeRing {
+struct TeamCopies {
   static constexpr int kPageTiles = kPageTokens / kTileTokens;
   const std::byte* pool;
   const std::int32_t* code_pages;
+  const std::byte *moved, *folded;  // of the item's first anchor and block
   std::int64_t page_bytes;
   const std::byte* source = nullptr;
-  char* ring;
-  std::uint64_t* barriers;
+  char *slots, *moved_slots;
+  std::uint64_t* barriers;  // of slots, then of moved queries
   std::int32_t next_page = 0;
-  int step_bytes, slot_bytes, begin, end, asked, slot = 0, next_index = 0, pages;
+  int step_bytes, slot_bytes, folded_bytes, moved_bytes, begin, end, asked, slot = 0;
+  int next_index = 0, pages, first_mean, means, first_anchor, anchors, anchor, asked_anchor = 0;
 
-  __device__ __forceinline__ CodeRing(const AttendCall& call, const AttendItem& item, int group,
-                                      char* own_ring, std::uint64_t* own_barriers, int first,
-                                      int last)
+  __device__ __forceinline__ TeamCopies(const AttendCall& call, const AttendItem& item, int group,
+                                        const AttendMemory<Shape>& memory, char* shared, int team,
+                                        int first, int last)
       : pool(call.code_pool + call.group_offsets[group]),
         code_pages(item.code_pages),
+        moved(call.moved + (static_cast<std::int64_t>(group) * call.total_anchors +
+                            item.anchors_before) *
+                               call.moved_bytes()),
+        folded(call.folded + (static_cast<std::int64_t>(group) * call.total_means +
+                              item.means_before) *
+                                 call.folded_bytes()),
         page_bytes(call.code_page_bytes),
-        ring(own_ring),
-        barriers(own_barriers),
+        slots(shared + memory.rings + team * Shape::kStages * memory.slot_bytes),
+        moved_slots(shared + memory.moved + team * 2 * memory.moved_bytes),
+        barriers(reinterpret_cast<std::uint64_t*>(shared + memory.barriers) +
+                 team * (Shape::kStages + 2)),
         step_bytes(Shape::kTeam * call.tile_bytes[group]),
-        slot_bytes(Shape::kTeam * call.most_tile_bytes),
+        slot_bytes(memory.slot_bytes),
+        folded_bytes(call.folded_bytes()),
+        moved_bytes(call.moved_bytes()),
         begin(first),
         end(last),
         asked(first),
-        pages((item.coded.last + kPageTokens - 1) / kPageTokens) {}
+        pages((item.coded.last + kPageTokens - 1) / kPageTokens),
+        first_mean(item.first_mean),
+        means(item.means),
+        first_anchor(item.first_anchor),
+        anchors(item.anchors),
+        anchor(call.anchor) {}
 
   // Where the first step begins.
   __device__ __forceinline__ void look_up() {
@@ -92,16 +119,45 @@ struct CodeRing {
     ++next_index;
     if (next_index < pages) next_page = __ldg(code_pages + next_index);
   }
-  __device__ __forceinline__ void ask() {
+  // Codes of the next step; its folded queries are asked for apart, when they are there.
+  __device__ __forceinline__ void ask_codes() {
     if (asked * Shape::kTeam % kPageTiles == 0 && asked != begin) {
       source = pool + next_page * page_bytes;
       look_ahead();
     }
-    copy_bulk(ring + slot * slot_bytes, source, static_cast<std::uint32_t>(step_bytes),
-              barriers + slot);
+    expect_bytes(barriers + slot, static_cast<std::uint32_t>(step_bytes + Shape::kStepMeans * folded_bytes));
+    copy_bulk(slots + slot * slot_bytes, source, static_cast<std::uint32_t>(step_bytes), barriers + slot);
     source += step_bytes;
     ++asked;
     slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
+  }
+  __device__ __forceinline__ void ask_folded(int step, int to) {
+#pragma unroll
+    for (int i = 0; i < Shape::kStepMeans; ++i) {
+      // Tiles of a step that the item does not reach meet the last blocks that it does.
+      const int block = step * Shape::kTeam * kTileTokens / kMeanBlock + i - first_mean;
+      copy_bulk(slots + to * slot_bytes + step_bytes + i * folded_bytes,
+                folded + static_cast<std::int64_t>(min(max(block, 0), means - 1)) * folded_bytes,
+                static_cast<std::uint32_t>(folded_bytes), barriers + to);
+    }
+  }
+  __device__ __forceinline__ void ask() {
+    const int step = asked, to = slot;
+    ask_codes();
+    ask_folded(step, to);
+  }
+  __device__ __forceinline__ const std::byte* moved_of(int index) const {
+    return moved + static_cast<std::int64_t>(min(max(index - first_anchor, 0), anchors - 1)) * moved_bytes;
+  }
+  // Moved queries up to those of anchor `index`, if a step still needs them.
+  __device__ __forceinline__ void ask_moved(int index) {
+    while (asked_anchor <= index && asked_anchor * anchor < end * Shape::kTeam * kTileTokens) {
+      const int to = asked_anchor % 2;
+      expect_bytes(barriers + Shape::kStages + to, static_cast<std::uint32_t>(moved_bytes));
+      copy_bulk(moved_slots + to * moved_bytes, moved_of(asked_anchor),
+                static_cast<std::uint32_t>(moved_bytes), barriers + Shape::kStages + to);
+      ++asked_anchor;
+    }
   }
 };
 
@@ -180,6 +236,7 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attend_bands_kernel(const __grid_constant__ AttendCall call) {
   constexpr int kRows8 = Shape::kRows8, kRows = Shape::kRows, kTeam = Shape::kTeam;
+  static_assert(kTeam > 1);
   extern __shared__ __align__(128) char shared[];
   ask_for_parameters(call);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
@@ -188,21 +245,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   cudaTriggerProgrammaticLaunchCompletion();  // what merges the parts waits itself
   const AttendPart<Shape> part(call, part_index);
   const AttendItem& item = call.items[part.item];
-  const AttendMemory<Shape> memory(call.mean_terms, call.most_tile_bytes,
-                                   call.chunks * kChunkPlaces);
+  const AttendMemory<Shape> memory(call);
   const int tile_bytes = call.tile_bytes[group];
   std::uint32_t* const all_weights = reinterpret_cast<std::uint32_t*>(shared + memory.weights) +
                                      team * 2 * kRows * Shape::kWeightStride;
   auto* const unit_words = reinterpret_cast<std::uint32_t*>(shared + memory.units);
   const TeamMaxima<Shape> maxima{reinterpret_cast<float*>(shared + memory.maxima), team, rank};
   const int begin = part.cut(part.first_share + team), end = part.cut(part.first_share + team + 1);
-  CodeRing<Shape> ring(
-      call, item, group,
-      shared + memory.rings + team * Shape::kStages * kTeam * call.most_tile_bytes,
-      reinterpret_cast<std::uint64_t*>(shared + memory.barriers) + team * Shape::kStages, begin,
-      end);
+  TeamCopies<Shape> copies(call, item, group, memory, shared, team, begin, end);
   const bool asks = rank == 0 && lane == 0;
-  if (asks) ring.look_up();
+  if (asks) copies.look_up();
 
   {  // The mean's table, the units, and barriers.
     const int count = call.mean_terms * kMeanBlock * 2 / 16;
@@ -213,17 +265,29 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (!Shape::kUniform2 && threadIdx.x < kMaxUnits) {
       unit_words[threadIdx.x] = __ldg(call.unit_table + group * kMaxUnits + threadIdx.x);
     }
-    if (asks) {
-      for (int s = 0; s < Shape::kStages; ++s) make_barrier(ring.barriers + s);
+    if (threadIdx.x == 0) {
+      auto* const all = reinterpret_cast<std::uint64_t*>(shared + memory.barriers);
+#pragma unroll 1
+      for (int i = 0; i < Shape::kTeams * (Shape::kStages + 2); ++i) make_barrier(all + i);
       publish_barriers();
     }
   }
   __syncthreads();
   if (asks) {
-    while (ring.asked < end && ring.asked < begin + Shape::kStages) ring.ask();
+#pragma unroll 1
+    while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_codes();
   }
   const int units = Shape::kUniform2 ? call.units : __ldg(call.group_units + group);
   cudaGridDependencySynchronize();  // moved and folded queries are there
+  int anchor = begin * kTeam * kTileTokens / call.anchor, next_anchor = 0;
+  if (asks && begin < end) {
+    if (Shape::kCopyQueries) {
+      copies.asked_anchor = anchor;
+      copies.ask_moved(anchor + 1);
+    }
+#pragma unroll 1
+    for (int i = 0; i < copies.asked - begin; ++i) copies.ask_folded(begin + i, i);
+  }
 
   ChunkSums<Shape> acc[Shape::kChunks] = {};
   RunningSoftmax<kRows8> state;
@@ -233,26 +297,21 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       call.chunk_offsets + group * kMaxChunks + rank * Shape::kChunks;
   const int mean_steps = call.mean_terms / 16;
   const Range coded = item.coded;
-  // Tiles of a step that the item does not reach meet the last blocks that it does.
-  const int last_anchor = item.anchors - 1, last_mean = item.means - 1;
-  const std::int64_t first_anchor =
-      static_cast<std::int64_t>(group) * call.total_anchors + item.anchors_before;
-  const std::int64_t first_mean =
-      static_cast<std::int64_t>(group) * call.total_means + item.means_before;
   constexpr int kMeanTiles = kMeanBlock / kTileTokens;
-  TileOperands<kRows8> operands;
-  const std::int8_t* moved = nullptr;
-  const uint2* folded = nullptr;
-  int next_anchor = 0, mean_block = -1, slot = 0, raises = 0;
+  QueryScales<kRows8> scales;
+  MovedQueries<Shape> moved;
+  const int first_anchor = anchor;
+  int slot = 0, raises = 0;
   std::uint32_t parity = 0;
-  const int slot_bytes = kTeam * call.most_tile_bytes;
-  std::uint64_t* const barriers = ring.barriers;
-  const std::uint32_t first_slot = held(shared_address(ring.ring));
+  std::uint64_t* const barriers = copies.barriers;
+  const std::uint32_t first_slot = held(shared_address(copies.slots));
+  const std::uint32_t first_moved = held(shared_address(copies.moved_slots));
   const std::uint32_t rank_bytes = held(static_cast<unsigned>(rank * tile_bytes));
   const std::uint32_t gain_bytes =
       held(static_cast<unsigned>((rank + 1) * tile_bytes - kTileTail + 4 * g));
-  const auto moved_lane = static_cast<std::int32_t>(
-      held(static_cast<std::uint32_t>(panel_lane<Shape>(g, c))));
+  const std::uint32_t folded_at = held(static_cast<unsigned>(
+      kTeam * tile_bytes + rank * kTileTokens / kMeanBlock * call.folded_bytes()));
+  const std::uint32_t moved_lane = held(static_cast<unsigned>(64 * g + 16 * c));
   std::uint32_t* const own_weights = all_weights + 2 * c * Shape::kWeightStride + 8 * rank + g;
   const std::uint32_t read_weights =
       held(shared_address(all_weights + g * Shape::kWeightStride + c));
@@ -262,27 +321,31 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll 1
   for (int step = begin; step < end; ++step) {
     const int tile = step * kTeam + rank;
-    if (step == begin || tile * kTileTokens >= next_anchor) {
-      const int anchor = tile * kTileTokens / call.anchor;
+    if (tile * kTileTokens >= next_anchor) {
+      anchor = tile * kTileTokens / call.anchor;
       next_anchor = (anchor + 1) * call.anchor;
-      const std::int64_t at = first_anchor + min(max(anchor - item.first_anchor, 0), last_anchor);
-      moved = call.moved + at * (call.units * kRows * 64) + moved_lane;
-      operands.load_scales(call.moved_scales + at * kRows, c);
-    }
-    if (tile / kMeanTiles != mean_block) {
-      mean_block = tile / kMeanTiles;
-      const std::int64_t at = first_mean + min(max(mean_block - item.first_mean, 0), last_mean);
-      folded = call.folded + at * kRows8 * mean_steps * 32 + lane;
-      operands.load_mean(call.folded_constants + at * kRows, folded, mean_steps, c);
+      const int of_scales = call.moved_coefficients() + 16 * c;
+      if constexpr (Shape::kCopyQueries) {
+        wait_barrier(barriers + Shape::kStages + anchor % 2,
+                     static_cast<std::uint32_t>(anchor - first_anchor) >> 1 & 1u);
+        const std::uint32_t from =
+            first_moved + static_cast<unsigned>(anchor % 2 * memory.moved_bytes);
+        moved.copied = from + moved_lane;
+        scales.load([&](int at) { return load_shared4(from + static_cast<unsigned>(of_scales + at)); });
+      } else {
+        const std::byte* const from = copies.moved_of(anchor);
+        moved.there = from + moved_lane;
+        scales.load([&](int at) { return *reinterpret_cast<const uint4*>(from + of_scales + at); });
+      }
     }
     wait_barrier(barriers + slot, parity);
-    const std::uint32_t tiles = first_slot + static_cast<unsigned>(slot * slot_bytes);
+    const std::uint32_t tiles = first_slot + static_cast<unsigned>(slot * memory.slot_bytes);
     ScoreSums<Shape> sums;
     score_tile<Shape>(units, unit_words, tiles + rank_bytes, moved, unpack, sums);
     const TokenGains gains(load_shared(tiles + gain_bytes));
     float v[kRows8][2][4];
-    finish_scores<Shape>(call, operands, state, folded, table + tile % kMeanTiles * 2 * mean_steps * 32,
-                         gains, sums, v);
+    finish_scores<Shape>(call, scales, state, tiles + folded_at,
+                         table + tile % kMeanTiles * 2 * mean_steps * 32, lane, gains, sums, v);
     const bool whole = tile * kTileTokens >= coded.first && (tile + 1) * kTileTokens <= coded.last;
     if (!whole || call.soft_cap > 0.0f) {
       cap_and_mask<Shape>(call.soft_cap, seen_tokens(coded, tile), g, state, v);
@@ -308,14 +371,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         state.rounded[n][e] = __dp4a(rounded[n][e], 0x01010101u, state.rounded[n][e]);
       }
     }
-    // All of the team are done with the step before: its slot can be filled again.
-    if (kTeam > 1 && asks && step > begin && ring.asked < end) ring.ask();
+    // All of the team are done with the step before: its slot can be filled again, and that of the
+    // queries of the anchor before.
+    if (asks) {
+      if (step > begin && copies.asked < end) copies.ask();
+      if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
+    }
     add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, call.chunks, rank, widths, offsets,
                     unpack, acc);
-    if constexpr (kTeam == 1) {
-      __syncwarp();
-      if (asks && ring.asked < end) ring.ask();
-    }
     slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
     parity ^= slot == 0 ? 1u : 0u;
   }

@@ -16,17 +16,12 @@ namespace kvspan::cuda {
 
 template <int kTeam>
 __device__ __forceinline__ void team_barrier(int team) {
-  if constexpr (kTeam == 1) {
-    __syncwarp();
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(32 * kTeam) : "memory");
-  }
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(32 * kTeam) : "memory");
 }
 
 // Whether any thread of the team says so; a barrier too.
 template <int kTeam>
 __device__ __forceinline__ bool any_of_team(int team, bool own) {
-  if constexpr (kTeam == 1) return __any_sync(~0u, own);
   int found;
   asm volatile(
       "{.reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.cta.red.or.pred q, %2, %3, p; selp.u32 %0, "
@@ -70,34 +65,20 @@ struct TokenGains {
   }
 };
 
-// What a tile's scores need beside its codes and the moved queries; kept from tile to tile.
+// Scales of a thread's queries 8 n + 2 c and + 1, for gains as TokenGains has them, and what is
+// added to their sums; of an anchor.
 template <int kRows8>
-struct TileOperands {
-  // Of the mean's products: there are so many at least, others are asked for late.
-  static constexpr int kFirstSteps = kLeastMeanTerms / 16;
-  float scales[kRows8][2];     // of queries 8 n + 2 c and + 1, for gains as TokenGains has them
-  int off[kRows8][2];          // what is added to their sums
-  float constants[kRows8][2];  // of the mean
-  uint2 folded[kRows8][kFirstSteps];
+struct QueryScales {
+  float scale[kRows8][2];
+  int off[kRows8][2];
 
-  __device__ __forceinline__ void load_scales(const float2* from, int c) {
+  template <class Read4>
+  __device__ __forceinline__ void load(const Read4& read) {
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
-      const float4 x = *reinterpret_cast<const float4*>(from + 8 * n + 2 * c);
-      scales[n][0] = x.x, scales[n][1] = x.z;
-      off[n][0] = __float_as_int(x.y), off[n][1] = __float_as_int(x.w);
-    }
-  }
-  __device__ __forceinline__ void load_mean(const float* tile_constants, const uint2* tile_folded,
-                                            int steps, int c) {
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-      const float2 x = *reinterpret_cast<const float2*>(tile_constants + 8 * n + 2 * c);
-      constants[n][0] = x.x, constants[n][1] = x.y;
-#pragma unroll
-      for (int s = 0; s < kFirstSteps; ++s) {
-        folded[n][s] = tile_folded[(n * steps + s) * 32];
-      }
+      const uint4 x = read(n * 8 * 8);
+      scale[n][0] = __uint_as_float(x.x), scale[n][1] = __uint_as_float(x.z);
+      off[n][0] = static_cast<int>(x.y), off[n][1] = static_cast<int>(x.w);
     }
   }
 };
@@ -116,39 +97,44 @@ __device__ __forceinline__ std::uint32_t seen_tokens(const Range& coded, int til
 }
 
 // Scores of the thread's four tokens for each of its queries, relative to the largest so far:
-// v[n][e][b]. table: the mean's, of this tile and thread.
+// v[n][e][b]. table: the mean's, of this tile and thread; folded: of its block, in shared memory.
 template <class Shape>
 __device__ __forceinline__ void finish_scores(const AttendCall& call,
-                                              const TileOperands<Shape::kRows8>& operands,
+                                              const QueryScales<Shape::kRows8>& scales,
                                               const RunningSoftmax<Shape::kRows8>& state,
-                                              const uint2* tile_folded, const uint4* table,
+                                              std::uint32_t folded, const uint4* table, int lane,
                                               const TokenGains& gains, const ScoreSums<Shape>& sums,
                                               float (&v)[Shape::kRows8][2][4]) {
-  constexpr int kRows8 = Shape::kRows8;
+  constexpr int kRows8 = Shape::kRows8, kFirstSteps = kLeastMeanTerms / 16;
   float mean[2][kRows8][4];
   const int steps = call.mean_terms / 16;
+  const std::uint32_t own = folded + 8u * static_cast<unsigned>(lane);
+  const std::uint32_t constants =
+      folded + static_cast<unsigned>(call.folded_operands()) + 8u * static_cast<unsigned>(lane & 3);
 #pragma unroll
-  for (int s = 0; s < TileOperands<kRows8>::kFirstSteps; ++s) {
+  for (int s = 0; s < kFirstSteps; ++s) {
     const uint4 low = table[s * 32], high = table[(steps + s) * 32];
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
+      const uint2 q = load_shared2(own + static_cast<unsigned>((n * steps + s) * 256));
       if (s == 0) {
-        const float x = operands.constants[n][0] - state.most[n][0];
-        const float y = operands.constants[n][1] - state.most[n][1];
-        mma_f16_from(mean[0][n], low, operands.folded[n][s], x, y);
-        mma_f16_from(mean[1][n], high, operands.folded[n][s], x, y);
+        const uint2 both = load_shared2(constants + 32u * n);
+        const float x = __uint_as_float(both.x) - state.most[n][0];
+        const float y = __uint_as_float(both.y) - state.most[n][1];
+        mma_f16_from(mean[0][n], low, q, x, y);
+        mma_f16_from(mean[1][n], high, q, x, y);
       } else {
-        mma_f16(mean[0][n], low, operands.folded[n][s]);
-        mma_f16(mean[1][n], high, operands.folded[n][s]);
+        mma_f16(mean[0][n], low, q);
+        mma_f16(mean[1][n], high, q);
       }
     }
   }
 #pragma unroll 1
-  for (int s = TileOperands<kRows8>::kFirstSteps; s < steps; ++s) {
+  for (int s = kFirstSteps; s < steps; ++s) {
     const uint4 low = table[s * 32], high = table[(steps + s) * 32];
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
-      const uint2 q = tile_folded[(n * steps + s) * 32];
+      const uint2 q = load_shared2(own + static_cast<unsigned>((n * steps + s) * 256));
       mma_f16(mean[0][n], low, q);
       mma_f16(mean[1][n], high, q);
     }
@@ -159,8 +145,8 @@ __device__ __forceinline__ void finish_scores(const AttendCall& call,
     for (int e = 0; e < 2; ++e) {
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
-        const auto sum = static_cast<float>(score_of<Shape>(sums, n, e, b, operands.off[n][e]));
-        v[n][e][b] = fmaf(sum, operands.scales[n][e] * gains.gain[b], mean[b / 2][n][b % 2 * 2 + e]);
+        const auto sum = static_cast<float>(score_of<Shape>(sums, n, e, b, scales.off[n][e]));
+        v[n][e][b] = fmaf(sum, scales.scale[n][e] * gains.gain[b], mean[b / 2][n][b % 2 * 2 + e]);
       }
     }
   }

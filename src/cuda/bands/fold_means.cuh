@@ -151,7 +151,9 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
 #pragma unroll 1
       for (int k = used; k < call.mean_terms; k += 2) row[i * next + folded_word(k)] = 0;
       if (32 * i + lane < count) {
-        call.folded_constants[(slot + 32 * i + lane) * call.padded_queries + tile.group_query + n] =
+        auto* const constants = reinterpret_cast<float*>(
+            call.folded + (slot + 32 * i + lane) * call.folded_bytes() + call.folded_operands());
+        constants[tile.group_query + n] =
             even[i][0] + reinterpret_cast<const float*>(shared + memory.constants)[n];
       }
     }
@@ -164,9 +166,8 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
     const int block = i % kFoldBlocks, n = i / kFoldBlocks, query = tile.group_query + n;
     if (block >= count) continue;
     const std::uint32_t* from = folded + i * memory.fold_stride + 4 * part;
-    auto* to = reinterpret_cast<uint4*>(
-        call.folded + ((slot + block) * (call.padded_queries / 8) + query / 8) * steps * 32 +
-        query % 8 * 4 + 2 * part);
+    auto* to = reinterpret_cast<uint4*>(call.folded + (slot + block) * call.folded_bytes() +
+                                        (query / 8 * steps * 32 + query % 8 * 4 + 2 * part) * 8);
 #pragma unroll 1
     for (int s = 0; s < steps; ++s, from += 8, to += 16) {
       *to = make_uint4(from[0], from[1], from[2], from[3]);

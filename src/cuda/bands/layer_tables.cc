@@ -73,16 +73,18 @@ Status LayerTables::add_codes(const LayerShape& layer,
   }
   const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
   int most = 0;
+  std::size_t units = 0;
   for (const auto& code : codes) {
     const BandsTiles tiles(code->layout(), chunks);
     uniform2 = uniform2 && tiles.all_of_width(2);
+    units = std::max(units, score_units(tiles).size());
     most = std::max(most, static_cast<int>(tiles.tile_bytes()));
   }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
   const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
                             layer.key_dim, MemoryKind::kShared, nullptr);
   const MeanOperands mean = mean_operands(means);
-  const AttendNeed need{queries, chunks, uniform2, most, mean.terms};
+  const AttendNeed need{queries, chunks, static_cast<int>(units), uniform2, most, mean.terms};
   variant = find_variant(need);
   if (variant == nullptr) {
     return fail(
@@ -105,8 +107,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
   std::vector<EncodeCall::Group> encoders;
   std::vector<std::uint8_t> widths(codes.size() * kMaxChunks);
   std::vector<std::int32_t> offsets(codes.size() * kMaxChunks);
-  std::size_t units = 0;
-  for (const BandsOperands& o : operands) units = std::max(units, o.units.size());
   std::vector<std::uint32_t> unit_table(codes.size() * kMaxUnits);
   std::vector<std::uint8_t> unit_levels(codes.size() * kMaxUnits * 64);
   std::vector<std::int32_t> group_units;
@@ -197,7 +197,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
   a.group_heads = first.heads();
   a.chunks = chunks;
   a.units = static_cast<std::int32_t>(units);
-  a.panel_units = panel_units;
   a.padded_queries = variant->rows;
   a.anchor = first.anchor_block();
   a.most_tile_bytes = most;

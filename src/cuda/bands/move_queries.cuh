@@ -211,7 +211,7 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
   const int units = call.units;
   const auto* const most = reinterpret_cast<const float*>(shared + memory.most);
   auto* const levels = reinterpret_cast<int*>(shared + memory.levels);
-  const int panel_bytes = 64 * call.panel_units, segments = 4 * units;
+  const int segments = 4 * units;
   // A thread's query stays; segments of 16 coefficients follow each other, then anchors.
   const int n = threadIdx.x / 4 % kTileQueries;
   int a = 0, segment = static_cast<int>(threadIdx.x / 16 * 4 + threadIdx.x % 4);
@@ -246,11 +246,10 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
     sum = add_levels(bytes[2], full.z, sum);
     sum = add_levels(bytes[3], full.w, sum);
     atomicAdd(levels + row, sum << (word >> 24));
-    const int byte = 16 * segment, panel = byte / panel_bytes;
-    const std::int64_t to =
-        ((anchors.slot + a) * (segments * 16) + panel * panel_bytes) * call.padded_queries +
-        (tile.group_query + n) * panel_bytes + byte % panel_bytes;
-    *reinterpret_cast<uint4*>(call.moved + to) = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
+    std::byte* const to = call.moved + (anchors.slot + a) * call.moved_bytes() +
+                          (segment / 4 * call.padded_queries + tile.group_query + n) * 64 +
+                          segment % 4 * 16;
+    *reinterpret_cast<uint4*>(to) = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
     segment += 8 * kWarps;  // 16 threads have four segments
   }
 }
@@ -304,8 +303,9 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
                           exp2_approx(-kWeightBits - kFractionBits);
       // Half of what all bits would add: bytes stand for as much above as below it.
       const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);
-      call.moved_scales[(anchors.slot + a) * call.padded_queries + tile.group_query + n] =
-          make_float2(scale, __int_as_float(off));
+      auto* const scales_of = reinterpret_cast<float2*>(
+          call.moved + (anchors.slot + a) * call.moved_bytes() + call.moved_coefficients());
+      scales_of[tile.group_query + n] = make_float2(scale, __int_as_float(off));
     }
     __syncthreads();
   }

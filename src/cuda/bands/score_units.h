@@ -28,13 +28,14 @@
 namespace kvspan::cuda {
 
 // Coefficients of one unit lie as above. Where all codes have 2 bits those of two units lie together
-// in a panel of 128 bytes, so that one operand is made of both: 32 lane + 8 s + 4 (unit % 2) + k.
+// in a panel of 128 bytes, so that one operand is made of both: 64 (s / 2) + 16 lane + 8 (s % 2) +
+// 4 (unit % 2) + k.
 struct PanelByte {
-  int unit, lane, word, byte;  // of those of the panel
+  int unit, lane, word, byte;  // unit: of those of the panel
 };
 constexpr PanelByte panel_byte(int panel_units, int at) {
-  const int words = 4 * panel_units;
-  return {at / 4 % panel_units, at / 4 / words, at / 4 % words / panel_units, at % 4};
+  if (panel_units == 1) return {0, at / 16, at % 16 / 4, at % 4};
+  return {at % 8 / 4, at % 64 / 16, at / 64 * 2 + at % 16 / 8, at % 4};
 }
 
 inline constexpr int kMaxUnits = 48;

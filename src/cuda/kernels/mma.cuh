@@ -92,6 +92,14 @@ __device__ __forceinline__ uint2 load_shared2(std::uint32_t address) {
   return x;
 }
 
+__device__ __forceinline__ uint4 load_shared4(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address));
+  return x;
+}
+
 // Parameters lie in a memory that answers slowly the first time and one line after the other.
 // Threads of the block's first half warp ask for a kilobyte of them at once, for all that come
 // later.
@@ -132,13 +140,16 @@ __device__ __forceinline__ void ask_early(const void* from, std::int64_t bytes) 
   const auto size = static_cast<std::uint32_t>((last - first + 15) & ~std::uintptr_t{15});
   if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(size) : "memory");
 }
-// bytes: a multiple of 16; both addresses too.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, std::uint32_t bytes,
-                                          std::uint64_t* barrier) {
+// How many bytes are to come before a barrier opens.
+__device__ __forceinline__ void expect_bytes(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
+}
+// bytes: a multiple of 16; both addresses too.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, std::uint32_t bytes,
+                                          std::uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),
