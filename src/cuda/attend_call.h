@@ -76,7 +76,7 @@ struct AttendCall {
   std::int32_t chunks = 0, units = 0, padded_queries = 0;  // of a group, units: at most
   std::int32_t anchor = 0;
   const __half* key_basis = nullptr;       // [KV heads][units * 4] as move_queries.cuh reads it
-  const float* key_scales = nullptr;       // [KV heads][units * 64]
+  const float* key_scales = nullptr;       // [KV heads]
   const float* key_means = nullptr;        // [KV heads][key_dim], turned by half a position back
   const __half* value_basis = nullptr;     // [KV heads * value_dim][chunks * 64]
   const float2* value_scales = nullptr;    // [KV heads * value_dim]: scale of a row, and mean

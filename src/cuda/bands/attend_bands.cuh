@@ -30,7 +30,8 @@ struct AttendShape {
   static constexpr bool kUniform2 = kUniform2_;
   static constexpr int kChains = kRows8 == 1 ? 2 : 1;  // of products that wait for each other
   // Steps that are asked for ahead: as many as fit.
-  static constexpr int kStages = kRows8 == 4 || (kRows8 == 1 && kTeam * kChunks > 6) ? 2 : 3;
+  static constexpr int kStages =
+      kRows8 == 4 || (kRows8 == 1 && (kTeam * kChunks > 6 || kTeams > 6)) ? 2 : 3;
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
   // Moved queries are copied to shared memory, an anchor ahead; where they are many they are read
   // where they are.

@@ -59,9 +59,9 @@ struct AttendPart {
   }
 };
 
-// What a team reads on its way to shared memory. One thread asks for it, codes and folded queries
-// kStages steps ahead, moved queries an anchor ahead; pages are looked up one page ahead of their
-// first tile.
+// What a team reads on its way to shared memory. One thread of its first warp asks for codes, one of
+// its second for queries: kStages steps ahead where they are folded, an anchor ahead where they are
+// moved. Pages are looked up one page ahead of their first tile.
 template <class Shape>
 struct TeamCopies {
   static constexpr int kPageTiles = kPageTokens / kTileTokens;
@@ -119,7 +119,7 @@ struct TeamCopies {
     ++next_index;
     if (next_index < pages) next_page = __ldg(code_pages + next_index);
   }
-  // Codes of the next step; its folded queries are asked for apart, when they are there.
+  // Codes of the next step.
   __device__ __forceinline__ void ask_codes() {
     if (asked * Shape::kTeam % kPageTiles == 0 && asked != begin) {
       source = pool + next_page * page_bytes;
@@ -131,7 +131,11 @@ struct TeamCopies {
     ++asked;
     slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
   }
-  __device__ __forceinline__ void ask_folded(int step, int to) {
+  // Folded queries of the next step, which go to the same slot.
+  __device__ __forceinline__ void ask_folded() {
+    const int step = asked, to = slot;
+    ++asked;
+    slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
 #pragma unroll
     for (int i = 0; i < Shape::kStepMeans; ++i) {
       // Tiles of a step that the item does not reach meet the last blocks that it does.
@@ -140,11 +144,6 @@ struct TeamCopies {
                 folded + static_cast<std::int64_t>(min(max(block, 0), means - 1)) * folded_bytes,
                 static_cast<std::uint32_t>(folded_bytes), barriers + to);
     }
-  }
-  __device__ __forceinline__ void ask() {
-    const int step = asked, to = slot;
-    ask_codes();
-    ask_folded(step, to);
   }
   __device__ __forceinline__ const std::byte* moved_of(int index) const {
     return moved + static_cast<std::int64_t>(min(max(index - first_anchor, 0), anchors - 1)) * moved_bytes;
@@ -253,7 +252,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const TeamMaxima<Shape> maxima{reinterpret_cast<float*>(shared + memory.maxima), team, rank};
   const int begin = part.cut(part.first_share + team), end = part.cut(part.first_share + team + 1);
   TeamCopies<Shape> copies(call, item, group, memory, shared, team, begin, end);
-  const bool asks = rank == 0 && lane == 0;
+  const bool asks = rank == 0 && lane == 0, asks_queries = rank == 1 && lane == 0;
   if (asks) copies.look_up();
 
   {  // The mean's table, the units, and barriers.
@@ -280,13 +279,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int units = Shape::kUniform2 ? call.units : __ldg(call.group_units + group);
   cudaGridDependencySynchronize();  // moved and folded queries are there
   int anchor = begin * kTeam * kTileTokens / call.anchor, next_anchor = 0;
-  if (asks && begin < end) {
+  if (asks_queries && begin < end) {
     if (Shape::kCopyQueries) {
       copies.asked_anchor = anchor;
       copies.ask_moved(anchor + 1);
     }
 #pragma unroll 1
-    for (int i = 0; i < copies.asked - begin; ++i) copies.ask_folded(begin + i, i);
+    while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_folded();
   }
 
   ChunkSums<Shape> acc[Shape::kChunks] = {};
@@ -373,8 +372,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     // All of the team are done with the step before: its slot can be filled again, and that of the
     // queries of the anchor before.
-    if (asks) {
-      if (step > begin && copies.asked < end) copies.ask();
+    if (asks && step > begin && copies.asked < end) copies.ask_codes();
+    if (asks_queries) {
+      if (step > begin && copies.asked < end) copies.ask_folded();
       if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
     }
     add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, call.chunks, rank, widths, offsets,

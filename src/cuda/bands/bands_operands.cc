@@ -27,33 +27,29 @@ std::vector<double> coefficient_rows(const BandsCode& code, const ScoreUnit& uni
   return rows;
 }
 
-// In f16, each coefficient's largest number 1: key_scales makes that good.
+// In f16, a head's largest number 1: key_scales makes that good. Numbers that f16 holds badly then
+// are far below what a coefficient is rounded by.
 void put_key_basis(const BandsCode& code, int panel_units, int key_steps, BandsOperands& to) {
   const auto dim = static_cast<std::size_t>(code.key_dim());
   const auto panel = static_cast<std::size_t>(panel_units);
   std::vector<float> key_rows(dim * static_cast<std::size_t>(code.places()));
   for (std::int32_t h = 0; h < code.heads(); ++h) {
     code.read_key_rows(h, key_rows.data());
+    std::vector<std::vector<double>> of_units;
+    double most = 0.0;
+    for (const ScoreUnit& unit : to.units) {
+      of_units.push_back(coefficient_rows(code, unit, key_rows));
+      for (const double x : of_units.back()) most = std::max(most, std::abs(x));
+    }
+    to.key_scales.push_back(static_cast<float>(most));
     for (std::size_t first = 0; first < to.units.size(); first += panel) {
-      std::vector<std::vector<double>> of_units;
-      for (std::size_t u = first; u < first + panel; ++u) {
-        of_units.push_back(coefficient_rows(code, to.units[u], key_rows));
-      }
-      std::vector<double> rows;  // in the panel's order
-      for (int i = 0; i < 64 * panel_units; ++i) {
-        const PanelByte at = panel_byte(panel_units, i);
-        const auto* from = of_units[static_cast<std::size_t>(at.unit)].data() +
-                           static_cast<std::size_t>(16 * at.lane + 4 * at.word + at.byte) * dim;
-        double most = 0.0;
-        for (std::size_t k = 0; k < dim; ++k) most = std::max(most, std::abs(from[k]));
-        to.key_scales.push_back(static_cast<float>(most));
-        for (std::size_t k = 0; k < dim; ++k) rows.push_back(most > 0.0 ? from[k] / most : 0.0);
-      }
       for (int i = 0; i < 4 * panel_units * key_steps * 32 * 8; ++i) {
         const int e = i % 8, lane = i / 8 % 32, s = i / 256 % key_steps, slice = i / 256 / key_steps;
-        const int n = 16 * slice + 8 * (e / 4) + lane / 4;
+        const PanelByte at = panel_byte(panel_units, 16 * slice + 8 * (e / 4) + lane / 4);
         const auto k = static_cast<std::size_t>(16 * s + 8 * (e / 2 % 2) + 2 * (lane % 4) + e % 2);
-        const double x = k < dim ? rows[static_cast<std::size_t>(n) * dim + k] : 0.0;
+        const std::vector<double>& rows = of_units[first + static_cast<std::size_t>(at.unit)];
+        const auto row = static_cast<std::size_t>(16 * at.lane + 4 * at.word + at.byte);
+        const double x = k < dim && most > 0.0 ? rows[row * dim + k] / most : 0.0;
         to.key_basis.push_back(to_half(static_cast<float>(x)));
       }
     }

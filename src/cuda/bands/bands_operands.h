@@ -19,7 +19,7 @@ struct BandsOperands {
   BandsTiles tiles;
   std::vector<ScoreUnit> units;
   std::vector<Half> key_basis;         // [heads][units * 4][key_steps][32 lanes][8], move_queries.cuh
-  std::vector<float> key_scales;       // [heads][units * 64], of a byte's numbers in the basis, by panel_byte
+  std::vector<float> key_scales;       // [heads], of the basis
   std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
   std::vector<Half> value_basis;       // [heads * value_dim][places]
   std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean

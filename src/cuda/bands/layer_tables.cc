@@ -145,7 +145,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
       numbers = std::move(wide);
     };
     widen(o.key_basis);
-    widen(o.key_scales);
     add(all.key_basis, o.key_basis);
     add(all.key_scales, o.key_scales);
     add(all.key_means, o.key_means);

@@ -142,12 +142,12 @@ __device__ __forceinline__ void load_slice(const uint4* basis, int slice, int st
   }
 }
 
-// Products of the rows with all slices of this warp, to shared memory in f16 and without their
-// scales; the largest of a row with them. b: the warp's first slice.
+// Products of the rows with all slices of this warp, to shared memory in f16; the largest of a row.
+// b: the warp's first slice.
 template <int kSteps, int kWarps, int kTiles>
-__device__ __forceinline__ void multiply_rows(const AttendCall& call, const float* scales,
-                                              const uint4* basis, uint4 (&b)[kSteps],
-                                              const MoveMemory& memory, char* shared) {
+__device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint4* basis,
+                                              uint4 (&b)[kSteps], const MoveMemory& memory,
+                                              char* shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int steps = key_steps_of(call.key_dim), slices = 4 * call.units;
   // ldmatrix: rows 0..7 and 8..15, then both again for the upper eight numbers.
@@ -157,8 +157,6 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const floa
 #pragma unroll 1
   for (int slice = warp; slice < slices; slice += kWarps) {
     const int next = slice + kWarps;
-    const float2 low = __ldg(reinterpret_cast<const float2*>(scales + 16 * slice + 2 * c));
-    const float2 high = __ldg(reinterpret_cast<const float2*>(scales + 16 * slice + 8 + 2 * c));
     float acc[kTiles][2][4] = {};
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
@@ -179,8 +177,8 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const floa
       for (int r = 0; r < 2; ++r) {
         const float2 x = make_float2(acc[t][0][2 * r], acc[t][0][2 * r + 1]);
         const float2 y = make_float2(acc[t][1][2 * r], acc[t][1][2 * r + 1]);
-        most[t][r] = fmaxf(most[t][r], fmaxf(fmaxf(fabsf(x.x * low.x), fabsf(x.y * low.y)),
-                                             fmaxf(fabsf(y.x * high.x), fabsf(y.y * high.y))));
+        most[t][r] = fmaxf(most[t][r], fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)),
+                                             fmaxf(fabsf(y.x), fabsf(y.y))));
         __half* const to = products + (16 * t + 8 * r + g) * memory.product_stride;
         *reinterpret_cast<__half2*>(to) = __floats2half2_rn(x.x, x.y);
         *reinterpret_cast<__half2*>(to + 8) = __floats2half2_rn(y.x, y.y);
@@ -206,8 +204,8 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const floa
 // would add.
 template <int kWarps, int kTiles>
 __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTile& tile,
-                                           const MoveAnchors& anchors, const float* scales,
-                                           const MoveMemory& memory, char* shared) {
+                                           const MoveAnchors& anchors, const MoveMemory& memory,
+                                           char* shared) {
   const int units = call.units;
   const auto* const most = reinterpret_cast<const float*>(shared + memory.most);
   auto* const levels = reinterpret_cast<int*>(shared + memory.levels);
@@ -225,7 +223,6 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
         reinterpret_cast<const __half*>(shared + memory.products) + row * memory.product_stride +
         16 * segment);
     const uint4 raw[2] = {from[0], from[1]};
-    const float4* const scale = reinterpret_cast<const float4*>(scales + 16 * segment);
     const float inverse = most[row] > 0.0f ? __fdividef(127.0f, most[row]) : 0.0f;
     const uint4 full = __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + segment);
     const std::uint32_t word = __ldg(call.unit_table + tile.group * kMaxUnits + segment / 4);
@@ -234,12 +231,11 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
     for (int w = 0; w < 4; ++w) {
       const auto* const halves = reinterpret_cast<const __half2*>(&raw[w / 2]) + w % 2 * 2;
       const float2 x = __half22float2(halves[0]), y = __half22float2(halves[1]);
-      const float4 by = __ldg(scale + w);
-      const auto whole = [&](float number, float own) {
-        return __float_as_uint(fmaf(number * own, inverse, kUnits));
+      const auto whole = [&](float number) {
+        return __float_as_uint(fmaf(number, inverse, kUnits));
       };
-      bytes[w] = __byte_perm(__byte_perm(whole(x.x, by.x), whole(x.y, by.y), 0x0040),
-                             __byte_perm(whole(y.x, by.z), whole(y.y, by.w), 0x0040), 0x5410);
+      bytes[w] = __byte_perm(__byte_perm(whole(x.x), whole(x.y), 0x0040),
+                             __byte_perm(whole(y.x), whole(y.y), 0x0040), 0x5410);
     }
     int sum = add_levels(bytes[0], full.x, 0);
     sum = add_levels(bytes[1], full.y, sum);
@@ -266,7 +262,6 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
   const auto* const basis =
       reinterpret_cast<const uint4*>(call.key_basis) +
       static_cast<std::int64_t>(tile.head) * call.units * 4 * steps * 32 + lane;
-  const float* const scales = call.key_scales + tile.head * call.units * 64;
   if (threadIdx.x == 0) {
     ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * steps * 32 * sizeof(uint4));
   }
@@ -290,16 +285,16 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
     __syncthreads();
     uint4 b[kSteps];  // not earlier: there are no registers for it beside the queries
     load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
-    multiply_rows<kSteps, kWarps, kTiles>(call, scales, basis, b, memory, shared);
+    multiply_rows<kSteps, kWarps, kTiles>(call, basis, b, memory, shared);
     __syncthreads();
-    round_rows<kWarps, kTiles>(call, tile, anchors, scales, memory, shared);
+    round_rows<kWarps, kTiles>(call, tile, anchors, memory, shared);
     __syncthreads();
     const int row = threadIdx.x, a = row / kTileQueries, n = row % kTileQueries;
     if (row < 16 * kTiles && a < anchors.count && n < tile.queries) {
       const float most = reinterpret_cast<const float*>(shared + memory.most)[row];
       const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
       const float scale = most / 127.0f * longest * call.logit_scale * 1.44269504f *
-                          __ldg(call.score_scales + tile.group) *
+                          __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
                           exp2_approx(-kWeightBits - kFractionBits);
       // Half of what all bits would add: bytes stand for as much above as below it.
       const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);

@@ -70,16 +70,17 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
 // kSegments: of 32 numbers of a key. kTiles: of 16 moved rows.
 template <int kSegments, int kTiles>
 __global__ void __launch_bounds__(32 * kWarps, 2)
-    prepare_kernel(const __grid_constant__ AttendCall call, int fold_blocks, int move_blocks) {
+    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
   extern __shared__ __align__(16) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
+  // Those that take longest first.
   int block = blockIdx.x;
   if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
   block -= move_blocks;
-  if (block < fold_blocks) return fold_block(call, block, shared);
+  if (block >= row_blocks) return fold_block(call, block - row_blocks, shared);
   wait_for_queries();
-  const int unit = (block - fold_blocks) * kWarps + (static_cast<int>(threadIdx.x) >> 5);
+  const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
   if (unit < row_units(call)) attend_row_unit<kSegments>(call, unit);
 }
 
@@ -99,7 +100,8 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   }
   const int heads = head_tiles(call);
   const int fold_blocks = call.total_fold_tiles * heads, move_blocks = call.total_move_tiles * heads;
-  const int blocks = fold_blocks + move_blocks + (row_units(call) + kWarps - 1) / kWarps;
+  const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
+  const int blocks = fold_blocks + move_blocks + row_blocks;
   if (blocks == 0) return cudaSuccess;
   const int steps = key_steps_of(call.key_dim);
   const auto move_bytes = [&](int tiles) { return MoveMemory(steps, call.units, tiles).bytes; };
@@ -124,7 +126,7 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, call, fold_blocks, move_blocks);
+  return cudaLaunchKernelEx(&config, kernel, call, row_blocks, move_blocks);
 }
 
 }  // namespace kvspan::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of kSlices blocks works for one item and one group of heads: each block merges the
+// A cluster of blocks works for one item and one group of heads: each block merges the
 // parts of its share of the components, hands them to the others, and makes its share of the values
 // from all of them. Merging follows the log-sum-exp of the parts; empty parts count nothing.
 #include "cuda/kernels/finish.h"
@@ -16,20 +16,24 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kSlices = 8, kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+// Blocks of a cluster: many where there are few items, few where there are many.
+constexpr int kManySlices = 8, kFewSlices = 4, kManyClusters = 32;
 
 // What a block's share of the values is, and where things lie in shared memory.
 struct Finish {
+  int slices;                   // blocks of a cluster
   int heads, repeats, queries;  // of a group
   int dims, tiles;              // values of a block, and tiles of 16 of them
   int splits;                   // of the places, so that all warps work
   int coefficient_stride;       // halves
   int shares, row_shares, states, row_states, coefficients, vectors, sums, bytes;
-  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts) {
+  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster)
+      : slices(of_cluster) {
     heads = call.groups > 0 ? call.group_heads : 1;
     repeats = call.query_heads / call.kv_heads;
     queries = heads * repeats;
-    dims = (heads * call.value_dim / kSlices + 15) / 16 * 16;
+    dims = (heads * call.value_dim / slices + 15) / 16 * 16;
     tiles = dims / 16;
     splits = tiles < kWarps ? kWarps / tiles : 1;
     coefficient_stride = call.chunks * kChunkPlaces + 8;
@@ -124,7 +128,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
                                             const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
   const int parts = call.items[index].parts;
-  const int slice = places / kSlices, count = padded * slice / 8;
+  const int slice = places / finish.slices, count = padded * slice / 8;
   const std::int64_t part_stride = static_cast<std::int64_t>(padded) * places;
   const __half* const means =
       call.part_means +
@@ -168,8 +172,8 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
       const float4 step = __ldg(reinterpret_cast<const float4*>(steps + its_place));
       const __half2 both[2] = {__floats2half2_rn(x.x * inverse * step.x, x.y * inverse * step.y),
                                __floats2half2_rn(x.z * inverse * step.z, x.w * inverse * step.w)};
-#pragma unroll
-      for (int to = 0; to < kSlices; ++to) {
+#pragma unroll 4
+      for (int to = 0; to < finish.slices; ++to) {
         *reinterpret_cast<uint2*>(cluster.map_shared_rank(coefficients, to) +
                                   its_query * finish.coefficient_stride + its_place) =
             *reinterpret_cast<const uint2*>(both);
@@ -361,7 +365,9 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     parts = std::max(parts, call.items[i].parts);
     row_parts = std::max(row_parts, call.items[i].row_parts);
   }
-  const Finish finish(call, parts, row_parts);
+  const int groups = call.groups > 0 ? call.groups : call.kv_heads;
+  const int slices = groups * call.item_count > kManyClusters ? kFewSlices : kManySlices;
+  const Finish finish(call, parts, row_parts, slices);
   if (finish.bytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
         finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
@@ -369,14 +375,14 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
   }
   cudaLaunchConfig_t config{};
   config.gridDim =
-      dim3(kSlices, static_cast<unsigned>(call.groups > 0 ? call.groups : call.kv_heads),
+      dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
            static_cast<unsigned>(call.item_count));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(finish.bytes);
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = kSlices;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(slices);
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   // Blocks begin while the last of the kernel before end, and wait themselves.
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
