@@ -36,7 +36,12 @@ struct AttendShape {
   // Moved queries are copied to shared memory, an anchor ahead; where they are many they are read
   // where they are.
   static constexpr bool kCopyQueries = kRows8 == 1;
-  static constexpr int kStepMeans = kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
+  // Chunk k of a warp's own: where widths differ neighbours go to different warps.
+  __device__ static constexpr int chunk_of(int rank, int k) {
+    return kUniform2 ? rank * kChunks + k : k * kTeam + rank;
+  }
+  static constexpr int kStepMeans =
+      kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
 };
 
 // Moved queries of an anchor, from the lane's bytes of the first unit on.
@@ -293,7 +298,7 @@ __device__ __forceinline__ void sum_chunk_2(std::uint32_t chunk, const UnpackLan
 }
 
 template <class Shape>
-__device__ __forceinline__ void sum_chunk_of(int width, std::uint32_t chunk, const UnpackLane& lane,
+__device__ __forceinline__ void sum_chunk_of(std::uint32_t width, std::uint32_t chunk, const UnpackLane& lane,
                                              const std::uint32_t (&w)[Shape::kRows8][2],
                                              ChunkSums<Shape>& sums) {
   switch (width) {

@@ -160,11 +160,12 @@ struct TeamCopies {
   }
 };
 
-// Sums of the warp's chunks with the weights of a step. weights: of query g, tokens of c.
+// Sums of the warp's chunks with the weights of a step. weights: of query g, tokens of c. own: where
+// chunks lie in a tile, in bytes, and above 2^24 their widths; 0: no chunk.
 template <class Shape>
 __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t tiles, int tile_bytes,
-                                         int chunks, int rank, const std::uint8_t* widths,
-                                         const std::int32_t* offsets, const UnpackLane& unpack,
+                                         int rank, const std::uint32_t (&own)[Shape::kChunks],
+                                         const UnpackLane& unpack,
                                          ChunkSums<Shape> (&acc)[Shape::kChunks]) {
 #pragma unroll(Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1)
   for (int t = 0; t < Shape::kTeam; ++t) {
@@ -179,14 +180,12 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
     }
 #pragma unroll
     for (int k = 0; k < Shape::kChunks; ++k) {
-      if (!Shape::kUniform2 && rank * Shape::kChunks + k >= chunks) break;
       if constexpr (Shape::kUniform2) {
         sum_chunk_2<Shape>(
-            codes + static_cast<unsigned>((rank * Shape::kChunks + k) * kPlaneBytes), unpack, w,
+            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w,
             acc[k]);
       } else {
-        sum_chunk_of<Shape>(__ldg(widths + k), codes + 4 * static_cast<unsigned>(__ldg(offsets + k)),
-                            unpack, w, acc[k]);
+        if (own[k] != 0) sum_chunk_of<Shape>(own[k] >> 24, codes + (own[k] & 0xffffffu), unpack, w, acc[k]);
       }
     }
   }
@@ -291,9 +290,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   ChunkSums<Shape> acc[Shape::kChunks] = {};
   RunningSoftmax<kRows8> state;
   const UnpackLane unpack(lane);
-  const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks + rank * Shape::kChunks;
-  const std::int32_t* const offsets =
-      call.chunk_offsets + group * kMaxChunks + rank * Shape::kChunks;
+  std::uint32_t own_chunks[Shape::kChunks];
+#pragma unroll
+  for (int k = 0; k < Shape::kChunks; ++k) {
+    const int chunk = group * kMaxChunks + Shape::chunk_of(rank, k);
+    const bool there = !Shape::kUniform2 && Shape::chunk_of(rank, k) < call.chunks;
+    own_chunks[k] = there ? held(static_cast<std::uint32_t>(__ldg(call.chunk_widths + chunk)) << 24 |
+                                 4 * static_cast<std::uint32_t>(__ldg(call.chunk_offsets + chunk)))
+                          : 0;
+  }
   const int mean_steps = call.mean_terms / 16;
   const Range coded = item.coded;
   constexpr int kMeanTiles = kMeanBlock / kTileTokens;
@@ -377,8 +382,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (step > begin && copies.asked < end) copies.ask_folded();
       if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
     }
-    add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, call.chunks, rank, widths, offsets,
-                    unpack, acc);
+    add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, rank, own_chunks, unpack, acc);
     slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
     parity ^= slot == 0 ? 1u : 0u;
   }
@@ -410,8 +414,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const float factor = exp2_approx(state.most[n][e] - whole - kWeightBits);
 #pragma unroll
       for (int k = 0; k < Shape::kChunks; ++k) {
-        if (rank * Shape::kChunks + k >= call.chunks) break;
-        const int width = Shape::kUniform2 ? 2 : widths[k];
+        if (Shape::chunk_of(rank, k) >= call.chunks) break;
+        const int width = Shape::kUniform2 ? 2 : static_cast<int>(own_chunks[k] >> 24);
         const float bias =
             0.5f * static_cast<float>((1 << width) - 1) * static_cast<float>(sum);
         float x[8];
@@ -419,7 +423,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[j] = (x[j] - bias) * factor;
         float* const to = reduce + (team * kRows + query) * stride +
-                          (rank * Shape::kChunks + k) * kChunkPlaces + 8 * g;
+                          Shape::chunk_of(rank, k) * kChunkPlaces + 8 * g;
         *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
         *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
       }

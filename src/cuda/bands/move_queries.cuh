@@ -68,8 +68,8 @@ struct QueryPairs {
         const float x = read_number(call.queries.data, from + i, call.queries.type);
         square = fmaxf(square, x * x);
       }
-      for (int o = 16; o > 0; o /= 2) square = fmaxf(square, __shfl_xor_sync(~0u, square, o));
-      most[n] = sqrtf(square);
+      // Numbers that are not negative are in the order of their bits.
+      most[n] = sqrtf(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(square))));
     }
   }
 };

@@ -91,8 +91,9 @@ struct MergeLane {
   }
 };
 
-// The first parts of a thread's sum, asked for before anything else is known.
-constexpr int kEarly = 4;
+// The first parts of a thread's sum, asked for before anything else is known: kEarly of them, more
+// where few blocks run at a time.
+template <int kEarly>
 struct EarlyParts {
   uint4 raw[kEarly];
   __device__ __forceinline__ EarlyParts(const __half* means, int parts, std::int64_t part_stride,
@@ -120,7 +121,7 @@ __device__ __forceinline__ void add_part(const uint4& raw, float share, float (&
 // This block's share of the components, merged and divided by the sum of weights, times steps, to
 // all blocks of the cluster. vectors: of 8 numbers; [kThreads][2]. shares_known is called once,
 // before the first share is read.
-template <class SharesKnown>
+template <int kEarly, class SharesKnown>
 __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
                                             int group, int rank, const float* shares,
                                             const float2* merged, float4* vectors,
@@ -139,7 +140,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
     const MergeLane lane(base, count, slice, rank);
     const int here = lane.here, helpers = lane.helpers;
     const std::int64_t at = static_cast<std::int64_t>(lane.query) * places + lane.place;
-    const EarlyParts early(means, parts, part_stride, lane, at);
+    const EarlyParts<kEarly> early(means, parts, part_stride, lane, at);
     if (base == 0) shares_known();
     float sum[8] = {};
 #pragma unroll
@@ -252,7 +253,46 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
+// Sums of rows by helpers, a thread for each value of each query of its head.
+struct RowLane {
+  int outputs, here, helpers, helper, dim, query;
+  __device__ __forceinline__ RowLane(const AttendCall& call, const Finish& finish, int rank, int base) {
+    const int first = rank * finish.dims;
+    const int dims = max(0, min(finish.dims, finish.heads * call.value_dim - first));
+    outputs = dims * finish.repeats;
+    here = min(kThreads, outputs - base);
+    if (here <= 0) {
+      helpers = helper = dim = query = 0;
+      return;
+    }
+    helpers = kThreads / here;
+    helper = static_cast<int>(threadIdx.x) / here;
+    const int output = base + static_cast<int>(threadIdx.x) % here;
+    dim = first + output % dims;
+    query = dim / call.value_dim * finish.repeats + output / dims;
+  }
+};
+
+__device__ __forceinline__ float add_rows(const AttendCall& call, const Finish& finish, int index,
+                                          int group, const RowLane& lane, const float* row_shares) {
+  float rows = 0.0f;
+  if (lane.helper >= lane.helpers) return rows;
+  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
+  const float* const from =
+      call.row_sums +
+      (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+       group * finish.queries + lane.query) *
+          call.value_dim +
+      lane.dim % call.value_dim;
+#pragma unroll 4
+  for (int p = lane.helper; p < call.items[index].row_parts; p += lane.helpers) {
+    rows = fmaf(row_shares[p * finish.queries + lane.query], __ldcg(from + p * stride), rows);
+  }
+  return rows;
+}
+
+template <int kEarly, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     finish_kernel(const __grid_constant__ AttendCall call, const Finish finish) {
   extern __shared__ __align__(16) char shared[];
   ask_for_parameters(call);
@@ -275,12 +315,18 @@ __global__ void __launch_bounds__(kThreads, 3)
   const float2* const row_states =
       call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
       group * finish.queries;
+  const int warp = static_cast<int>(threadIdx.x) >> 5;
+  // All of the first query's states are asked for together.
+  const float2 first_row = warp < finish.queries ? first_state(row_states, item.row_parts,
+                                                               call.query_heads, warp)
+                                                 : make_float2(kNothing, 0.0f);
   const auto share_rows = [&] {
 #pragma unroll 1
-    for (int query = threadIdx.x >> 5; query < finish.queries; query += kWarps) {
-      share_out(row_states, first_state(row_states, item.row_parts, call.query_heads, query),
-                item.row_parts, call.query_heads, query, finish.queries, false, row_shares,
-                row_merged);
+    for (int query = warp; query < finish.queries; query += kWarps) {
+      const float2 first = query == warp ? first_row
+                                         : first_state(row_states, item.row_parts, call.query_heads, query);
+      share_out(row_states, first, item.row_parts, call.query_heads, query, finish.queries, false,
+                row_shares, row_merged);
     }
   };
   if (coded) {
@@ -289,42 +335,36 @@ __global__ void __launch_bounds__(kThreads, 3)
     const float2* const states =
         call.part_states +
         (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded;
-    merge_slice(call, finish, index, group, rank, shares, merged,
-                reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
+    merge_slice<kEarly>(call, finish, index, group, rank, shares, merged,
+                        reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
 #pragma unroll 1
-                  for (int query = threadIdx.x >> 5; query < padded; query += kWarps) {
-                    share_out(states, first_state(states, item.parts, padded, query), item.parts,
-                              padded, query, padded, true, shares, merged);
-                  }
-                  __syncthreads();
-                });
+                          for (int query = warp; query < padded; query += kWarps) {
+                            share_out(states, first_state(states, item.parts, padded, query),
+                                      item.parts, padded, query, padded, true, shares, merged);
+                          }
+                          share_rows();
+                          __syncthreads();
+                        });
+  } else {
+    share_rows();
+    __syncthreads();
   }
-  share_rows();
+  const RowLane row_lane(call, finish, rank, 0);
+  float rows = add_rows(call, finish, index, group, row_lane, row_shares);
+  float2 scale = make_float2(0.0f, 0.0f);
+  if (coded && row_lane.here > 0) {
+    scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
+  }
   cluster.sync();  // also: nobody writes to others any more
   if (coded) multiply_values<false>(call, finish, group, rank, coefficients, basis, sums);
-  // Sums of rows by helpers, a thread for each value of each query of its head.
-  const int all = finish.heads * call.value_dim, first = rank * finish.dims;
-  const int dims = min(finish.dims, all - first), outputs = max(0, dims) * finish.repeats;
-  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
+  const int all = finish.heads * call.value_dim, outputs = row_lane.outputs;
 #pragma unroll 1
   for (int base = 0; base < outputs; base += kThreads) {
-    const int here = min(kThreads, outputs - base), helpers = kThreads / here;
-    const int output = base + static_cast<int>(threadIdx.x) % here;
-    const int helper = static_cast<int>(threadIdx.x) / here;
-    const int dim = first + output % dims, head = dim / call.value_dim, k = dim % call.value_dim;
-    const int query = head * finish.repeats + output / dims;
-    float rows = 0.0f;
-    if (helper < helpers) {
-      const float* const from =
-          call.row_sums +
-          (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
-           group * finish.queries + query) *
-              call.value_dim +
-          k;
-#pragma unroll 4
-      for (int p = helper; p < item.row_parts; p += helpers) {
-        rows = fmaf(row_shares[p * finish.queries + query], __ldcg(from + p * stride), rows);
-      }
+    const RowLane lane(call, finish, rank, base);
+    const int here = lane.here, helpers = lane.helpers, query = lane.query, k = lane.dim % call.value_dim;
+    if (base > 0) {
+      rows = add_rows(call, finish, index, group, lane, row_shares);
+      if (coded) scale = __ldg(call.value_scales + group * all + lane.dim);
     }
     vectors[threadIdx.x] = rows;
     __syncthreads();
@@ -336,9 +376,8 @@ __global__ void __launch_bounds__(kThreads, 3)
       if (coded) {
 #pragma unroll 1
         for (int s = 0; s < finish.splits; ++s) {
-          value += sums[(s * call.padded_queries + query) * finish.dims + output % dims];
+          value += sums[(s * call.padded_queries + query) * finish.dims + lane.dim - rank * finish.dims];
         }
-        const float2 scale = __ldg(call.value_scales + group * all + dim);
         value = value * scale.x + scale.y;
         of_codes = merged[query];
       }
@@ -368,9 +407,10 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
   const int slices = groups * call.item_count > kManyClusters ? kFewSlices : kManySlices;
   const Finish finish(call, parts, row_parts, slices);
+  const auto kernel = slices == kManySlices ? finish_kernel<8, 2> : finish_kernel<2, 3>;
   if (finish.bytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
-        finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
@@ -389,7 +429,7 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
   config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, finish_kernel, call, finish);
+  return cudaLaunchKernelEx(&config, kernel, call, finish);
 }
 
 }  // namespace kvspan::cuda
