@@ -67,9 +67,9 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
                       memory, shared);
 }
 
-// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows.
-template <int kSegments, int kTiles>
-__global__ void __launch_bounds__(32 * kWarps, 2)
+// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. kBlocks: that a processor has room for.
+template <int kSegments, int kTiles, int kBlocks>
+__global__ void __launch_bounds__(32 * kWarps, kBlocks)
     prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
   extern __shared__ __align__(16) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
 using PrepareKernel = void (*)(AttendCall, int, int);
 
 PrepareKernel find_kernel(int key_dim, bool many) {
-  if (key_dim <= 64) return many ? prepare_kernel<2, 4> : prepare_kernel<2, 2>;
-  if (key_dim <= 128) return many ? prepare_kernel<4, 4> : prepare_kernel<4, 2>;
-  return many ? prepare_kernel<8, 4> : prepare_kernel<8, 2>;
+  if (key_dim <= 64) return many ? prepare_kernel<2, 4, 2> : prepare_kernel<2, 2, 2>;
+  if (key_dim <= 128) return many ? prepare_kernel<4, 4, 2> : prepare_kernel<4, 2, 2>;
+  return many ? prepare_kernel<8, 4, 2> : prepare_kernel<8, 2, 2>;
 }
 
 }  // namespace
