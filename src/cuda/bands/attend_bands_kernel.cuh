@@ -196,22 +196,23 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
 template <class Shape>
 __device__ __forceinline__ void merge_states(RunningSoftmax<Shape::kRows8>& state, bool any,
                                              int warp, int g, int c, float2* states,
-                                             std::uint32_t* rounded) {
+                                             float* rounded) {
   constexpr int kRows = Shape::kRows;
 #pragma unroll
   for (int n = 0; n < Shape::kRows8; ++n) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (!any) state.most[n][e] = kNothing;
+      float sum = state.rounded_before[n][e] + static_cast<float>(state.rounded[n][e]);
 #pragma unroll
       for (int o = 4; o < 32; o *= 2) {
         state.weights[n][e] += __shfl_xor_sync(~0u, state.weights[n][e], o);
-        state.rounded[n][e] += __shfl_xor_sync(~0u, state.rounded[n][e], o);
+        sum += __shfl_xor_sync(~0u, sum, o);
       }
       if (g == 0) {
         const int at = warp * kRows + 8 * n + 2 * c + e;
         states[at] = make_float2(state.most[n][e], state.weights[n][e]);
-        rounded[at] = state.rounded[n][e];
+        rounded[at] = sum;
       }
     }
   }
@@ -397,8 +398,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
 
   float2* const states = reinterpret_cast<float2*>(shared + memory.states);
-  auto* const rounded = reinterpret_cast<std::uint32_t*>(shared + memory.rounded);
-  merge_states<Shape>(state, begin < end, warp, g, c, states, rounded);
+  float* const rounded_sums = reinterpret_cast<float*>(shared + memory.rounded);
+  merge_states<Shape>(state, begin < end, warp, g, c, states, rounded_sums);
   __syncthreads();
   const int places = call.chunks * kChunkPlaces, stride = places + 4;
   float* const reduce = reinterpret_cast<float*>(shared + memory.rings);
@@ -408,16 +409,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (int e = 0; e < 2; ++e) {
       const int query = 8 * n + 2 * c + e;
       float whole = kNothing;
-      std::uint32_t sum = 0;  // of the team
+      float sum = 0.0f;  // of the team's weights as they were rounded
       for (int w = 0; w < Shape::kWarps; w += kTeam) whole = fmaxf(whole, states[w * kRows + query].x);
-      for (int r = 0; r < kTeam; ++r) sum += rounded[(team * kTeam + r) * kRows + query];
+      for (int r = 0; r < kTeam; ++r) sum += rounded_sums[(team * kTeam + r) * kRows + query];
       const float factor = exp2_approx(state.most[n][e] - whole - kWeightBits);
 #pragma unroll
       for (int k = 0; k < Shape::kChunks; ++k) {
         if (Shape::chunk_of(rank, k) >= call.chunks) break;
         const int width = Shape::kUniform2 ? 2 : static_cast<int>(own_chunks[k] >> 24);
         const float bias =
-            0.5f * static_cast<float>((1 << width) - 1) * static_cast<float>(sum);
+            0.5f * static_cast<float>((1 << width) - 1) * sum;
         float x[8];
         numbers_of<Shape>(acc[k], width, n, e, x);
 #pragma unroll

@@ -35,15 +35,20 @@ __device__ __forceinline__ bool any_of_team(int team, bool own) {
 // What a thread knows of the softmax of its queries 8 n + 2 c and + 1.
 template <int kRows8>
 struct RunningSoftmax {
-  float most[kRows8][2];            // a whole number: scores are relative to it
-  float weights[kRows8][2];         // sums over the thread's tokens
-  std::uint32_t rounded[kRows8][2];  // the same of weights times gains, as they were rounded
+  float most[kRows8][2];     // a whole number: scores are relative to it
+  float weights[kRows8][2];  // sums over the thread's tokens
+  // The same of weights times gains as they were rounded: since `most` was raised, and before.
+  std::uint32_t rounded[kRows8][2];
+  float rounded_before[kRows8][2];
 
   __device__ __forceinline__ RunningSoftmax() {
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) most[n][e] = 0.0f, weights[n][e] = 0.0f, rounded[n][e] = 0;
+      for (int e = 0; e < 2; ++e) {
+        most[n][e] = weights[n][e] = rounded_before[n][e] = 0.0f;
+        rounded[n][e] = 0;
+      }
     }
   }
 };
@@ -272,10 +277,14 @@ struct TeamMaxima {
 #pragma unroll
         for (int b = 0; b < 4; ++b) v[n][e][b] -= by;
         if (first) continue;  // nothing was summed
-        state.weights[n][e] *= exp2_approx(-by);
+        const float factor = exp2_approx(-by);
+        state.weights[n][e] *= factor;
+        // Not shifted as sums are: what every thread would lose of its own is too much.
+        state.rounded_before[n][e] =
+            (state.rounded_before[n][e] + static_cast<float>(state.rounded[n][e])) * factor;
+        state.rounded[n][e] = 0;
         const int shift = static_cast<int>(fminf(by, 31.0f));
         if (!__any_sync(~0u, shift > 0)) continue;
-        state.rounded[n][e] >>= shift;
 #pragma unroll
         for (int k = 0; k < Shape::kChunks; ++k) {
 #pragma unroll
