@@ -110,7 +110,7 @@ class Code {
   }
 
  private:
-  Code(const CodeParts& parts, Codec codec) noexcept;
+  Code(const CodeParts& parts, Codec codec);
   Status store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger);
 
   Domain domain_;

@@ -96,25 +96,12 @@ std::int32_t bands_end(const Group& group) {
 
 }  // namespace
 
-std::vector<BandsTokens*> bands_of(const Group& group) {
-  std::vector<BandsTokens*> all;
-  for (const auto& store : group.stores().subspan(1)) {
-    all.push_back(static_cast<BandsTokens*>(store.get()));
-  }
-  return all;
-}
-
-void BandsPolicy::clear() {
-  coded_ = escaped_ = 0;
-  usual_ = 0.0;
-}
-
 void BandsPolicy::truncate(const Group& group) {
-  coded_ = escaped_ = 0;
+  counts_.coded = counts_.escaped = 0;
   for (const BandsTokens* tokens : bands_of(group)) {
-    coded_ += tokens->keys().tokens();
+    counts_.coded += tokens->keys().tokens();
     for (std::int32_t i = 0; i < tokens->keys().tiles(); ++i) {
-      escaped_ += std::popcount(tokens->keys().escaped(i));
+      counts_.escaped += std::popcount(tokens->keys().escaped(i));
     }
   }
 }
@@ -125,7 +112,7 @@ std::int32_t BandsPolicy::forgettable(const Group& group) const {
 }
 
 Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first,
-                              std::int32_t at) {
+                              std::int32_t at, Counts& tally) const {
   BandsTokens& bands = *bands_of(group).back();
   const std::int32_t start = rows.positions[first], end = bands_end(group);
   constexpr auto size = static_cast<std::int32_t>(kTile);
@@ -143,30 +130,36 @@ Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t fi
   if (bands.values() != nullptr) values = encode(*bands.values(), rows, first);
   std::uint16_t mask = 0;
   std::array<std::uint8_t, kTile> escape{};
+  Counts counts = tally;
   const std::vector<float> first_token = first_values(group);
   for (std::size_t t = 0; t < kTile; ++t) {
     const double error = keys.errors[t] + values.errors[t];
-    ++coded_;
+    ++counts.coded;
     const bool massive =
         cosine(rows.values.data() + (first + t) * first_token.size(), first_token) > kLikeFirst;
-    const bool out =
-        (massive || (usual_ > 0.0 && error > kFarOut * usual_)) &&
-        static_cast<double>(escaped_ + 1) <= options_.escape * static_cast<double>(coded_);
+    const bool out = (massive || (counts.usual > 0.0 && error > kFarOut * counts.usual)) &&
+                     static_cast<double>(counts.escaped + 1) <=
+                         options_.escape * static_cast<double>(counts.coded);
     if (out) {
       escape[t] = 1;
       mask = static_cast<std::uint16_t>(mask | 1u << t);
-      ++escaped_;
+      ++counts.escaped;
       continue;
     }
-    usual_ += (error - usual_) / static_cast<double>(std::min<std::int64_t>(coded_, 1024));
+    counts.usual +=
+        (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
   }
-  const std::int32_t position = rows.positions[first];
-  bands.keys().append(position, keys.codes.data(), keys.gains.data(), mask, keys.norms());
-  if (bands.values() != nullptr) {
-    bands.values()->append(position, values.codes.data(), values.gains.data(), mask,
-                           values.norms());
+  try {
+    bands.keys().append(start, keys.codes.data(), keys.gains.data(), mask, keys.norms());
+    if (bands.values() != nullptr) {
+      bands.values()->append(start, values.codes.data(), values.gains.data(), mask, values.norms());
+    }
+    group.move_out(at, escape);
+  } catch (...) {
+    bands.truncate(start);  // no token is in both
+    throw;
   }
-  group.move_out(at, escape);
+  tally = counts;
   return {};
 }
 
@@ -186,15 +179,21 @@ std::int32_t BandsPolicy::wanted(const Group& group) const noexcept {
 Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
   const std::int32_t waits = group.settled() - oldest(group);
   const RowBlock rows = group.read_tokens(oldest(group), waits);
-  if (wanted(group) > 0) {
-    const std::shared_ptr<Ledger>& ledger = group.list().ledger();
-    KVSPAN_TRY(const BandsCodes learnt, learn_bands(group.layer(), rows, *options_.design, ledger));
-    group.add_store(std::make_unique<BandsTokens>(learnt, ledger));
-  }
-  for (std::int32_t i = 0; i < n; i += static_cast<std::int32_t>(kTile)) {
-    KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i), oldest(group)));
-  }
-  return {};
+  Counts counts = counts_;
+  Status coded = group.attempt([&](Group& copy) -> Status {
+    if (wanted(copy) > 0) {
+      const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
+      KVSPAN_TRY(const BandsCodes learnt,
+                 learn_bands(copy.layer(), rows, *options_.design, ledger));
+      copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
+    }
+    for (std::int32_t i = 0; i < n; i += static_cast<std::int32_t>(kTile)) {
+      KVSPAN_CHECK_OK(code_tile(copy, rows, static_cast<std::size_t>(i), oldest(copy), counts));
+    }
+    return {};
+  });
+  if (coded) counts_ = counts;
+  return coded;
 }
 
 // Tile by tile: the oldest full-rank one becomes an int8 segment, and when enough of those wait,
@@ -215,19 +214,16 @@ Status BandsPolicy::settle_narrow(Group& group) {
   const std::int32_t full = options_.narrow_ends ? tile : options_.recent;
   const std::int32_t kept =
       options_.narrow_ends ? std::max(0, options_.recent - 1) / tile * tile : 0;
-  while (group.waiting() >= full + tile) {
-    if (!options_.narrow_ends && wanted(group) == 0) {
-      // Tiles still at 8 bits: memory ended while their code's first tokens were coded.
-      const std::int32_t tiles = (group.settled() - oldest(group)) / tile;
-      if (tiles > 0) KVSPAN_CHECK_OK(code_narrow(group, tiles * tile));
-      return settle_wide(group);
-    }
-    KVSPAN_CHECK_OK(narrow(tile));
+  for (;;) {
     const std::int32_t n = std::max(wanted(group), tile);
-    if (group.settled() - oldest(group) < kept + n) continue;
-    KVSPAN_CHECK_OK(code_narrow(group, n));
+    if (group.settled() - oldest(group) >= kept + n) {
+      KVSPAN_CHECK_OK(code_narrow(group, n));
+      continue;
+    }
+    if (!options_.narrow_ends && wanted(group) == 0) return settle_wide(group);
+    if (group.waiting() < full + tile) return {};
+    KVSPAN_CHECK_OK(narrow(tile));
   }
-  return {};
 }
 
 Status BandsPolicy::settle(Group& group) {
@@ -240,7 +236,8 @@ Status BandsPolicy::settle_wide(Group& group) {
   if (tiles < 1) return {};
   const RowBlock rows = group.read(0, tiles * tile);
   for (std::int32_t i = 0; i < tiles; ++i) {
-    KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i) * kTile, group.settled()));
+    KVSPAN_CHECK_OK(
+        code_tile(group, rows, static_cast<std::size_t>(i) * kTile, group.settled(), counts_));
   }
   return {};
 }
@@ -248,7 +245,7 @@ Status BandsPolicy::settle_wide(Group& group) {
 std::string BandsPolicy::code_source(const Group& group) const {
   if (options_.learn == 0) return options_.source;
   const std::int32_t waits = std::max(0, group.settled() - oldest(group));
-  const std::vector<BandsTokens*> bands = bands_of(group);
+  const auto bands = bands_of(group);
   if (bands.empty()) {
     return fmt::format("none yet: {} of {} tokens that it is learnt from wait at 8 bits", waits,
                        options_.learn);
@@ -259,17 +256,18 @@ std::string BandsPolicy::code_source(const Group& group) const {
 }
 
 Status BandsPolicy::save(const StateWriter& to) const {
-  to.out.put(coded_);
-  to.out.put(escaped_);
-  to.out.put(usual_);
+  to.out.put(counts_.coded);
+  to.out.put(counts_.escaped);
+  to.out.put(counts_.usual);
   return {};
 }
 
 Status BandsPolicy::load(const Group& group, const StateReader& from) {
   KVSPAN_CHECK_OK(check_segments(group, {.plan = options_.narrow.get()}, from.in));
-  KVSPAN_TRY(coded_, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
-  KVSPAN_TRY(escaped_, get_between<std::int64_t>("tokens escaped", 0, coded_, from.in));
-  return from.in.get_finite("usual coding error", std::span<double>(&usual_, 1),
+  KVSPAN_TRY(counts_.coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
+  KVSPAN_TRY(counts_.escaped,
+             get_between<std::int64_t>("tokens escaped", 0, counts_.coded, from.in));
+  return from.in.get_finite("usual coding error", std::span<double>(&counts_.usual, 1),
                             std::numeric_limits<double>::max());
 }
 

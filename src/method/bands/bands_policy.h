@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,11 @@ namespace kvspan {
 // The stores of a group whose method is bands, all but its list: one with given codes, perhaps
 // still without tokens; of learnt ones one for each time something was learnt, positions
 // increasing. Tokens are added to the last.
-std::vector<BandsTokens*> bands_of(const Group& group);
+inline auto bands_of(const Group& group) noexcept {
+  return group.stores().subspan(1) | std::views::transform([](const auto& store) {
+           return static_cast<BandsTokens*>(store.get());
+         });
+}
 
 struct BandsPolicyOptions {
   std::int32_t recent = 128;
@@ -47,7 +52,6 @@ class BandsPolicy final : public Policy {
  public:
   explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
   Status settle(Group& group) override;
-  void clear() override;
   void truncate(const Group& group) override;
   std::int32_t forgettable(const Group& group) const override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
@@ -65,12 +69,16 @@ class BandsPolicy final : public Policy {
   std::int32_t oldest(const Group& group) const noexcept;
   // How many rows have to wait at 8 bits for a new code; 0: the one there is will do.
   std::int32_t wanted(const Group& group) const noexcept;
-  // The tile of rows that starts at index `at` of the list leaves it.
-  Status code_tile(Group& group, const RowBlock& rows, std::size_t first, std::int32_t at);
+  struct Counts {
+    std::int64_t coded = 0, escaped = 0;
+    double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
+  };
+  // The tile of rows that starts at index `at` of the list leaves it, and is counted.
+  Status code_tile(Group& group, const RowBlock& rows, std::size_t first, std::int32_t at,
+                   Counts& tally) const;
 
   BandsPolicyOptions options_;
-  std::int64_t coded_ = 0, escaped_ = 0;
-  double usual_ = 0.0;  // running mean of the tokens' coding errors, escapes left out
+  Counts counts_;
 };
 
 }  // namespace kvspan

@@ -18,7 +18,6 @@ class WindowPolicy final : public Policy {
  public:
   explicit WindowPolicy(std::int32_t size) : size_(size) {}
   Status settle(Group& group) override;
-  void clear() override {}
   std::unique_ptr<Policy> clone() const override { return std::make_unique<WindowPolicy>(*this); }
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;
@@ -31,7 +30,6 @@ class PrunePolicy final : public Policy {
  public:
   PrunePolicy(const Amount& keep, std::int32_t recent) : keep_(keep), recent_(recent) {}
   Status settle(Group& group) override;
-  void clear() override;
   void truncate(const Group& group) override;
   // Its norms are of the tokens behind the sink, and it keeps what it chose.
   std::int32_t forgettable(const Group&) const override { return 0; }

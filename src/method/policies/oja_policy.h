@@ -37,20 +37,26 @@ class OjaPolicy final : public Policy {
   OjaPolicy(const OjaPolicy& other);
 
   Status settle(Group& group) override;
-  void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<OjaPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;
 
  private:
-  Status step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen, double eta);
+  // The trackers after a step, and the codes that they then give.
+  struct Stepped {
+    std::unique_ptr<OjaTracker> keys, values;
+    NewCodes codes;
+  };
+  Result<Stepped> step(const Group& group, const RowBlock& rows,
+                       std::span<const std::size_t> chosen, double eta) const;
+  // What becomes of the segments that are coded already.
+  Status recode(Group& group, const NewCodes& codes) const;
 
   std::shared_ptr<const CodingPlan> plan_;
   OjaPolicyOptions options_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<OjaTracker> keys_, values_;
-  NewCodes codes_;
 };
 
 }  // namespace kvspan

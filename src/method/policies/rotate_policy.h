@@ -17,7 +17,6 @@ class RotatePolicy final : public UnitPolicy {
                std::shared_ptr<Ledger> ledger);
   RotatePolicy(const RotatePolicy& other);
 
-  void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<RotatePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
@@ -27,7 +26,6 @@ class RotatePolicy final : public UnitPolicy {
   Status settle_unit(Group& group, const RowBlock& rows, std::size_t first) override;
 
  private:
-  std::int32_t sketch_per_rank_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<FrequentDirections> keys_, values_;
 };

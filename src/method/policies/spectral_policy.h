@@ -13,7 +13,6 @@ namespace kvspan {
 class SpectralPolicy final : public UnitPolicy {
  public:
   using UnitPolicy::UnitPolicy;
-  void clear() override {}
   std::unique_ptr<Policy> clone() const override { return std::make_unique<SpectralPolicy>(*this); }
 
  protected:
