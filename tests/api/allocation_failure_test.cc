@@ -47,10 +47,10 @@ const Calibration& calibration() {
 }
 
 // The failing allocation after the nth: the next; later, where calls do the same again and again, a
-// tenth further on, with sanitizers half.
+// fifth further on, with sanitizers half.
 std::size_t next_failure(std::size_t nth) {
   if (testing::kSanitized) return nth + 1 + nth / 2;
-  return nth + 1 + (nth < 24 ? 0 : nth / 10);
+  return nth + 1 + (nth < 16 ? 0 : nth / 5);
 }
 
 // Makes a call on what make() gives, again and again, until no allocation is left that could fail.
