@@ -5,7 +5,7 @@
 //     append  the new rows enter, still full rank, so that every row can be attended at once
 //     attend  blockwise softmax of the queries over everything held
 //     settle  the method moves rows that are no longer recent into coded segments
-// The engine knows only this; which method is behind it, no caller can tell but by bytes and error.
+// An engine needs nothing else: methods differ in bytes and error alone.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
-// sequence began, or that are learnt from it (spec section 3). Escapes also stay exact in the list:
+// sequence began, or that are learnt from it. Escapes also stay exact in the list:
 // tokens of massive activations, whose values look like the first token's, and those whose coding
 // error stands far out; so many of them that their share of the tokens so far is at most `escape`.
 //

@@ -2,7 +2,7 @@
 // Baselines that drop tokens and code none.
 //     window, streaming   the last `size` tokens stay, and the first `sink`
 //     prune               of the tokens between sink and recent, those with the largest keys
-// Sources: Xiao et al. 2023 (StreamingLLM); document 004, 3.3.
+// Sources: Xiao et al. 2023 (StreamingLLM); Holographic Spectral Compression, 3.3.
 #pragma once
 
 #include <cstdint>

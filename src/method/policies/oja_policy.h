@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // oja: the basis starts from calibration and turns towards the text by Oja's rule.
 //     reading   blocks of several units: the rows that received most attention from the block's
-//     last
-//               queries make one step (eta_prefill), then the rows are coded
+//               last queries make one step (eta_prefill), then the rows are coded
 //     decoding  each unit of rows makes one step (eta) and is coded
 // Coefficients stored under older bases: stale=segment keeps each basis with its rows, rotate and
 // reuse as in method/recode.h.
-// Source: document 003 (OjaKV), section 5, Algorithm 1, Table 5. Which rows make a step depends on
+// Source: OjaKV (Zhu et al.), section 5, Algorithm 1, Table 5. Which rows make a step depends on
 // how many came in one call, as in the source; so do the segments.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotate: one basis for the whole text, from a Frequent Directions sketch, refreshed after every
 // unit; stored coefficients are mapped to the new basis in place.
-// Source: document 002, variant 2.
+// Source: Low-Rank KV Cache Subspaces, variant 2.
 #pragma once
 
 #include "method/policies/recode.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, lines 10 and 11: bytes reported are bytes allocated, held against the formula and
+// Bytes reported are bytes allocated, held against the formula and
 // against the allocator itself; and selecting tokens commutes with a fixed projection.
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ Formula formula(const CodecSpec& spec, std::size_t n, std::size_t rank, std::siz
   return f;
 }
 
-TEST(Spec4_10_Bytes, ReportedAllocatedAndComputedAgreeForEveryCodecAndShape) {
+TEST(CodedBytes, ReportedAllocatedAndComputedAgreeForEveryCodecAndShape) {
   Random random(1);
   for (const char* codec : kCodecs) {
     for (const std::int32_t n : {1, 17, 64, 300}) {
@@ -124,7 +124,7 @@ double document_ratio(double t, double d, double ranks) {
   return 4.0 * t * d / (ranks * (t + d));
 }
 
-TEST(Spec4_10_Bytes, SpectralRatioOfTheDocumentCannotExceedItsLimit) {
+TEST(CodedBytes, SpectralRatioCannotExceedItsLimit) {
   // d = 128, ranks 16 and 32: the formula tends to 10.67 and with a basis per 512 tokens is 8.53;
   // the document's table says 11.1 to 13.8.
   EXPECT_NEAR(document_ratio(1e12, 128, 48), 10.667, 1e-3);
@@ -154,7 +154,7 @@ TEST(Spec4_10_Bytes, SpectralRatioOfTheDocumentCannotExceedItsLimit) {
   EXPECT_LT(full / double(bytes.total), 8.534);
 }
 
-TEST(Spec4_11_Selectors, CommuteWithAFixedProjectionAndTheirRatiosMultiply) {
+TEST(CodedSelection, CommuteWithAFixedProjectionAndTheirRatiosMultiply) {
   Random random(3);
   for (int trial = 0; trial < 20; ++trial) {
     const std::int32_t heads = 2, d = 64, rank = 16, n = 128, kept = 32;
