@@ -9,8 +9,7 @@
  * Every call that can fail returns a status; kvspan_last_error says in words what was found and
  * what is allowed. After an error a cache holds the tokens it held before the call. No exception leaves
  * the library, and it prints nothing. It ends the program, with a line on standard error, only
- * where its own code is wrong, and where memory runs out on a thread of its own in the middle of a
- * step.
+ * where its own code is wrong.
  *
  * Structures begin with struct_size, their sizeof as the caller was compiled: later versions add
  * fields at the end, and those that a caller does not know are 0.

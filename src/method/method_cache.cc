@@ -10,6 +10,7 @@
 #include "attention/add_sinks.h"
 #include "attention/received.h"
 #include "attention/scratch.h"
+#include "base/copy_status.h"
 #include "base/fail.h"
 #include "cache/visible.h"
 #include "method/check_call.h"
@@ -30,12 +31,6 @@ Status check_held(int layer, std::int32_t next) {
   if (next > 0) return {};
   return fail(ErrorCode::kInvalidArgument,
               "layer {} holds no tokens to attend to; allowed: attend after append", layer);
-}
-
-// For every thread its own, whatever memory is left.
-Status copy_of(const Status& outcome) noexcept {
-  if (outcome) return {};
-  return fail(outcome.error().code, "{}", outcome.error().message);
 }
 
 // Rows an append's item writes; and the elements up to which the leader writes alone, sooner than

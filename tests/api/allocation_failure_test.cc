@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "kvspan/cache.h"
 #include "method/method_cache.h"
 #include "tests/base/allocation_watch.h"
@@ -47,10 +49,10 @@ const Calibration& calibration() {
 }
 
 // The failing allocation after the nth: the next; later, where calls do the same again and again, a
-// fifth further on, with sanitizers half.
+// quarter further on, with sanitizers half.
 std::size_t next_failure(std::size_t nth) {
   if (testing::kSanitized) return nth + 1 + nth / 2;
-  return nth + 1 + (nth < 16 ? 0 : nth / 5);
+  return nth + 1 + (nth < 12 ? 0 : nth / 4);
 }
 
 // Makes a call on what make() gives, again and again, until no allocation is left that could fail.
@@ -282,6 +284,65 @@ TEST_P(AllocationFailure, OfAFactoryIsToldAndLeavesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, AllocationFailure, ::testing::ValuesIn(testing::suite_recipes()),
                          testing::recipe_name);
+
+// A call by two threads, each of which runs out of memory: both are told the same, nobody waits for
+// the other, and made again the call gives the same bits.
+using TeamCall = std::function<Status(KvCache&, AttentionScratch&, Team&)>;
+void fail_each_by_two(const std::string& what, ThreadPool& pool, const KvCache& from,
+                      const std::vector<std::byte>& after, const TeamCall& call) {
+  bool more = true;
+  for (std::size_t nth = 0; more; nth = next_failure(nth)) {
+    SCOPED_TRACE(what + ", allocation " + std::to_string(nth) + " of each thread and all after it");
+    const Cache cache = fork(from);
+    const auto scratch = make_attention_scratch();
+    Status outcomes[2];
+    bool reached[2] = {};
+    const auto job = [&](Team& team) {
+      const FailingAllocation fails(nth, Failing::kFromThen);
+      const auto member = static_cast<std::size_t>(team.index());
+      outcomes[member] = call(*cache, *scratch, team);
+      reached[member] = fails.reached();
+    };
+    pool.run(job);
+    more = reached[0] || reached[1];
+    EXPECT_EQ(outcomes[0].has_value(), outcomes[1].has_value());
+    if (!outcomes[0]) {
+      EXPECT_EQ(outcomes[0].error().code, ErrorCode::kOutOfBudget);
+      pool.run([&](Team& team) { EXPECT_TRUE(call(*cache, *scratch, team)); });
+    }
+    EXPECT_TRUE(saved(*cache) == after);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(AllocationFailureOfTeams, IsToldToEveryThread) {
+  ThreadPool pool(2);
+  for (const MethodDeclaration& method : all_methods()) {
+    if (method.make == nullptr) continue;
+    const std::string recipe = testing::short_recipe(method.name);
+    const Cache cache =
+        CacheFactory::create(text().shape(), recipe, &calibration()).value().make();
+    testing::run(*cache, text(), 0, kBefore, kStep);
+    std::vector<float> out(std::size_t(kStep) * 4 * 16);
+    const auto scratch = make_attention_scratch();
+    const TeamCall calls[] = {
+        [&](KvCache& c, AttentionScratch&, Team& team) {
+          return c.append(0, text().rows(0, kBefore, kStep), team);
+        },
+        [&](KvCache& c, AttentionScratch& work, Team& team) {
+          return c.attend(0, text().queries(0, kBefore, kStep),
+                          {out.data(), {std::size_t(kStep), 4, 16}}, work, team);
+        },
+        [&](KvCache& c, AttentionScratch&, Team& team) { return c.settle(0, team); },
+    };
+    for (const auto& call : calls) {
+      const Cache after = fork(*cache);
+      pool.run([&](Team& team) { EXPECT_TRUE(call(*after, *scratch, team)); });
+      fail_each_by_two(recipe, pool, *cache, saved(*after), call);
+      pool.run([&](Team& team) { EXPECT_TRUE(call(*cache, *scratch, team)); });
+    }
+  }
+}
 
 }  // namespace
 }  // namespace kvspan

@@ -137,7 +137,7 @@ void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& 
   if (&tokens.keys() == &tokens.value_store()) return;
   // Tiles of values have no anchors, so that they may lie together whenever those of keys do.
   tables_[2 * range.part + 1].rebuild(tokens.value_store(), range.tile, range.tiles, range.row, rows.keys, rows.values,
-                                    work(place));
+                                      work(place));
 }
 
 }  // namespace

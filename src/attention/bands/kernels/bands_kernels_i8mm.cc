@@ -217,7 +217,8 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, con
     some.rows = rows;
     for (std::int32_t p = 0; p < P; ++p) {
       const std::int8_t* const row = some.rounded + static_cast<std::ptrdiff_t>(2 * p) * kBandsStretchTokens;
-      pair_rows(row, 2 * p + 1 < rows ? row + kBandsStretchTokens : row, 16 * tiles, paired + p * 2 * kBandsStretchTokens);
+      pair_rows(row, 2 * p + 1 < rows ? row + kBandsStretchTokens : row, 16 * tiles,
+                paired + p * 2 * kBandsStretchTokens);
     }
     weigh_pairs<P>(codes, tiles, quads, paired, some);
   });
