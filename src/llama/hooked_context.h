@@ -41,7 +41,7 @@ class HookedContext {
   Status decode(const llama_batch& batch, std::span<const BatchRow> rows);
 
   void set_observer(ActivationObserver* observer) noexcept { hook_.set_observer(observer); }
-  double attention_seconds() const noexcept { return hook_.run.seconds; }
+  double attention_seconds() const noexcept { return hook_.work.seconds; }
 
  private:
   struct Free {

@@ -74,7 +74,6 @@ class BandsTokens final : public TokenStore {
   // Tiles go whole.
   std::int32_t cut_at(std::int32_t position) const noexcept override;
   void truncate(std::int32_t position) noexcept override;
-  void clear() noexcept override { truncate(0); }
   void add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) const override;
   void save(const StateWriter& to) const override;
   Status load(const StateReader& from) override;

@@ -34,17 +34,12 @@ std::int32_t bands_end(const Group& group) {
 
 }  // namespace
 
-void BandsPolicy::clear() {
-  coded_ = escaped_ = 0;
-  usual_ = 0.0;
-}
-
 void BandsPolicy::truncate(const Group& group) {
-  coded_ = escaped_ = 0;
+  counts_.coded = counts_.escaped = 0;
   for (const BandsTokens& tokens : bands_of(group)) {
-    coded_ += tokens.keys().tokens();
+    counts_.coded += tokens.keys().tokens();
     for (std::int32_t i = 0; i < tokens.keys().tiles(); ++i) {
-      escaped_ += std::popcount(tokens.keys().escaped(i));
+      counts_.escaped += std::popcount(tokens.keys().escaped(i));
     }
   }
 }
@@ -55,7 +50,7 @@ std::int32_t BandsPolicy::forgettable(const Group& group) const {
 }
 
 Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions,
-                           std::int32_t at) {
+                           std::int32_t at, Counts& tally) const {
   BandsTokens& bands = bands_of(group).back();
   const std::int32_t start = positions.front(), end = bands_end(group);
   const std::int32_t next = end > 0 ? end : (start + kTile - 1) / kTile * kTile;
@@ -70,22 +65,31 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const 
   const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
   std::uint16_t mask = 0;
   std::array<std::uint8_t, CodedTile::kTokens> escape{};
+  Counts counts = tally;
   for (std::size_t t = 0; t < escape.size(); ++t) {
     const double error = tile.error(t);
-    ++coded_;
+    ++counts.coded;
+    const bool far = counts.usual > 0.0 && error > kFarOut * counts.usual;
     const bool out =
-        ((knows_first && tile.like_first(t)) || (usual_ > 0.0 && error > kFarOut * usual_)) &&
-        static_cast<double>(escaped_ + 1) <= options_.escape * static_cast<double>(coded_);
+        ((knows_first && tile.like_first(t)) || far) &&
+        static_cast<double>(counts.escaped + 1) <= options_.escape * static_cast<double>(counts.coded);
     if (out) {
       escape[t] = 1;
       mask = static_cast<std::uint16_t>(mask | 1u << t);
-      ++escaped_;
+      ++counts.escaped;
       continue;
     }
-    usual_ += (error - usual_) / static_cast<double>(std::min<std::int64_t>(coded_, 1024));
+    counts.usual +=
+        (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
   }
-  tile.append_to(bands, start, mask);
-  group.move_out(at, escape);
+  try {
+    tile.append_to(bands, start, mask);
+    group.move_out(at, escape);
+  } catch (...) {
+    bands.truncate(start);  // no token is in both
+    throw;
+  }
+  tally = counts;
   return {};
 }
 
@@ -105,21 +109,28 @@ std::int32_t BandsPolicy::wanted(const Group& group) const noexcept {
 Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
   const std::int32_t waits = group.settled() - oldest(group);
   const RowBlock rows = group.read_tokens(oldest(group), waits);
-  if (wanted(group) > 0) {
-    const std::shared_ptr<Ledger>& ledger = group.list().ledger();
-    KVSPAN_TRY(const BandsCodes learnt, learn_bands(group.layer(), rows, *options_.design, ledger));
-    group.add_store(std::make_unique<BandsTokens>(learnt, ledger));
-  }
-  const std::vector<float> first = first_values(group);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
-    const BandsTokens& bands = bands_of(group).back();
-    CodedTile tile(bands);
-    for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
-      tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
+  Counts counts = counts_;
+  Status coded = group.attempt([&](Group& copy) -> Status {
+    if (wanted(copy) > 0) {
+      const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
+      KVSPAN_TRY(const BandsCodes learnt,
+                 learn_bands(copy.layer(), rows, *options_.design, ledger));
+      copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
     }
-    KVSPAN_CHECK_OK(append(group, tile, std::span(rows.positions).subspan(i, CodedTile::kTokens), oldest(group)));
-  }
-  return {};
+    const std::vector<float> first = first_values(copy);
+    const BandsTokens& bands = bands_of(copy).back();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
+      CodedTile tile(bands);
+      for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
+        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
+      }
+      KVSPAN_CHECK_OK(append(copy, tile, std::span(rows.positions).subspan(i, CodedTile::kTokens), oldest(copy),
+                             counts));
+    }
+    return {};
+  });
+  if (coded) counts_ = counts;
+  return coded;
 }
 
 // Tile by tile: the oldest full-rank one becomes an int8 segment, and when enough of those wait,
@@ -139,18 +150,16 @@ Status BandsPolicy::settle_narrow(Group& group) {
   const std::int32_t full = options_.narrow_ends ? kTile : options_.recent;
   const std::int32_t kept =
       options_.narrow_ends ? std::max(0, options_.recent - 1) / kTile * kTile : 0;
-  while (group.waiting() >= full + kTile) {
-    if (!options_.narrow_ends && wanted(group) == 0) {
-      const std::int32_t tiles = narrow_tiles(group);
-      if (tiles > 0) KVSPAN_CHECK_OK(code_narrow(group, tiles * kTile));
-      return settle_wide(group);
-    }
-    KVSPAN_CHECK_OK(narrow(kTile));
+  for (;;) {
     const std::int32_t n = std::max(wanted(group), kTile);
-    if (group.settled() - oldest(group) < kept + n) continue;
-    KVSPAN_CHECK_OK(code_narrow(group, n));
+    if (group.settled() - oldest(group) >= kept + n) {
+      KVSPAN_CHECK_OK(code_narrow(group, n));
+      continue;
+    }
+    if (!options_.narrow_ends && wanted(group) == 0) return settle_wide(group);
+    if (group.waiting() < full + kTile) return {};
+    KVSPAN_CHECK_OK(narrow(kTile));
   }
-  return {};
 }
 
 Status BandsPolicy::settle(Group& group) {
@@ -210,7 +219,7 @@ Status BandsPolicy::settle_wide(Group& group) {
   for (std::int32_t i = 0; i < tiles * kTile; ++i) positions.push_back(group.list().position(group.settled() + i));
   for (std::size_t i = 0; i < ahead_.size(); ++i) {
     KVSPAN_CHECK_OK(append(group, ahead_[i].tile, std::span(positions).subspan(i * CodedTile::kTokens, CodedTile::kTokens),
-                           group.settled()));
+                           group.settled(), counts_));
   }
   return {};
 }
@@ -229,17 +238,18 @@ std::string BandsPolicy::code_source(const Group& group) const {
 }
 
 Status BandsPolicy::save(const StateWriter& to) const {
-  to.out.put(coded_);
-  to.out.put(escaped_);
-  to.out.put(usual_);
+  to.out.put(counts_.coded);
+  to.out.put(counts_.escaped);
+  to.out.put(counts_.usual);
   return {};
 }
 
 Status BandsPolicy::load(const Group& group, const StateReader& from) {
   KVSPAN_CHECK_OK(check_segments(group, {.plan = options_.narrow.get()}, from.in));
-  KVSPAN_TRY(coded_, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
-  KVSPAN_TRY(escaped_, get_between<std::int64_t>("tokens escaped", 0, coded_, from.in));
-  return from.in.get_finite("usual coding error", std::span<double>(&usual_, 1),
+  KVSPAN_TRY(counts_.coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
+  KVSPAN_TRY(counts_.escaped,
+             get_between<std::int64_t>("tokens escaped", 0, counts_.coded, from.in));
+  return from.in.get_finite("usual coding error", std::span<double>(&counts_.usual, 1),
                             std::numeric_limits<double>::max());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
-// sequence began, or that are learnt from it (spec section 3). Escapes also stay exact in the list:
+// sequence began, or that are learnt from it. Escapes also stay exact in the list:
 // tokens of massive activations, whose values look like the first token's, and those whose coding
 // error stands far out; so many of them that their share of the tokens so far is at most `escape`.
 //
@@ -58,7 +58,6 @@ class BandsPolicy final : public Policy {
   void run_task(const Group& group, std::int32_t task) override;
   void close_tasks() noexcept override;
   Status settle(Group& group) override;
-  void clear() override;
   void truncate(const Group& group) override;
   std::int32_t forgettable(const Group& group) const override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
@@ -79,12 +78,16 @@ class BandsPolicy final : public Policy {
   std::int32_t narrow_tiles(const Group& group) const noexcept;
   // Tiles that settle_wide is to code.
   std::int32_t wide_tiles(const Group& group) const noexcept;
-  // A tile of rows, at index `at` of the list and these positions, leaves it.
-  Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at);
+  struct Counts {
+    std::int64_t coded = 0, escaped = 0;
+    double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
+  };
+  // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted.
+  Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at,
+                Counts& tally) const;
 
   BandsPolicyOptions options_;
-  std::int64_t coded_ = 0, escaped_ = 0;
-  double usual_ = 0.0;  // running mean of the tokens' coding errors, escapes left out
+  Counts counts_;
 
   // Tiles whose pieces are coded as tasks, until the next settle.
   struct AheadTile {

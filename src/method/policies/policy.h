@@ -34,10 +34,9 @@ class Policy {
   virtual void run_task(const Group& group, std::int32_t task) { (void)group, (void)task; }
   // Forgets what tasks have made.
   virtual void close_tasks() noexcept {}
-  // One thread. On failure the group holds every row it held.
+  // One thread. On failure, and where it throws std::bad_alloc, it has dealt with whole units or
+  // with none, so that the next call goes on as this one would have.
   virtual Status settle(Group& group) = 0;
-  // Forgets everything learnt from this sequence.
-  virtual void clear() = 0;
   // Tokens have gone from the end of the group, perhaps some that were settled: nothing refers to
   // them any more. What was learnt from them may stay.
   virtual void truncate(const Group& group) { (void)group; }

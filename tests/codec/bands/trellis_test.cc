@@ -99,7 +99,7 @@ TEST(Trellis, FindsThePathOfLeastErrorAmongAll) {
   }
 }
 
-// Every choice of widths, so that each follows each, in runs of 1 to 7 quads: histories must last
+// Every choice of widths, so that each follows each, in ranges of 1 to 7 quads: histories must last
 // over any of them.
 TEST(Trellis, TilesUnpackToWhatTheCodesOfEachTokenStandForAtEveryLevel) {
   constexpr std::uint8_t kWidths[] = {8, 6, 5, 4, 3, 2, 1};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, lines 3 to 5, for bands: certificates are never below the error measured against
+// For bands: certificates are never below the error measured against
 // exact attention, whatever the bits, anchors and shares, in prefill and decode, on made-up rows
 // and on activations of real models. Prints how tight they are.
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llama/attention_run.h"
+#include "llama/decode_work.h"
 
 #include <algorithm>
 #include <chrono>
@@ -87,13 +87,13 @@ Result<std::vector<Ubatch>> cut_batch(std::span<const BatchRow> rows, std::size_
   return ubatches;
 }
 
-void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member, int size) {
+void attend_node(DecodeWork& work, int layer, const NodeRows& rows, int member, int size) {
   // Every thread sees the same state here: it changes only behind the last barrier.
-  if (run.error || run.current >= run.ubatches.size()) return;
+  if (work.error || work.current >= work.ubatches.size()) return;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Team team(run.team, member, size);
-  Ubatch& ubatch = run.ubatches[run.current];
+  Team team(work.team, member, size);
+  Ubatch& ubatch = work.ubatches[work.current];
   const auto part_of = [&](std::size_t i) {
     const SequenceRows& of = ubatch.sequences[i];
     const auto positions = std::span(ubatch.positions)
@@ -109,8 +109,8 @@ void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member,
   };
   Status status = ubatch.batch.step(layer, part_of, team);
   if (!team.leader()) return;
-  if (!status) run.error = std::move(status).error();
-  run.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  if (!status) work.error = std::move(status).error();
+  work.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace kvspan
