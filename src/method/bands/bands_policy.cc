@@ -239,6 +239,9 @@ Status BandsPolicy::settle_wide(Group& group) {
   const std::int32_t tiles = (group.waiting() - options_.recent) / tile;
   if (tiles < 1) return {};
   const RowBlock rows = group.read(0, tiles * tile);
+  BandsTokens& bands = *bands_of(group).back();
+  bands.keys().expect(tiles);
+  if (bands.values() != nullptr) bands.values()->expect(tiles);
   for (std::int32_t i = 0; i < tiles; ++i) {
     KVSPAN_CHECK_OK(code_tile(group, rows, static_cast<std::size_t>(i) * kTile, group.settled()));
   }
