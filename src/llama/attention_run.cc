@@ -107,8 +107,13 @@ void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member,
     step.out = part(rows.out, of);
     return step;
   };
+  // Of the rows that a decode ends with.
+  const bool sampled = team.leader() && run.certificates.wants(layer) && run.current + 1 == run.ubatches.size();
+  const std::size_t sample = sampled ? run.certificates.choose(ubatch.sequences.size()) : 0;
+  if (sampled) run.certificates.keep(part_of(sample).queries);
   Status status = ubatch.batch.step(layer, part_of, team);
   if (!team.leader()) return;
+  if (status && sampled) run.certificates.take(*ubatch.sequences[sample].cache);
   if (!status) run.error = std::move(status).error();
   run.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
