@@ -144,33 +144,33 @@ void set_product_counters(benchmark::State& state, double flops) {
   state.counters["of_fma"] = Counter(total / bench::fma_flops_per_second(), Counter::kIsRate);
 }
 
-void score_tile(benchmark::State& state) {
+void score_panels(benchmark::State& state) {
   const auto dim = static_cast<std::int32_t>(state.range(0));
-  const std::vector<float> q = random_floats(static_cast<std::size_t>(kTileRows * dim), 1);
-  const std::vector<float> k = random_floats(static_cast<std::size_t>(kTileTokens * dim), 2);
-  std::vector<float> s(static_cast<std::size_t>(kTileRows * kTileTokens));
+  const std::vector<float> q = random_floats(static_cast<std::size_t>(kBlockRows * dim), 1);
+  const std::vector<float> k = random_floats(static_cast<std::size_t>(kPanelTokens * dim), 2);
+  std::vector<float> s(static_cast<std::size_t>(kBlockRows * kPanelTokens));
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   for (auto _ : state) {
-    kernels.score_tile(q.data(), kTileRows, dim, k.data(), kTileTokens, s.data());
+    kernels.score_panels(q.data(), kBlockRows, dim, k.data(), kPanelTokens, s.data());
     benchmark::ClobberMemory();
   }
-  set_product_counters(state, 2.0 * kTileRows * kTileTokens * dim);
+  set_product_counters(state, 2.0 * kBlockRows * kPanelTokens * dim);
 }
-void weigh_tile(benchmark::State& state) {
+void weigh_panels(benchmark::State& state) {
   const auto dim = static_cast<std::int32_t>(state.range(0));
-  const std::vector<float> w = random_floats(static_cast<std::size_t>(kTileRows * kTileTokens), 1);
-  const std::vector<float> v = random_floats(static_cast<std::size_t>(kTileTokens * dim), 2);
-  const std::vector<float> decay(kTileRows, 0.5f);
-  std::vector<float> out(static_cast<std::size_t>(kTileRows * dim));
+  const std::vector<float> w = random_floats(static_cast<std::size_t>(kBlockRows * kPanelTokens), 1);
+  const std::vector<float> v = random_floats(static_cast<std::size_t>(kPanelTokens * dim), 2);
+  const std::vector<float> decay(kBlockRows, 0.5f);
+  std::vector<float> out(static_cast<std::size_t>(kBlockRows * dim));
   const AttentionKernels& kernels = attention_kernels(cpu_level());
   for (auto _ : state) {
-    kernels.weigh_tile(w.data(), kTileRows, v.data(), dim, kTileTokens, decay.data(), out.data());
+    kernels.weigh_panels(w.data(), kBlockRows, v.data(), dim, kPanelTokens, decay.data(), out.data());
     benchmark::ClobberMemory();
   }
-  set_product_counters(state, 2.0 * kTileRows * kTileTokens * dim);
+  set_product_counters(state, 2.0 * kBlockRows * kPanelTokens * dim);
 }
-BENCHMARK(score_tile)->Arg(64)->Arg(128);
-BENCHMARK(weigh_tile)->Arg(64)->Arg(128);
+BENCHMARK(score_panels)->Arg(64)->Arg(128);
+BENCHMARK(weigh_panels)->Arg(64)->Arg(128);
 
 // Keys and values in the L1 cache: what the arithmetic of decode alone allows.
 void score_rows(benchmark::State& state) {

@@ -103,18 +103,23 @@ elseif(KVSPAN_SANITIZE)
   set(KVSPAN_TEST_PREFIX "asan.")
 endif()
 
-# kvspan_room_tests(NAME [COLD] [TEAMS] [COST n] [SHARDS n] [TEAM_TESTS filter] [RELEASED filter]
+# kvspan_room_tests(NAME [COLD] [TEAMS] [WATCHED] [COST n] [SHARDS n] [TEAM_TESTS filter] [RELEASED filter]
 #                   SOURCES a_test.cc ... [LINKS library ...] [APART a_test.cc ...]): the tests of one room.
 # COLD: they compute little themselves, so that with sanitizers they are not optimised at all.
 # TEAMS: they count as two processors, because they run teams most of the time: members wait for each
 # other spinning, and two such programs on two cores would wait long. TEAM_TESTS: those of that name do,
 # and run apart from the others.
+# WATCHED: allocations of the program are watched (tests/base/allocation_watch.h).
 # COST: seconds, roughly; the longest tests start first. SHARDS: parts that run side by side.
 # RELEASED: tests of that name run as released only: long sweeps about numbers, of code that others of the
 # room run with sanitizers too.
 function(kvspan_room_tests NAME)
-  cmake_parse_arguments(ARG "COLD;TEAMS" "COST;SHARDS;TEAM_TESTS;RELEASED" "SOURCES;LINKS;APART" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;TEAMS;WATCHED" "COST;SHARDS;TEAM_TESTS;RELEASED" "SOURCES;LINKS;APART" ${ARGN})
   set(target ${NAME}_tests)
+  if(ARG_WATCHED)
+    list(APPEND ARG_SOURCES ${CMAKE_SOURCE_DIR}/tests/base/allocation_watch.cc)
+    list(APPEND ARG_APART ${CMAKE_SOURCE_DIR}/tests/base/allocation_watch.cc)
+  endif()
   add_executable(${target} ${ARG_SOURCES})
   kvspan_unite(${target} ${ARG_APART})
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})

@@ -76,7 +76,7 @@ launcher=$(command -v ccache || true)
   objects=
   for room in tests/attention tests/codec src/cache src/attention src/codec src/linalg src/base tests/cache; do
     case $room in
-      tests/attention) names="attend bands/attend_bands bands/attend_rebuilt bands/bands_kernels bands/bands_synthesis kernels spec4_02_coefficient_space" ;;
+      tests/attention) names="attend bands/attend_bands bands/attend_rebuilt bands/bands_kernels bands/bands_synthesis kernels coefficient_space" ;;
       tests/codec) names="bands/bands_pack codec hadamard kernels bands/trellis" ;;
       tests/cache) names="half_rows narrow" ;;
       *) names= ;;
@@ -102,7 +102,7 @@ ninja -C "$build" -j2
 # Emulation is slow: the kernels, and one test of each use of them.
 cpu=()
 [[ $target != x86_64 ]] || cpu=(-cpu max)
-filter='*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:Spec4_02*RunsOfSegments*:*Level*:*Kernel*:*Narrow*'
+filter='*AtLevel*:Attend.MatchesDoublePrecisionForAllHead*:CoefficientSpace*SeriesOfSegments*:*Level*:*Kernel*:*Narrow*'
 run() {  # one of two parts, side by side
   GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$1 "$emulator" "${cpu[@]}" -L "/usr/$target-linux-gnu" \
     "$build/kernel_tests" --gtest_brief=1 --gtest_filter="$filter"

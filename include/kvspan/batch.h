@@ -2,7 +2,8 @@
 // A step of many sequences by one team. Threads take whole sequences where all get about as much to
 // do, which spares them the barriers inside a cache, and help each other at the end; what is left
 // they work on together.
-//     SequenceBatch batch(caches_and_their_new_tokens, threads);   // once for a step
+//     BatchMemory memory;                                                // once
+//     SequenceBatch batch(caches_and_their_new_tokens, threads, memory);   // once for a step
 //     for every layer: all members of the team call batch.step(layer, part_of, team)
 #pragma once
 

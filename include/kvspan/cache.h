@@ -5,7 +5,7 @@
 //     append  the new rows enter, still full rank, so that every row can be attended at once
 //     attend  blockwise softmax of the queries over everything held
 //     settle  the method moves rows that are no longer recent into coded segments
-// The engine knows only this; which method is behind it, no caller can tell but by bytes and error.
+// An engine needs nothing else: methods differ in bytes and error alone.
 #pragma once
 
 #include <cstddef>
@@ -55,11 +55,13 @@ using ByteSink = std::function<Status(std::span<const std::byte>)>;
 // Grows to what the largest call needs and stays there.
 class AttentionScratch;
 
-// One sequence. One step at a time; const members may run beside each other, not beside a step. Errors leave the
-// cache as it was before the failing call: wrong arguments (shapes, positions, numbers that are not finite, an
-// unknown layer) are found before anything is touched. Layers that had finished a step when another failed are ahead
-// of it: truncate(tokens()) takes their rows back; what a method has learnt from them or dropped because of them
-// stays so.
+// One sequence. One step at a time; const members may run beside each other, not beside a step.
+// Errors leave the cache as it was before the failing call: wrong arguments (shapes, positions,
+// numbers that are not finite, an unknown layer) are found before anything is touched. Where memory
+// ends (kOutOfBudget), settle may have coded some rows of the layer; every token is held once all
+// the same, and settle called again goes on as if it had not failed. Layers that had finished a
+// step when another failed are ahead of it: truncate(tokens()) takes their rows back; what a method
+// has learnt from them or dropped because of them stays so.
 class KvCache {
  public:
   virtual ~KvCache() = default;
@@ -85,6 +87,7 @@ class KvCache {
   // The smallest number of tokens above 0 that truncate can go back to now: above 1 where a method has dropped
   // tokens because of later ones.
   virtual std::int32_t least_tokens() const noexcept = 0;
+  // As it was made. Throws std::bad_alloc, and then is as it was.
   virtual void clear() = 0;
   // An independent continuation; memory is shared until one of the two writes to it.
   virtual Result<std::unique_ptr<KvCache>> fork() const = 0;
@@ -126,7 +129,7 @@ class CacheFactory {
   // Calibration::checksum of what the codes were designed from; 0 where that was not from bytes.
   std::uint64_t calibration_checksum() const noexcept;
 
-  // An empty cache.
+  // An empty cache. Throws std::bad_alloc.
   std::unique_ptr<KvCache> make() const;
   // The cache that save() wrote, of the same recipe, shape and codes: from here on the two do the same, bit for bit.
   // Fails with kCorruptData, naming field and byte, on anything else; whatever it accepts is safe to go on with.

@@ -7,10 +7,9 @@
  * are dense and row-major; the caller owns them and they are not kept. Calls on different handles
  * may run at the same time, those on one may not.
  * Every call that can fail returns a status; kvspan_last_error says in words what was found and
- * what is allowed. After an error a cache holds what it held before the call. No exception leaves
+ * what is allowed. After an error a cache holds the tokens it held before the call. No exception leaves
  * the library, and it prints nothing. It ends the program, with a line on standard error, only
- * where its own code is wrong, and where memory runs out on a thread of its own in the middle of a
- * step.
+ * where its own code is wrong.
  *
  * Structures begin with struct_size, their sizeof as the caller was compiled: later versions add
  * fields at the end, and those that a caller does not know are 0.
@@ -43,8 +42,9 @@ typedef enum kvspan_code {
   KVSPAN_CANCELLED = 7
 } kvspan_code;
 
-/* Of rows that enter; they are taken as they are, without a copy in f32 on the caller's side. */
-typedef int32_t kvspan_number; /* of any compiler the same size, and whatever a caller passes can be refused */
+/* The numbers of rows that enter: who has f16 or bf16 need not widen them. An integer, not an enum: its size
+ * does not depend on the compiler, and a wrong value is refused. */
+typedef int32_t kvspan_number;
 enum { KVSPAN_F32 = 0, KVSPAN_F16 = 1, KVSPAN_BF16 = 2 };
 
 typedef enum kvspan_rope_pairs {

@@ -37,8 +37,7 @@ namespace kvspan {
 struct LlamaOptions {
   std::string recipe = "full";
   const Calibration* calibration = nullptr;  // where the recipe needs one; not kept
-  std::string
-      model_path;  // only for models with long RoPE factors (Phi 3), which are read from there
+  std::string model_path;  // for models with long RoPE factors (Phi 3), which are read from there
 };
 
 // How wrong attention over coded rows can have been at most (certificates, with certify=on), of
@@ -76,7 +75,7 @@ class LlamaCaches {
   // Reads a batch, as llama_decode does. Tokens of a sequence follow each other in it, at the
   // positions after those that the sequence has; a token belongs to one sequence. On failure, also
   // when the abort callback ends it (kCancelled), sequences are as before, but for recipes and
-  // models that cannot go back: those of their sequences are empty then.
+  // models that cannot go back: the sequences of the batch are empty then.
   Status decode(const llama_batch& batch);
 
   // Tokens that a sequence has had: its next position. 0 for a new one.

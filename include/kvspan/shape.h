@@ -25,8 +25,8 @@ struct Rope {
 };
 
 struct LayerShape {
-  std::int32_t query_heads =
-      0;  // a multiple of kv_heads; query head h reads KV head h / (query_heads / kv_heads)
+  // Query head h reads KV head h / (query_heads / kv_heads).
+  std::int32_t query_heads = 0;  // a multiple of kv_heads
   std::int32_t kv_heads = 0;
   std::int32_t key_dim = 0;    // of one head
   std::int32_t value_dim = 0;  // of one head

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/sequence_shares.h"
+#include "base/copy_status.h"
 #include "base/help_wanted.h"
 
 namespace kvspan {
@@ -123,7 +124,7 @@ Status SequenceBatch::step(int layer, const std::function<SequenceStep(std::size
     memory.outcome = *std::move(error);
   }
   team.barrier();
-  const Status outcome = memory.outcome;
+  Status outcome = copy_of(memory.outcome);
   if (team.leader()) memory.failed.store(false, std::memory_order_relaxed);
   team.barrier();  // keeps the outcome in place until everybody has read it
   return outcome;

@@ -78,18 +78,22 @@ CacheFactory::CacheFactory(std::shared_ptr<const Prepared> prepared)
 Result<CacheFactory> CacheFactory::create(const CacheShape& shape, std::string_view recipe,
                                           const Calibration* calibration,
                                           const DesignProgress& progress) {
-  KVSPAN_CHECK_OK(check(shape));
-  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
-  KVSPAN_TRY(std::shared_ptr<const Prepared> prepared,
-             prepare(shape, parsed, calibration, progress));
-  return CacheFactory(std::move(prepared));
+  try {
+    KVSPAN_CHECK_OK(check(shape));
+    KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+    KVSPAN_TRY(std::shared_ptr<const Prepared> prepared,
+               prepare(shape, parsed, calibration, progress));
+    return CacheFactory(std::move(prepared));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory to prepare {}", recipe);
+  }
 }
 
 Result<CacheFactory> CacheFactory::load_codes(const CacheShape& shape, std::string_view recipe,
                                               std::span<const std::byte> codes) {
-  KVSPAN_CHECK_OK(check(shape));
-  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
   try {
+    KVSPAN_CHECK_OK(check(shape));
+    KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
     KVSPAN_TRY(std::shared_ptr<const Prepared> prepared, prepare_saved(shape, parsed, codes));
     return CacheFactory(std::move(prepared));
   } catch (const std::bad_alloc&) {
@@ -127,13 +131,21 @@ std::size_t CacheFactory::shared_bytes() const noexcept {
 }
 
 Result<bool> needs_calibration(std::string_view recipe) {
-  KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
-  return needs_calibration(parsed);
+  try {
+    KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+    return needs_calibration(parsed);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory to read the recipe");
+  }
 }
 
 Result<std::unique_ptr<KvCache>> make_cache(const CacheShape& shape, std::string_view recipe) {
   KVSPAN_TRY(const CacheFactory factory, CacheFactory::create(shape, recipe));
-  return factory.make();
+  try {
+    return factory.make();
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kOutOfBudget, "no memory for a cache of {}", factory.recipe());
+  }
 }
 
 std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_scratch() {

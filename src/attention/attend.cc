@@ -19,8 +19,8 @@ struct Output {
   bool adds;
 };
 
-// Merges the chunks' states of a tile in their order, into the first, and writes the result.
-void write_tile(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
+// Merges the chunks' states of a block in their order, into the first, and writes the result.
+void write_block(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
                 const StateView* states, std::int32_t chunks, const Output& output) noexcept {
   for (std::int32_t r = 0; r < item.positions * plan.group; ++r) {
     SoftmaxState whole{states[0].max[r], states[0].sum[r]};
@@ -49,14 +49,14 @@ void write_tile(const AttentionPlan& plan, const LayerShape& layer, const Attent
   }
 }
 
-// The chunks of a tile and head are neighbours in item order.
-void finish_tile(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
+// The chunks of a block and head are neighbours in item order.
+void finish_block(const AttentionPlan& plan, const LayerShape& layer, const AttentionItem& item,
                  std::int32_t first_item, AttentionScratch& scratch, const Output& output) {
   StateView states[kMaxItems];
   for (std::int32_t c = 0; c < item.group->chunks; ++c) {
     states[c] = StateView(plan, scratch.partial(static_cast<std::size_t>(first_item + c)));
   }
-  write_tile(plan, layer, item, states, item.group->chunks, output);
+  write_block(plan, layer, item, states, item.group->chunks, output);
 }
 
 void check_shapes(const LayerShape& layer, const Queries& queries,
@@ -122,10 +122,10 @@ Status attend_segments(const LayerShape& layer, HeadGroups groups, const Queries
       const StateView state(plan, partial ? scratch.partial(static_cast<std::size_t>(i)) : own);
       run_item(plan, kernels, layer, queries, item, state, work);
       if (!partial) {
-        write_tile(plan, layer, item, &state, 1, output);
-      } else if (scratch.finish_chunk(group.first_sum + item.tile * group.heads + item.list_head,
+        write_block(plan, layer, item, &state, 1, output);
+      } else if (scratch.finish_chunk(group.first_sum + item.block * group.heads + item.list_head,
                                       group.chunks)) {
-        finish_tile(plan, layer, item, i - item.chunk, scratch, output);
+        finish_block(plan, layer, item, i - item.chunk, scratch, output);
       }
     }
   });

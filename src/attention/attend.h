@@ -2,10 +2,10 @@
 // Attention of a call's queries over a list of segments: one blockwise softmax, read in place.
 //
 // Cost: every key and value is read from memory once for all query heads that share it (and once
-// per tile of kTileRows query rows in prefill). Memory: AttentionScratch only.
+// per block of kBlockRows query rows in prefill). Memory: AttentionScratch only.
 // Error of full-rank segments, f32 arithmetic throughout: a score is off by at most
 // (dim + 4) eps |q||k|, a weight by 2^-22 and its score's error, the output by the weights' errors
-// and (tokens of a run) eps max|v|.
+// and (tokens scored at a time) eps max|v|.
 #pragma once
 
 #include <span>

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "attention/attend.h"
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 #include "base/expect.h"
 #include "base/fail.h"
 #include "cache/visible.h"
@@ -30,30 +30,30 @@ struct Chunk {
 void Chunk::receive(const GroupPlan& group, std::int32_t list_head, IndexRange tokens,
                     float* received) {
   float* const row_lse = work;  // [padded_rows], base 2
-  for (std::int32_t tile = 0; tile < plan.tiles; ++tile) {
+  for (std::int32_t block = 0; block < plan.blocks; ++block) {
     AttentionItem item;
     item.group = &group;
     item.list_head = list_head;
     item.head = group.first_head + list_head;
-    item.tile = tile;
-    item.first_position = tile * plan.tile_positions;
-    item.positions = std::min(plan.tile_positions, plan.positions - item.first_position);
+    item.block = block;
+    item.first_position = block * plan.block_positions;
+    item.positions = std::min(plan.block_positions, plan.positions - item.first_position);
     for (std::int32_t r = 0; r < item.positions * plan.group; ++r) {
       const std::int32_t query = item.first_position + r / plan.group;
       row_lse[r] = kLog2e * lse.row(query)[item.head * plan.group + r % plan.group];
     }
-    CodedRun run(plan, kernels, layer, queries, item, work + plan.state_floats());
-    run.receive(row_lse, received);
+    CodedSeries series(plan, kernels, layer, queries, item, work + plan.state_floats());
+    series.receive(row_lse, received);
     const auto visit = [&](const Segment& segment, IndexRange part, std::int32_t index) {
-      if (run.open() && !run.continues(segment)) run.finish();
-      if (!run.open()) run.start(segment);
-      run.add(segment, part, index);
+      if (series.open() && !series.continues(segment)) series.finish();
+      if (!series.open()) series.start(segment);
+      series.add(segment, part, index);
     };
     const std::int32_t last = item.first_position + item.positions - 1;
     const std::int32_t first = queries.positions[static_cast<std::size_t>(item.first_position)];
     each_part(*group.list, tokens, first_seen(layer, first),
               queries.positions[static_cast<std::size_t>(last)], visit);
-    if (run.open()) run.finish();
+    if (series.open()) series.finish();
   }
 }
 
@@ -70,9 +70,9 @@ void check_received(HeadGroups groups, std::span<const TensorView<float, 2>> rec
 
 }  // namespace
 
-// What CodedRun does with a batch's scores here, in both forms. A row's own largest weight may
+// What CodedSeries does with a batch's scores here, in both forms. A row's own largest weight may
 // exceed 1 by a rounding; the kernel wants exponents that are not positive.
-void CodedRun::receive_rows() {
+void CodedSeries::receive_rows() {
   for (std::int32_t r = 0; r < rows_; ++r) {
     const std::int32_t count = end_[r] - begin_[r];
     if (count <= 0 || lse_[r] == -std::numeric_limits<float>::infinity()) continue;
@@ -86,7 +86,7 @@ void CodedRun::receive_rows() {
   }
 }
 
-void CodedRun::receive_tile() {
+void CodedSeries::receive_panels() {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   if (layer_.soft_cap > 0.0f) kernels_.cap(scores_, tokens_ * padded_rows_, layer_.soft_cap);
   for (std::int32_t r = 0; r < rows_; ++r) add_bias(r);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <new>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 #include "base/expect.h"
 
 namespace kvspan {
@@ -21,11 +21,11 @@ void grow(Buffer& buffer, std::size_t floats) {
 std::size_t most_scratch_bytes(const LayerShape& layer, int threads) noexcept {
   const std::int32_t group = layer.query_heads / layer.kv_heads;
   std::size_t work = 0, partials = 0;
-  for (std::int32_t positions = 1; positions <= std::max(1, kTileRows / group); ++positions) {
+  for (std::int32_t positions = 1; positions <= std::max(1, kBlockRows / group); ++positions) {
     AttentionPlan plan = plan_shape(layer, positions);
     // A code has at most as many coefficients as the heads it joins have numbers.
     plan.coded_work_floats =
-        run_floats(plan, layer.kv_heads * layer.key_dim, layer.kv_heads * layer.value_dim);
+        series_floats(plan, layer.kv_heads * layer.key_dim, layer.kv_heads * layer.value_dim);
     work = std::max(work, floats_in_lines(plan.work_floats()));
     plan.partial = true;
     plan.items = most_items(plan);
@@ -42,13 +42,13 @@ float* AttentionScratch::lse(std::size_t count) {
 
 void AttentionScratch::prepare(const LayerShape& layer, HeadGroups groups,
                                std::span<const std::int32_t> query_positions, int threads,
-                               bool always_runs) noexcept {
+                               bool as_series) noexcept {
   ready_ = false;
   // An exception must not leave the leader while the others wait for it at the barrier.
   try {
     plan_ = plan_attention(layer, groups, query_positions);
-    if (always_runs) {
-      plan_.coded_work_floats = std::max(plan_.coded_work_floats, run_floats(plan_, 0, 0));
+    if (as_series) {
+      plan_.coded_work_floats = std::max(plan_.coded_work_floats, series_floats(plan_, 0, 0));
     }
     work_stride_ = floats_in_lines(plan_.work_floats());  // no line shared by threads
     state_floats_ = plan_.state_floats();

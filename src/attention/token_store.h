@@ -70,7 +70,6 @@ class TokenStore {
   virtual std::int32_t cut_at(std::int32_t position) const noexcept = 0;
   // Forgets tokens from such a position on.
   virtual void truncate(std::int32_t position) noexcept = 0;
-  virtual void clear() noexcept = 0;
 
   // Adds what it holds, as allocated. Codes that several stores may share are added to `codes`
   // instead, once for each use.

@@ -7,15 +7,22 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <utility>
 
 #include "kvspan/result.h"
 
 namespace kvspan {
 
+// Throws nothing: where there is no memory for the text, it says that alone (short enough to need
+// none).
 template <class... Args>
-Error fail(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
-  return Error{code, fmt::format(text, std::forward<Args>(args)...)};
+Error fail(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) noexcept {
+  try {
+    return Error{code, fmt::format(text, std::forward<Args>(args)...)};
+  } catch (const std::bad_alloc&) {
+    return Error{code, "no memory"};
+  }
 }
 
 }  // namespace kvspan

@@ -8,10 +8,19 @@ namespace kvspan {
 ThreadPool::ThreadPool(int threads) {
   KVSPAN_EXPECT(threads >= 1, "a pool has at least the calling thread");
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    join();
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  join();
+}
+
+void ThreadPool::join() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

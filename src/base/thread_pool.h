@@ -15,7 +15,7 @@ namespace kvspan {
 
 class ThreadPool {
  public:
-  // `threads` counts the calling thread: 1 starts none.
+  // `threads` counts the calling thread: 1 starts none. Throws where the system starts no more.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,6 +29,7 @@ class ThreadPool {
 
  private:
   void work(int index);
+  void join();
 
   TeamState state_;
   std::mutex mutex_;

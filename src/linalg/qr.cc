@@ -6,7 +6,6 @@
 
 #include "base/expect.h"
 #include "base/fail.h"
-#include "linalg/batch.h"
 #include "linalg/finite.h"
 #include "linalg/householder.h"
 
@@ -97,12 +96,6 @@ Result<Matrix> orthonormal_rows(MatrixView A) {
 }
 Result<Matrix> orthonormal_rows(MatrixViewD A) {
   return orthonormal(A);
-}
-
-void thin_qr_batch(std::span<const MatrixView> matrices, std::span<Result<ThinQr>> out,
-                   Team& team) {
-  KVSPAN_EXPECT(matrices.size() == out.size(), "one result per matrix");
-  share_out(team, matrices.size(), [&](std::size_t i) { out[i] = thin_qr(matrices[i]); });
 }
 
 }  // namespace kvspan

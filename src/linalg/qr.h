@@ -26,10 +26,6 @@ Result<ThinQr> thin_qr(MatrixView A);
 Result<Matrix> orthonormal_rows(MatrixView A);
 Result<Matrix> orthonormal_rows(MatrixViewD A);
 
-// One result per matrix, shared out among the team; every member calls with equal arguments, and
-// the call ends with a barrier.
-void thin_qr_batch(std::span<const MatrixView> matrices, std::span<Result<ThinQr>> out, Team& team);
-
 namespace detail {
 
 // A = LQ for A [r, d], r <= d, finite: Q [r, d] with orthonormal rows, L [r, r] lower triangular

@@ -2,7 +2,7 @@
 // Singular values and right singular vectors of a few rows, through the smaller of the two Grams.
 // Promise: |S'S - V' diag(squared) V| is a small multiple of 2^-53 |S|^2. Squared singular values
 // below that are noise: what lies under about 1e-7 of the largest singular value is not resolved,
-// which is where the rounding of f32 rows ends too. thin_svd resolves more and costs more.
+// which is where the rounding of f32 rows ends too.
 // Cost: the Gram, m^2 max(n, d) flops for m = min(n, d), and one eigenproblem of that size.
 #pragma once
 

@@ -7,7 +7,6 @@
 
 #include "base/expect.h"
 #include "base/fail.h"
-#include "linalg/batch.h"
 #include "linalg/finite.h"
 #include "linalg/householder.h"
 #include "linalg/panel.h"
@@ -178,12 +177,6 @@ Result<SymmetricEigen> symmetric_eigen(MatrixViewD G) {
   SymmetricEigen result{std::vector<double>(n), MatrixD(n, n)};
   detail::symmetric_eigen_in_place(A, result.values, result.vectors.mutable_view());
   return result;
-}
-
-void symmetric_eigen_batch(std::span<const MatrixViewD> matrices,
-                           std::span<Result<SymmetricEigen>> out, Team& team) {
-  KVSPAN_EXPECT(matrices.size() == out.size(), "one result per matrix");
-  share_out(team, matrices.size(), [&](std::size_t i) { out[i] = symmetric_eigen(matrices[i]); });
 }
 
 }  // namespace kvspan

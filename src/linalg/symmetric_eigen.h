@@ -24,11 +24,6 @@ struct SymmetricEigen {
 // finite, naming its row and column.
 Result<SymmetricEigen> symmetric_eigen(MatrixViewD G);
 
-// One result per matrix, shared out among the team; every member calls with equal arguments, and
-// the call ends with a barrier. Results do not depend on the number of threads.
-void symmetric_eigen_batch(std::span<const MatrixViewD> matrices,
-                           std::span<Result<SymmetricEigen>> out, Team& team);
-
 namespace detail {
 
 class Panel;

@@ -111,7 +111,7 @@ bool AttentionHook::ask_attention(ggml_tensor* node) {
   const auto layer = layer_of_.find(key_memory);
   const auto keys = stores_.find(key_memory), values = stores_.find(memory_of(node->src[2]));
   if (layer == layer_of_.end() || keys == stores_.end() || values == stores_.end()) {
-    run.error = fail(ErrorCode::kUnsupported, "attention node '{}' is not one that the probe saw",
+    work.error = fail(ErrorCode::kUnsupported, "attention node '{}' is not one that the probe saw",
                      node->name);
     return false;
   }
@@ -146,28 +146,28 @@ NodeRows AttentionHook::rows_of(const Node& node, const ggml_tensor* tensor) con
 void AttentionHook::compute(ggml_tensor* tensor, int member, int size, void* userdata) {
   const Node& node = *static_cast<const Node*>(userdata);
   AttentionHook& self = *node.hook;
-  attend_node(self.run, node.layer, self.rows_of(node, tensor), member, size);
+  attend_node(self.work, node.layer, self.rows_of(node, tensor), member, size);
   // attend_node has ended with a barrier, and ggml waits for all before the next node.
   if (member == 0) self.finish_node(node, static_cast<int>(tensor->ne[2]));
 }
 
 // After the last node of a graph the next ubatch begins.
 void AttentionHook::finish_node(const Node& node, int rows) {
-  if (!run.error &&
-      (run.current >= run.ubatches.size() ||
-       run.ubatches[run.current].positions.size() != static_cast<std::size_t>(rows))) {
-    run.error = fail(ErrorCode::kUnsupported,
+  if (!work.error &&
+      (work.current >= work.ubatches.size() ||
+       work.ubatches[work.current].positions.size() != static_cast<std::size_t>(rows))) {
+    work.error = fail(ErrorCode::kUnsupported,
                      "libllama cut the batch otherwise than expected: {} rows in layer {}", rows,
                      node.layer);
   }
   if (++nodes_done_ < nodes_in_all_) return;
   nodes_done_ = 0;
-  ++run.current;
+  ++work.current;
 }
 
 void AttentionHook::computed(ggml_tensor* node) {
   if (node->op == GGML_OP_FLASH_ATTN_EXT) return overwrite(node);
-  if (observer_ == nullptr || run.error) return;
+  if (observer_ == nullptr || work.error) return;
   const auto [first, last] = watched_.equal_range(node->name);
   for (auto what = first; what != last; ++what) show(node, what->second);
 }
@@ -180,8 +180,8 @@ void AttentionHook::overwrite(ggml_tensor* tensor) {
   const std::size_t n = at(tensor->ne[2]);
   // libllama's memory was empty before this ubatch, or ubatches before it fill the first cells.
   std::size_t cell = 0;
-  for (std::size_t u = 0; u < run.current && u < run.ubatches.size(); ++u) {
-    cell += run.ubatches[u].positions.size();
+  for (std::size_t u = 0; u < work.current && u < work.ubatches.size(); ++u) {
+    cell += work.ubatches[u].positions.size();
   }
   const auto rows_from = [&](const ggml_tensor* memory, std::vector<float>& to) {
     copy_rows(memory, cell + n, to);
@@ -198,9 +198,9 @@ void AttentionHook::overwrite(ggml_tensor* tensor) {
   rows.out = {out_copy_.data(), {n, at(shape.query_heads), at(shape.value_dim)}};
   rows.stores = node.read == 0;
   rows.settles = node.read + 1 == model_.layers[index].reads;
-  if (!pool_ || pool_->size() != run.threads) pool_ = std::make_unique<ThreadPool>(run.threads);
-  pool_->run([&](Team& team) { attend_node(run, node.layer, rows, team.index(), team.size()); });
-  if (!run.error) {
+  if (!pool_ || pool_->size() != work.threads) pool_ = std::make_unique<ThreadPool>(work.threads);
+  pool_->run([&](Team& team) { attend_node(work, node.layer, rows, team.index(), team.size()); });
+  if (!work.error) {
     ggml_backend_tensor_set(tensor, out_copy_.data(), 0, out_copy_.size() * sizeof(float));
   }
   finish_node(node, static_cast<int>(n));
@@ -208,12 +208,12 @@ void AttentionHook::overwrite(ggml_tensor* tensor) {
 
 void AttentionHook::show(const ggml_tensor* node, const Watched& what) const {
   const std::vector<float> numbers = read_floats(node);
-  if (numbers.empty() || run.current >= run.ubatches.size()) return;
+  if (numbers.empty() || work.current >= work.ubatches.size()) return;
   const std::size_t n = at(ggml_nrows(node));
   const TensorView<const float, 2> rows(numbers.data(), {n, at(node->ne[0])});
   // The last layer goes on with the rows whose logits are asked for.
-  const auto& all = run.ubatches[run.current].positions;
-  const auto& positions = all.size() == n ? all : run.output_positions;
+  const auto& all = work.ubatches[work.current].positions;
+  const auto& positions = all.size() == n ? all : work.output_positions;
   if (positions.size() != n) return;
   if (what.post_norm) {
     observer_->on_post_norm_input(what.layer, rows, positions);

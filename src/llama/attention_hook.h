@@ -18,7 +18,7 @@
 
 #include "base/thread_pool.h"
 #include "llama/activation_observer.h"
-#include "llama/attention_run.h"
+#include "llama/decode_work.h"
 #include "llama/graph_probe.h"
 #include "llama/long_rope.h"
 #include "llama/offset_products.h"
@@ -50,7 +50,7 @@ class AttentionHook {
   LongRope long_rope;
 
   // Set before a decode, read after it.
-  AttentionRun run;
+  DecodeWork work;
 
  private:
   // One attention node of a graph: `read` counts those before it that read the same layer.

@@ -134,30 +134,6 @@ Result<std::optional<std::int64_t>> GgufFile::find_int(const std::string& key) c
               gguf_type_name(type));
 }
 
-Result<std::optional<double>> GgufFile::find_float(const std::string& key) const {
-  const std::int64_t id = gguf_find_key(gguf_, key.c_str());
-  if (id < 0) return std::optional<double>();
-  switch (const gguf_type type = gguf_get_kv_type(gguf_, id)) {
-    case GGUF_TYPE_FLOAT32:
-      return std::optional<double>(gguf_get_val_f32(gguf_, id));
-    case GGUF_TYPE_FLOAT64:
-      return std::optional<double>(gguf_get_val_f64(gguf_, id));
-    default:
-      return fail(ErrorCode::kCorruptData, "'{}': key '{}' is {}, expected a float", path_, key,
-                  gguf_type_name(type));
-  }
-}
-
-Result<std::optional<bool>> GgufFile::find_bool(const std::string& key) const {
-  const std::int64_t id = gguf_find_key(gguf_, key.c_str());
-  if (id < 0) return std::optional<bool>();
-  if (gguf_get_kv_type(gguf_, id) == GGUF_TYPE_BOOL) {
-    return std::optional<bool>(gguf_get_val_bool(gguf_, id));
-  }
-  return fail(ErrorCode::kCorruptData, "'{}': key '{}' is {}, expected a bool", path_, key,
-              gguf_type_name(gguf_get_kv_type(gguf_, id)));
-}
-
 Result<std::optional<std::string>> GgufFile::find_string(const std::string& key) const {
   const std::int64_t id = gguf_find_key(gguf_, key.c_str());
   if (id < 0) return std::optional<std::string>();
@@ -168,44 +144,10 @@ Result<std::optional<std::string>> GgufFile::find_string(const std::string& key)
               gguf_type_name(gguf_get_kv_type(gguf_, id)));
 }
 
-Result<std::optional<std::vector<std::int64_t>>> GgufFile::find_ints(const std::string& key) const {
-  using Found = std::optional<std::vector<std::int64_t>>;
-  const std::int64_t id = gguf_find_key(gguf_, key.c_str());
-  if (id < 0) return Found();
-  if (gguf_get_kv_type(gguf_, id) != GGUF_TYPE_ARRAY) {
-    KVSPAN_TRY(const auto value, find_int(key));
-    return Found(std::vector<std::int64_t>{*value});
-  }
-  const gguf_type type = gguf_get_arr_type(gguf_, id);
-  std::vector<std::int64_t> values(gguf_get_arr_n(gguf_, id));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto value =
-        type == GGUF_TYPE_STRING ? std::nullopt : as_int(type, gguf_get_arr_data(gguf_, id), i);
-    if (!value) {
-      return fail(ErrorCode::kCorruptData, "'{}': key '{}' is an array of {}, expected integers",
-                  path_, key, gguf_type_name(type));
-    }
-    values[i] = *value;
-  }
-  return Found(std::move(values));
-}
-
-Result<std::int64_t> GgufFile::require_int(const std::string& key) const {
-  KVSPAN_TRY(const auto value, find_int(key));
-  if (value) return *value;
-  return fail(ErrorCode::kCorruptData, "'{}' lacks the key '{}'", path_, key);
-}
-
 Result<std::string> GgufFile::require_string(const std::string& key) const {
   KVSPAN_TRY(auto value, find_string(key));
   if (value) return *std::move(value);
   return fail(ErrorCode::kCorruptData, "'{}' lacks the key '{}'", path_, key);
-}
-
-std::size_t GgufFile::array_length(const std::string& key) const {
-  const std::int64_t id = gguf_find_key(gguf_, key.c_str());
-  if (id < 0 || gguf_get_kv_type(gguf_, id) != GGUF_TYPE_ARRAY) return 0;
-  return gguf_get_arr_n(gguf_, id);
 }
 
 ggml_tensor* GgufFile::find_tensor(const std::string& name) const {

@@ -31,17 +31,10 @@ class GgufFile {
   std::size_t file_bytes() const noexcept { return bytes_; }
 
   // Metadata. The optional forms are empty when the key is absent and fail when it has another
-  // type; integer getters take any integer type that holds the value.
+  // type; find_int takes any integer type that holds the value.
   Result<std::optional<std::int64_t>> find_int(const std::string& key) const;
-  Result<std::optional<double>> find_float(const std::string& key) const;
-  Result<std::optional<bool>> find_bool(const std::string& key) const;
   Result<std::optional<std::string>> find_string(const std::string& key) const;
-  // A scalar counts as an array of one.
-  Result<std::optional<std::vector<std::int64_t>>> find_ints(const std::string& key) const;
-  Result<std::int64_t> require_int(const std::string& key) const;
   Result<std::string> require_string(const std::string& key) const;
-  // Length of an array; 0 when absent.
-  std::size_t array_length(const std::string& key) const;
 
   // Null when absent.
   ggml_tensor* find_tensor(const std::string& name) const;

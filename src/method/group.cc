@@ -62,8 +62,7 @@ std::int32_t Group::next_position() const noexcept {
 }
 
 void Group::move_out(std::int32_t first, std::span<const std::uint8_t> escape) {
-  settled_ = std::max(settled(), first + static_cast<std::int32_t>(escape.size()));
-  take_out(first, escape);
+  take_out(first, escape, std::max(settled(), first + static_cast<std::int32_t>(escape.size())));
 }
 
 RowBlock Group::read(std::int32_t first, std::int32_t n) const {
@@ -127,19 +126,24 @@ Status Group::code(const RowBlock& rows, std::size_t first, std::size_t n,
 
 void Group::select(std::int32_t first, std::span<const std::uint8_t> keep) {
   if (std::find(keep.begin(), keep.end(), std::uint8_t{0}) == keep.end()) return;
-  take_out(first, keep);
+  take_out(first, keep, settled());
   dropped_at_ = next_position();
 }
 
-void Group::take_out(std::int32_t first, std::span<const std::uint8_t> keep) {
-  const std::int32_t before = settled();
+void Group::take_out(std::int32_t first, std::span<const std::uint8_t> keep, std::int32_t settled) {
   std::int32_t gone = 0;
   for (std::size_t i = 0; i < keep.size(); ++i) {
-    if (keep[i] == 0 && first + static_cast<std::int32_t>(i) < before) ++gone;
+    if (keep[i] == 0 && first + static_cast<std::int32_t>(i) < settled) ++gone;
   }
   list().select(first, keep);
   if (options_.scores) scores_.select(first, keep);
-  settled_ = before - gone;
+  settled_ = settled - gone;
+}
+
+void Group::become(Group& copy) noexcept {
+  std::swap(list(), copy.list());
+  std::swap(stores_.front(), copy.stores_.front());
+  *this = std::move(copy);
 }
 
 void Group::receive(std::span<const float> weights) {
@@ -155,23 +159,23 @@ void Group::settle_as_they_are(std::int32_t n) noexcept {
 std::int32_t Group::forget_before(std::int32_t position, std::int32_t limit) {
   if (limit < list().tokens()) position = std::min(position, list().position(limit));
   const std::int32_t held = list().tokens(), before = settled(), first = sink();
-  std::int32_t end = 0;
-  for (const auto& store : stores_) end = std::max(end, store->forget_before(position));
+  const auto forgot = [&](std::int32_t end) {
+    dropped_at_ = std::max(dropped_at_, first_query_past(*layer_, end));
+  };
+  // The list comes last: once it has forgotten tokens, nothing can fail.
+  for (std::size_t i = stores_.size(); i-- > 0;) forgot(stores_[i]->forget_before(position));
   // Of stores that follow each other, the first ones go whole; where the last has tokens, nothing
   // is added to the others.
   while (stores_.size() > 2 && !stores_[2]->empty() && stores_[1]->next_position() <= position) {
-    end = std::max(end, stores_[1]->next_position());
+    forgot(stores_[1]->next_position());
     stores_.erase(stores_.begin() + 1);
   }
   const std::int32_t gone = held - list().tokens();
   if (gone > 0) {
     settled_ = std::max(0, before - gone);
     sink_gone_ += std::min(gone, first);
-    if (options_.scores) {
-      scores_.select(0, std::vector<std::uint8_t>(static_cast<std::size_t>(gone), 0));
-    }
+    if (options_.scores) scores_.drop_first(gone);
   }
-  dropped_at_ = std::max(dropped_at_, first_query_past(*layer_, end));
   return gone;
 }
 
@@ -205,14 +209,6 @@ Group Group::truncated(std::int32_t position) const {
     out.list().write(first, view.keys, view.values, h, 0, static_cast<std::int32_t>(rows.size()));
   }
   return out;
-}
-
-void Group::clear() noexcept {
-  if (options_.load_store) stores_.resize(1);
-  for (const auto& store : stores_) store->clear();
-  scores_ = {};
-  settled_ = sink_gone_ = 0;
-  dropped_at_ = 0;
 }
 
 }  // namespace kvspan

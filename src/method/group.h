@@ -17,6 +17,7 @@
 
 #include "attention/segments/segment_store.h"
 #include "attention/token_store.h"
+#include "base/fail.h"
 #include "cache/rows/encode_rows.h"
 #include "cache/rows/row_block.h"
 #include "cache/segments/segment_list.h"
@@ -84,20 +85,34 @@ class Group {
               std::span<const std::shared_ptr<const Code>> keys,
               std::span<const std::shared_ptr<const Code>> values);
   // Rows first .. first + n - 1 of the list, the oldest that wait or settled ones before them,
-  // leave it, but for those that escape[i] marks.
+  // leave it, but for those that escape[i] marks. Throws std::bad_alloc, and then holds what it
+  // held.
   void move_out(std::int32_t first, std::span<const std::uint8_t> escape);
-  // Forgets tokens; keep[i] belongs to token first + i.
+  // Forgets tokens; keep[i] belongs to token first + i. Throws std::bad_alloc, and then holds what
+  // it held.
   void select(std::int32_t first, std::span<const std::uint8_t> keep);
   // Attention that tokens first .. first + n - 1 have received so far, where kept; 0 for those that
   // no query has been observed to look at.
   std::vector<float> received(std::int32_t first, std::size_t n) const;
   // Adds what the last queries gave to the tokens held, [tokens].
   void receive(std::span<const float> weights);
+  // All or nothing, for what takes several steps: change(copy) works on a copy, which this group
+  // becomes unless that fails or throws.
+  template <class Change>
+  Status attempt(const Change& change) {
+    Group copy = *this;
+    KVSPAN_CHECK_OK(change(copy));
+    become(copy);
+    return {};
+  }
+  // Takes what a copy of it holds. The list stays in its place: others refer to it.
+  void become(Group& copy) noexcept;
   // n waiting rows count as settled and stay full rank.
   void settle_as_they_are(std::int32_t n) noexcept;
 
   // Forgets tokens before `position`, which no query sees any more, of the list only among its
-  // first `limit`; how many of the list. Throws std::bad_alloc.
+  // first `limit`; how many of the list. Throws std::bad_alloc, and then the list holds what it
+  // held.
   std::int32_t forget_before(std::int32_t position, std::int32_t limit);
   // The last position up to `position` from which on all stores can forget tokens.
   std::int32_t cut_at(std::int32_t position) const noexcept;
@@ -106,7 +121,6 @@ class Group {
   // The same from any position on, as a copy: tokens before it that cannot stay where they are
   // wait in the list, to be coded again. Throws std::bad_alloc.
   Group truncated(std::int32_t position) const;
-  void clear() noexcept;
   std::size_t score_bytes() const noexcept { return scores_.bytes(); }
 
   // Tokens, what has been settled, and scores. load() is for an empty group of the same options; a
@@ -116,7 +130,8 @@ class Group {
 
  private:
   RowBlock blank(std::int32_t n) const;
-  void take_out(std::int32_t first, std::span<const std::uint8_t> keep);
+  // Of a list whose first `settled` tokens are settled.
+  void take_out(std::int32_t first, std::span<const std::uint8_t> keep, std::int32_t settled);
 
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;

@@ -11,7 +11,9 @@
 #include "attention/add_sinks.h"
 #include "attention/received.h"
 #include "attention/scratch.h"
+#include "base/copy_status.h"
 #include "base/fail.h"
+#include "base/help_wanted.h"
 #include "cache/visible.h"
 #include "method/check_call.h"
 #include "method/reconstruct.h"
@@ -94,17 +96,47 @@ std::vector<float> MethodCache::Member::received_by_token() const {
   return all;
 }
 
+// A selector may yet drop rows.
+int MethodCache::Member::tasks() const noexcept {
+  return policy && !selector ? policy->tasks(group) : 0;
+}
+
+// Where memory ends, settling makes do without, or says so.
+void MethodCache::Member::open_tasks() noexcept {
+  const int count = tasks();
+  if (count == 0) return;
+  try {
+    policy->open_tasks(group);
+    opened = count;
+  } catch (const std::bad_alloc&) {
+    policy->close_tasks();
+  }
+}
+
+void MethodCache::Member::run_task(int task) noexcept {
+  try {
+    policy->run_task(group, task);
+  } catch (const std::bad_alloc&) {
+    // Left to settle.
+  }
+}
+
 Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_needed) {
+  opened = 0;
   // An exception must not leave one thread while the others wait for it.
+  // One that left by std::bad_alloc is made again from where it was.
   try {
     chosen.clear();
     if (!received.empty()) {
-      received = received_by_token();
-      if (group.options().scores) group.receive(received);
-      if (selector) selector->observe(received);
+      const std::vector<float> given = received_by_token();
+      if (group.options().scores && !group_received) group.receive(given);
+      group_received = true;
+      if (selector) selector->observe(given);
+      group_received = false;
       received = {};  // nothing of a step's own memory stays
     }
     mask = {};
+    earlier.reset();
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));
     if (first_needed > 0) {
@@ -120,13 +152,23 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
   }
 }
 
-// The tokens at the positions that are marked, of every store.
-void MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
+// The tokens at the positions that are marked, of every store. Returns which of the list's are, or
+// nothing where all are.
+std::vector<std::uint8_t> MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
   for (const auto& store : group.stores()) chosen.push_back(store->chosen(keep));
-  if (!chosen.front()) return;
-  for (std::int32_t t = 0; t < group.list().tokens(); ++t) {
-    mask.push_back(keep[static_cast<std::size_t>(group.list().position(t))]);
+  std::vector<std::uint8_t> read;
+  for (std::int32_t t = 0; chosen.front() && t < group.list().tokens(); ++t) {
+    read.push_back(keep[static_cast<std::size_t>(group.list().position(t))]);
   }
+  return read;
+}
+
+// Attention is received anew, by the `tokens` of the list that the call reads.
+void MethodCache::Member::observe(std::size_t tokens, std::vector<std::uint8_t> read) {
+  std::vector<float> nothing(tokens, 0.0f);
+  earlier = {std::move(received), std::move(mask)};
+  received = std::move(nothing);
+  mask = std::move(read);
 }
 
 // The list's tokens as full-rank rows.
@@ -202,17 +244,18 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
   const std::size_t n = call.positions.size(), heads = call.rows.shape[1];
   try {
     lse = {scratch.lse(n * heads), {n, heads}};
+    received.clear();
     reading.assign(1, lists);
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
       const GroupOptions& options = member.group.options();
       member.chosen.clear();
-      member.mask.clear();
+      member.earlier.reset();
       Queries part = call;
       part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
-      std::vector<std::uint8_t> keep;
+      std::vector<std::uint8_t> keep, read;
       if (member.selector && member.selector->choose(member.group, part, keep)) {
-        member.choose(keep);
+        read = member.choose(keep);
       }
       if (reconstruct) member.rebuild();
       const std::vector<const TokenStore*> reads = member.reads();
@@ -221,19 +264,26 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
       for (std::size_t s = 1; s < reads.size(); ++s) {
         if (!reads[s]->empty()) reading[s].push_back({options.first_head, reads[s]});
       }
-    }
-    received.clear();
-    if (observed == 0) return {};
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      Member& member = members[i];
-      const auto tokens = static_cast<std::size_t>(
-          static_cast<const SegmentStore*>(reading[0][i].store)->list().tokens());
-      member.received.assign(tokens, 0.0f);
+      if (observed == 0) continue;
+      const auto tokens =
+          static_cast<std::size_t>(static_cast<const SegmentStore*>(reads[0])->list().tokens());
+      member.observe(tokens, std::move(read));
       received.push_back({member.received.data(), {1, tokens}});
     }
     return {};
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to attend to {} queries", n);
+  }
+}
+
+// A call that failed has observed nothing.
+void MethodCache::Layer::undo() noexcept {
+  for (Member& member : members) {
+    member.chosen.clear();
+    if (!member.earlier) continue;
+    member.received = std::move(member.earlier->received);
+    member.mask = std::move(member.earlier->mask);
+    member.earlier.reset();
   }
 }
 
@@ -275,6 +325,8 @@ Status MethodCache::extend(int layer, Layer& to, const KvRows& rows, bool scanne
                 rows.positions.size(), layer, to.next);
   }
   to.next = rows.positions.back() + 1;
+  to.tasks = 0;
+  for (const Member& member : to.members) to.tasks += member.tasks();
   return {};
 }
 
@@ -315,7 +367,7 @@ Status MethodCache::append(int layer, const KvRows& rows, Team& team) {
     }
   }
   team.barrier();
-  const Status appended = to.appended;
+  Status appended = copy_of(to.appended);
   if (appended && !leader_alone) {
     for (int i; (i = team.take()) < runs * shape.kv_heads;) {
       std::int32_t head = i % shape.kv_heads;
@@ -338,9 +390,26 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   KVSPAN_CHECK_BY_ALL(
       check_numbers("queries", layer, queries.rows, std::numeric_limits<float>::infinity()), team);
   KVSPAN_CHECK_BY_ALL(check_held(layer, from.next), team);
+  std::int32_t earlier = 0;
+  if (team.leader()) {
+    earlier = from.queries;
+    from.queries = static_cast<std::int32_t>(queries.positions.size());
+  }
+  Status done = read(from, shape, queries, out, scratch, team);
+  if (!done) {
+    if (team.leader()) {
+      from.queries = earlier;
+      from.undo();
+    }
+    team.barrier();
+  }
+  return done;
+}
+
+Status MethodCache::read(Layer& from, const LayerShape& shape, const Queries& queries,
+                         const TensorView<float, 3>& out, AttentionScratch& scratch, Team& team) {
   const auto n = static_cast<std::int32_t>(queries.positions.size());
   const std::int32_t observed = from.wants(n);
-  if (team.leader()) from.queries = n;
   AttendCall call{shape, queries, out, {}};
   if (observed == 0 && from.reads_lists() && shape.sinks.empty()) {
     return from.lists.front().store->attend(call, from.lists, scratch, team);
@@ -348,7 +417,7 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   if (team.leader()) from.prepared = from.prepare(shape, queries, observed, scratch);
   team.barrier();
   if (!from.prepared) {
-    const Status failed = from.prepared;
+    Status failed = copy_of(from.prepared);
     team.barrier();  // keeps it in place until everybody has read it
     return failed;
   }
@@ -369,23 +438,48 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
                             from.received, scratch, team);
 }
 
+// What settling a layer's groups can leave to more threads than there are groups. Returns with no items taken.
+void MethodCache::run_tasks(Layer& layer, Team& team) {
+  if (team.places() <= static_cast<int>(layer.members.size()) || layer.tasks < 2) return;
+  if (team.leader()) {
+    for (Member& member : layer.members) member.open_tasks();
+  }
+  team.barrier();
+  with_help(team, [&](int) {
+    for (;;) {
+      int task = team.take();
+      auto member = layer.members.begin();
+      while (member != layer.members.end() && task >= member->opened) task -= (member++)->opened;
+      if (member == layer.members.end()) return;
+      member->run_task(task);
+    }
+  });
+  team.barrier();
+  if (team.leader()) layer.tasks = 0;
+}
+
 Status MethodCache::settle(int layer, Team& team) {
   KVSPAN_CHECK_BY_ALL(check_layer(prepared_->shape, layer), team);
   Layer& at = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
+  run_tasks(at, team);
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
     member.outcome = member.settle(at.queries, first_seen(shape, at.next));
   }
   team.barrier();
-  for (const Member& member : at.members) KVSPAN_CHECK_BY_ALL(Status(member.outcome), team);
+  for (const Member& member : at.members) KVSPAN_CHECK_BY_ALL(copy_of(member.outcome), team);
   return {};
 }
 
 Status MethodCache::truncate(std::int32_t n) {
   if (n <= 0) {
-    clear();
-    return {};
+    try {
+      clear();
+      return {};
+    } catch (const std::bad_alloc&) {
+      return fail(ErrorCode::kOutOfBudget, "no memory to begin anew after {} tokens", tokens());
+    }
   }
   if (n < tokens() && n < least_tokens()) {
     return fail(ErrorCode::kInvalidArgument,
@@ -405,11 +499,10 @@ Status MethodCache::truncate(std::int32_t n) {
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to go back from {} to {} tokens", tokens(), n);
   }
-  for (auto& [group, copy] : rebuilt) *group = std::move(copy);
+  for (auto& [group, copy] : rebuilt) group->become(copy);
   for (Layer& layer : layers_) {
     if (layer.next <= n) continue;
     layer.next = n;
-    layer.list_stores();
     for (Member& member : layer.members) {
       member.group.truncate(n);
       if (member.policy) member.policy->truncate(member.group);
@@ -428,15 +521,9 @@ std::int32_t MethodCache::least_tokens() const noexcept {
 }
 
 void MethodCache::clear() {
-  for (Layer& layer : layers_) {
-    layer.next = layer.queries = 0;
-    for (Member& member : layer.members) {
-      member.group.clear();
-      if (member.policy) member.policy->clear();
-      if (member.selector) member.selector->clear();
-      member.received.clear();
-    }
-  }
+  MethodCache anew(prepared_);
+  layers_ = std::move(anew.layers_);
+  ledger_ = std::move(anew.ledger_);
 }
 
 Result<std::unique_ptr<KvCache>> MethodCache::fork() const {

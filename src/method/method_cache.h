@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,18 +67,31 @@ class MethodCache final : public KvCache {
     std::unique_ptr<Selector> selector;  // null: all tokens
     std::int32_t observed_queries = 0;
     Status outcome;               // of the last call, for all threads to read
+    int opened = 0;               // tasks of the next settle
     std::vector<float> received;  // by the last call's queries
+    std::vector<std::uint8_t> mask;  // the list's tokens that `received` is of, where not all
+    bool group_received = false;     // it is in the group's scores already
+    // Both as they were before the call, until it is known to succeed.
+    struct Observed {
+      std::vector<float> received;
+      std::vector<std::uint8_t> mask;
+    };
+    std::optional<Observed> earlier;
     // What the current call reads instead of the stores, where that differs; empty: nothing does.
     std::vector<std::unique_ptr<TokenStore>> chosen;
-    std::vector<std::uint8_t> mask;  // the list's tokens that it reads, where not all
 
     Member(const LayerShape& layer, const PreparedGroup& prepared,
            const std::shared_ptr<Ledger>& ledger);
     Member(const Member& other);
     std::int32_t wants(std::int32_t queries) const noexcept;
-    void choose(const std::vector<std::uint8_t>& keep);
+    std::vector<std::uint8_t> choose(const std::vector<std::uint8_t>& keep);
+    void observe(std::size_t tokens, std::vector<std::uint8_t> read);
     void rebuild();
     std::vector<const TokenStore*> reads() const;
+    // Those of its policy (method/policies/policy.h).
+    int tasks() const noexcept;
+    void open_tasks() noexcept;
+    void run_task(int task) noexcept;
     // first_needed: tokens before this position are seen no more.
     Status settle(std::int32_t queries, std::int32_t first_needed);
     // `received` at the places of all tokens; empty when there is none.
@@ -85,6 +99,8 @@ class MethodCache final : public KvCache {
     Status save(const StateWriter& to) const;
     Status load(const StateReader& from);
   };
+  struct Layer;
+  static void run_tasks(Layer& layer, Team& team);
   struct Layer {
     std::vector<Member> members;
     std::vector<StorePart> lists;  // the members'
@@ -95,6 +111,7 @@ class MethodCache final : public KvCache {
     std::vector<TensorView<float, 2>> received;
     std::int32_t next = 0;     // beyond every position that was ever appended
     std::int32_t queries = 0;  // of the last attend
+    int tasks = 0;             // of the members, when rows last came: all threads must see the same number
     float limit = 0.0f;        // of numbers in rows
     bool reconstruct = false;
     Status prepared;
@@ -110,11 +127,15 @@ class MethodCache final : public KvCache {
     std::int32_t wants(std::int32_t queries) const noexcept;
     Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed,
                    AttentionScratch& scratch);
+    void undo() noexcept;
   };
 
   MethodCache(const MethodCache& other) = default;
   static void add_bytes(const Layer& of, CacheBytes& bytes, std::vector<const Code*>& codes);
   Status extend(int layer, Layer& to, const KvRows& rows, bool scanned);
+  // attend, all checked.
+  Status read(Layer& from, const LayerShape& shape, const Queries& queries,
+              const TensorView<float, 3>& out, AttentionScratch& scratch, Team& team);
   Status load_layers(ByteReader& in);
 
   std::shared_ptr<const Prepared> prepared_;

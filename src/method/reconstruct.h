@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a list rebuilt at full rank, as attention would see them: what
-// reconstruct-then-attend reads (document 003, A.3). A mode for comparison: memory and time of a
+// reconstruct-then-attend reads (OjaKV, A.3). A mode for comparison: memory and time of a
 // full f32 cache, every call.
 #pragma once
 

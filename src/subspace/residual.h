@@ -2,7 +2,7 @@
 // What a basis leaves of a vector: |x|^2 = |Bx|^2 + |(I - P)x|^2.
 // The difference of the first two costs nothing once c = Bx is known, but cancels: with B and c in
 // f32 it is off by up to 4e-7 |x|^2. It is clamped at 0, and below 1e-6 |x|^2 the residual is
-// computed directly instead (spec section 4, line 7).
+// computed directly instead.
 #pragma once
 
 #include <span>

@@ -3,73 +3,17 @@
 // memory of attention against its stated bound.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <new>
-
-#include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kvspan/cache.h"
+#include "tests/base/allocation_watch.h"
 #include "tests/method/recipes.h"
 #include "tests/method/synthetic.h"
-
-namespace {
-// Every Buffer comes from the aligned operator new, with room to align it, which does not count;
-// what else is on the heap, from the plain one.
-std::atomic<long long> buffers{0}, others{0};
-constexpr std::size_t kHeader = 64;
-
-// Memory of `size` bytes, of which `counts` count.
-void* counted(std::size_t size, std::size_t counts, std::atomic<long long>& count) {
-  void* memory = std::aligned_alloc(kHeader, kHeader + (size + kHeader - 1) / kHeader * kHeader);
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memcpy(memory, &counts, sizeof(counts));
-  count += static_cast<long long>(counts);
-  return static_cast<char*>(memory) + kHeader;
-}
-void uncounted(void* memory, std::atomic<long long>& count) noexcept {
-  if (memory == nullptr) return;
-  void* start = static_cast<char*>(memory) - kHeader;
-  std::size_t counts = 0;
-  std::memcpy(&counts, start, sizeof(counts));
-  count -= static_cast<long long>(counts);
-  std::free(start);
-}
-}  // namespace
-
-void* operator new(std::size_t size) {
-  return counted(size, size, others);
-}
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return counted(size, size, others);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new(std::size_t size, std::align_val_t) {
-  return counted(size, size - kvspan::Buffer::kRoom, buffers);
-}
-void operator delete(void* memory) noexcept {
-  uncounted(memory, others);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  uncounted(memory, others);
-}
-void operator delete(void* memory, const std::nothrow_t&) noexcept {
-  uncounted(memory, others);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  uncounted(memory, buffers);
-}
-void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
-  operator delete(memory, alignment);
-}
 
 namespace kvspan {
 namespace {
 
+using testing::buffer_bytes;
+using testing::plain_bytes;
 using testing::SyntheticText;
 
 class AllocatedBytes : public ::testing::TestWithParam<testing::SuiteRecipe> {};
@@ -77,19 +21,20 @@ class AllocatedBytes : public ::testing::TestWithParam<testing::SuiteRecipe> {};
 TEST_P(AllocatedBytes, ReportedBytesAreWhatTheAllocatorGaveOut) {
   const SyntheticText text(testing::synthetic_shape(), 300, 7);
   const Calibration calibration = text.calibration();
-  const long long nothing = buffers;
+  const long long nothing = buffer_bytes();
   {
     const auto factory = CacheFactory::create(text.shape(), GetParam().text, &calibration);
     ASSERT_TRUE(factory) << factory.error().message;
-    const long long shared = buffers - nothing;
+    const long long shared = buffer_bytes() - nothing;
     EXPECT_EQ(shared, static_cast<long long>(factory->shared_bytes()));
-    const long long before = others;
+    const long long before = plain_bytes();
     const auto cache = factory->make();
     std::int32_t at = 0;
     for (const std::int32_t n : {1, 40, 100, 59, 100}) {
       testing::run(*cache, text, at, n, 33);
       at += n;
-      EXPECT_EQ(buffers - nothing - shared, static_cast<long long>(cache->bytes().total)) << at;
+      EXPECT_EQ(buffer_bytes() - nothing - shared, static_cast<long long>(cache->bytes().total))
+          << at;
     }
     // Beside its buffers a cache has what names them: segments, codes, groups. No copy of rows or
     // scores hides there.
@@ -99,20 +44,21 @@ TEST_P(AllocatedBytes, ReportedBytesAreWhatTheAllocatorGaveOut) {
     // A coded segment covers 32 tokens or more, a full-rank one is found per 32; each is below
     // 1 KB with its sides and codes, and vectors have up to twice the room they need.
     const std::size_t segments = groups * (300 / 32 + 3);
-    EXPECT_LE(others - before, static_cast<long long>(2048 * segments + 4096)) << bytes.total;
+    EXPECT_LE(plain_bytes() - before, static_cast<long long>(2048 * segments + 4096))
+        << bytes.total;
 
     auto fork = cache->fork();
     ASSERT_TRUE(fork);
     auto saved = cache->save();
     ASSERT_TRUE(saved);
-    const long long both = buffers;
+    const long long both = buffer_bytes();
     auto loaded = factory->load(*saved);
     ASSERT_TRUE(loaded);
-    EXPECT_EQ(buffers - both, static_cast<long long>((*loaded)->bytes().total));
+    EXPECT_EQ(buffer_bytes() - both, static_cast<long long>((*loaded)->bytes().total));
     cache->clear();
-    EXPECT_GE(buffers - nothing - shared, static_cast<long long>((*fork)->bytes().total));
+    EXPECT_GE(buffer_bytes() - nothing - shared, static_cast<long long>((*fork)->bytes().total));
   }
-  EXPECT_EQ(buffers, nothing) << "nothing is left behind";
+  EXPECT_EQ(buffer_bytes(), nothing) << "nothing is left behind";
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, AllocatedBytes, ::testing::ValuesIn(testing::suite_recipes()),
@@ -148,12 +94,12 @@ TEST(AttentionWorkspace, IsBoundedWhateverTheNumberOfTokens) {
           if (at % (n == 250 ? 4000 : 1000) != 0) continue;
           Queries queries = text.queries(0, 0, std::int32_t(n));
           queries.positions = std::span(positions).subspan(250 - n, n);
-          const long long before = others;
+          const long long before = plain_bytes();
           pool.run([&](Team& team) {
             EXPECT_TRUE(
                 cache->attend(0, queries, {out.data(), {n, 4, 16}}, *scratch, team).has_value());
           });
-          transient = std::max(transient, others - before);
+          transient = std::max(transient, plain_bytes() - before);
         }
         EXPECT_LE(attention_scratch_bytes(*scratch), bound) << recipe << " " << at;
         held.push_back(attention_scratch_bytes(*scratch));

@@ -211,7 +211,7 @@ TEST(Attend, BitsDoNotDependOnTheNumberOfThreads) {
 }
 
 TEST(Attend, PartsMergeByTheirLogSumExp) {
-  // Spec section 4 line 1: softmax over all tokens from results over two halves.
+  // Softmax over all tokens from results over two halves.
   const Problem p = random_problem(layer_of(6, 2, 32, 32), Element::kF32, 400, 1, 15);
   const testing::Exact exact = testing::exact_attention(p, kChain);
   for (const int cut : {0, 1, 100, 399, 400}) {
@@ -301,9 +301,9 @@ TEST(Attend, GroupsOfHeadsHaveListsOfTheirOwn) {
 TEST(AttentionScratch, StaysWithinTheStatedBoundForAnyLength) {
   // One layer of 8 KV heads, 128 dimensions; the bound of attention/plan.h written out.
   const LayerShape layer = layer_of(32, 8, 128, 128);
-  const std::size_t partials = std::max(kMaxItems * 16, kMaxTileItems * kTileRows) * (128 + 2) * 4;
+  const std::size_t partials = std::max(kMaxItems * 16, kMaxBlockItems * kBlockRows) * (128 + 2) * 4;
   const std::size_t work =
-      4 * (std::size_t(kTileRows) * (128 + 2 + 128 + 3 + kTileTokens) + kTileTokens * 256);
+      4 * (std::size_t(kBlockRows) * (128 + 2 + 128 + 3 + kPanelTokens) + kPanelTokens * 256);
   for (const int tokens : {1, 1000, 9000}) {
     for (const int queries : {1, 4, 17, 200}) {
       if (queries > tokens) continue;

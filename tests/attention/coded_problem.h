@@ -11,21 +11,11 @@
 #include "cache/code/coded_side.h"
 #include "cache/rows/encode_rows.h"
 #include "tests/attention/oracle.h"
+#include "tests/cache/test_rope.h"
 
 namespace kvspan::testing {
 
 enum class Data { kGaussian, kHeavyTails, kRankTwo, kConstant, kCount };
-
-inline Rope rope_of(std::int32_t rotated, Rope::Pairs pairs, float magnitude) {
-  Rope rope;
-  rope.pairs = pairs;
-  rope.rotated_dims = rotated;
-  rope.magnitude = magnitude;
-  for (std::int32_t i = 0; i < rotated / 2; ++i) {
-    rope.angles.push_back(std::pow(10000.0, -2.0 * i / rotated));
-  }
-  return rope;
-}
 
 // R(t) in double, written from the definition.
 inline void rotate_exactly(const Rope& rope, double t, const float* from, std::int32_t dim,

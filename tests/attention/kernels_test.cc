@@ -273,7 +273,7 @@ TEST_P(AtLevel, TileProductsMatchDoublePrecision) {
                 q[std::size_t(r * dim + i)];
           }
         }
-        kernels_.score_tile(panels.data(), rows, dim, k.data(), tokens, s.data());
+        kernels_.score_panels(panels.data(), rows, dim, k.data(), tokens, s.data());
         for (std::int32_t t = 0; t < tokens; ++t) {
           for (std::int32_t r = 0; r < rows; ++r) {
             double exact = 0.0, size = 0.0;
@@ -289,7 +289,7 @@ TEST_P(AtLevel, TileProductsMatchDoublePrecision) {
         const std::vector<float> decay = normals(std::size_t(rows), 9);
         std::vector<float> out = normals(std::size_t(rows * dim), 10);
         const std::vector<float> before = out;
-        kernels_.weigh_tile(s.data(), rows, k.data(), dim, tokens, decay.data(), out.data());
+        kernels_.weigh_panels(s.data(), rows, k.data(), dim, tokens, decay.data(), out.data());
         for (std::int32_t r = 0; r < rows; ++r) {
           for (std::int32_t i = 0; i < dim; ++i) {
             double exact = double{decay[std::size_t(r)]} * double{before[std::size_t(r * dim + i)]};
@@ -380,7 +380,7 @@ TEST_P(AtLevel, SoftenTileUpdatesTheRunningState) {
           sum.push_back(empty ? 0.0f : static_cast<float>(1 + random.uniform()));
         }
         const auto old_max = max, old_sum = sum;
-        kernels_.soften_tile(s.data(), rows, tokens, ranges ? begin.data() : nullptr, end.data(),
+        kernels_.soften_panels(s.data(), rows, tokens, ranges ? begin.data() : nullptr, end.data(),
                              max.data(), sum.data(), decay.data());
         for (std::int32_t r = 0; r < rows; ++r) {
           const auto at = std::size_t(r);

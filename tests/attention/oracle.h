@@ -97,7 +97,7 @@ struct Exact {
 
 // The bound. A computed score (natural units) differs by at most
 //     delta = (key_dim + 8) u scale |q||k|  [+ 8 c u with a soft cap c] [+ 4 u |bias|]:
-// key_dim roundings of products and sums, a few for the factors. By spec section 4 line 4 the
+// key_dim roundings of products and sums, a few for the factors. The
 // weights then differ by 2 tanh(delta) in the 1-norm (each score moves by delta, their differences
 // by 2 delta). The exponential adds 2^-22 to each weight and to their sum, accumulation of L terms
 // in sequence L u relative to sum a|v| <= max|v|. The norm of out is bounded coordinate by

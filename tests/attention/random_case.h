@@ -48,7 +48,7 @@ inline RandomCase random_case(std::uint64_t seed, const CaseLimits& limits) {
   layer.query_heads = layer.kv_heads * (1 + int(random.below(4)));
   layer.key_dim = dims[random.below(5)];
   layer.value_dim = dims[random.below(5)];
-  layer.rope = rope_of(2 * int(random.below(std::uint32_t(layer.key_dim / 2) + 1)),
+  layer.rope = test_rope(2 * int(random.below(std::uint32_t(layer.key_dim / 2) + 1)),
                        random.below(2) ? Rope::Pairs::kHalves : Rope::Pairs::kNeighbours,
                        random.below(2) ? 1.0f : 1.19f);
   if (random.below(3) == 0) layer.window = 1 + int(random.below(120));
@@ -90,7 +90,7 @@ inline RandomCase random_case(std::uint64_t seed, const CaseLimits& limits) {
         codes.push_back(random_code(choice, dim, layer.rope, ledger, random));
       }
     };
-    // Half of the time a side goes on with the codes of the piece before: a run.
+    // Half of the time a side goes on with the codes of the piece before: a series.
     const bool again = previous != nullptr && random.below(2) == 0;
     if (again) piece = {piece.tokens, previous->keys, previous->values};
     if (!again || random.below(4) == 0) {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "cache/segments/segment_list_bytes.h"
 #include "tests/attention/random_case.h"
+#include "tests/cache/framed_list.h"
 
 namespace kvspan {
 namespace {
@@ -14,7 +14,7 @@ TEST(SavedSegments, AttentionOverWhatWasLoadedGivesTheSameBits) {
   constexpr std::uint64_t kFirstSeed = 9000, kCases = 150;
   for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + kCases; ++seed) {
     const testing::RandomCase c = testing::random_case(seed, {});
-    const auto loaded = load_segment_list(save_segment_list(c.list), c.list.shape(), {}, nullptr);
+    const auto loaded = testing::load_framed(testing::save_framed(c.list), c.list.shape(), nullptr);
     ASSERT_TRUE(loaded) << "seed " << seed << ": " << loaded.error().message;
     const testing::Attended before = testing::attend(c.problem, c.list, 1);
     const testing::Attended after = testing::attend(c.problem, *loaded, 2);

@@ -10,19 +10,9 @@
 #include "base/random.h"
 #include "cache/code/code.h"
 #include "cache/rows/encode_rows.h"
+#include "tests/cache/test_rope.h"
 
 namespace kvspan::testing {
-
-inline Rope test_rope(std::int32_t rotated, Rope::Pairs pairs, float magnitude) {
-  Rope rope = {};
-  rope.pairs = pairs;
-  rope.rotated_dims = rotated;
-  rope.magnitude = magnitude;
-  for (std::int32_t i = 0; i < rotated / 2; ++i) {
-    rope.angles.push_back(std::pow(10000.0, -2.0 * i / rotated));
-  }
-  return rope;
-}
 
 inline std::vector<float> normals(std::size_t n, Random& random, double scale = 1.0) {
   std::vector<float> x(n);

@@ -7,10 +7,10 @@
 
 #include <cstring>
 
-#include "base/byte_frame.h"
 #include "cache/code/coded_side.h"
 #include "tests/base/sweep.h"
 #include "tests/cache/coded_rows.h"
+#include "tests/cache/framed_list.h"
 
 namespace kvspan::testing {
 namespace {
@@ -177,8 +177,8 @@ void expect_same(const SegmentList& a, const SegmentList& b) {
 }
 
 Result<SegmentList> load(std::span<const std::byte> bytes, const GroupShape& shape,
-                         std::shared_ptr<Ledger> ledger = nullptr) {
-  return load_segment_list(bytes, shape, {}, ledger);
+                         const std::shared_ptr<Ledger>& ledger = nullptr) {
+  return load_framed(bytes, shape, ledger);
 }
 
 // Everything a reader may do with what was loaded.
@@ -203,12 +203,12 @@ void fix_checksum(std::vector<std::byte>& bytes) {
 TEST(SegmentListBytes, LoadingGivesTheSameBits) {
   for (const Sample& sample : samples()) {
     SCOPED_TRACE(sample.name);
-    const auto bytes = save_segment_list(sample.list);
+    const auto bytes = save_framed(sample.list);
     auto ledger = std::make_shared<Ledger>();
     const auto loaded = load(bytes, sample.list.shape(), ledger);
     ASSERT_TRUE(loaded) << loaded.error().message;
     expect_same(sample.list, *loaded);
-    EXPECT_EQ(save_segment_list(*loaded), bytes);
+    EXPECT_EQ(save_framed(*loaded), bytes);
     // What is counted is what is held; nothing more than before, and the same where nothing had
     // been truncated.
     CacheBytes before, after;
@@ -228,7 +228,7 @@ TEST(SegmentListBytes, LoadingGivesTheSameBits) {
 TEST(SegmentListBytes, LoadedListsGrowOn) {
   Builder builder(Element::kF16);
   builder.full(37);
-  auto loaded = load(save_segment_list(builder.list()), builder.list().shape());
+  auto loaded = load(save_framed(builder.list()), builder.list().shape());
   ASSERT_TRUE(loaded);
   std::vector<std::int32_t> positions;
   for (std::int32_t t = 0; t < 100; ++t) positions.push_back(37 + t);
@@ -248,12 +248,12 @@ TEST(SegmentListBytes, ACodeIsWrittenAndHeldOnceHoweverManySegmentsUseIt) {
     for (int i = 0; i < segments; ++i) builder.coded(1, keys, values, false);
     return builder.list();
   };
-  const std::size_t one = save_segment_list(build(1)).size();
-  const std::size_t two = save_segment_list(build(2)).size();
-  const std::size_t nine = save_segment_list(build(9)).size();
+  const std::size_t one = save_framed(build(1)).size();
+  const std::size_t two = save_framed(build(2)).size();
+  const std::size_t nine = save_framed(build(9)).size();
   EXPECT_EQ(nine - two, 7 * (two - one));
   EXPECT_LT(two - one, 120u);  // a token; its codes take 16 * 8 * 4 + 12 * 6 * 4 bytes
-  const auto loaded = load(save_segment_list(build(9)), shape_of(Element::kF16));
+  const auto loaded = load(save_framed(build(9)), shape_of(Element::kF16));
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->segments()[0].coded_keys->part(0).code,
             loaded->segments()[8].coded_keys->part(1).code);
@@ -269,7 +269,7 @@ TEST(SegmentListBytes, KnownCodesAreNamedAndNotWritten) {
   ByteWriter out;
   CodeWriter writer(known, out);
   save(builder.list(), writer, out);
-  EXPECT_LT(out.bytes().size(), save_segment_list(builder.list()).size() - 700);
+  EXPECT_LT(out.bytes().size(), save_framed(builder.list()).size() - 700);
 
   ByteReader in(out.bytes(), "test");
   auto reader = CodeReader::open(known, in, nullptr);
@@ -290,7 +290,7 @@ TEST(SegmentListBytes, KnownCodesAreNamedAndNotWritten) {
 
 TEST(SegmentListBytes, EveryTruncationIsRefusedWithItsPlace) {
   for (const Sample& sample : samples()) {
-    auto bytes = save_segment_list(sample.list);
+    auto bytes = save_framed(sample.list);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       const auto loaded = load(std::span(bytes).first(size), sample.list.shape());
       ASSERT_FALSE(loaded) << size;
@@ -307,7 +307,7 @@ TEST(SegmentListBytes, EveryTruncatedPayloadIsRefused) {
   // With sanitizers every third, which still cuts every number of four bytes.
   const std::size_t step = testing::kSanitized ? 3 : 1;
   for (const Sample& sample : samples()) {
-    const auto bytes = save_segment_list(sample.list);
+    const auto bytes = save_framed(sample.list);
     for (std::size_t size = kFrameHeaderBytes; size + 8 < bytes.size(); size += step) {
       std::vector<std::byte> cut(bytes.begin(), bytes.begin() + std::ptrdiff_t(size));
       const std::uint64_t payload = size - kFrameHeaderBytes;
@@ -325,7 +325,7 @@ TEST(SegmentListBytes, TenThousandFlippedBitsAreAllFound) {
   Random random(4);
   const auto all = samples();
   std::vector<std::vector<std::byte>> saved;
-  for (const Sample& sample : all) saved.push_back(save_segment_list(sample.list));
+  for (const Sample& sample : all) saved.push_back(save_framed(sample.list));
   for (std::size_t flip = 0; flip < 10'000; ++flip) {
     const std::size_t which = flip % all.size();
     auto bytes = saved[which];
@@ -352,7 +352,7 @@ TEST(SegmentListBytes, ForgedFieldsAreRefusedOrHarmless) {
   std::size_t refused = 0, taken = 0;
   for (std::size_t flip = 0; flip < 10'000; ++flip) {
     const Sample& sample = all[flip % all.size()];
-    auto bytes = save_segment_list(sample.list);
+    auto bytes = save_framed(sample.list);
     // Half of the flips hit what comes first: shape, counts, the first segment.
     const std::size_t end = bytes.size() - 8;
     const std::size_t limit = flip % 2 == 0 ? end : std::min<std::size_t>(end, 96);
@@ -379,7 +379,7 @@ TEST(SegmentListBytes, ForgedFieldsAreRefusedOrHarmless) {
 TEST(SegmentListBytes, MessagesSayWhatIsWrongAndWhere) {
   Builder builder(Element::kF32);
   builder.full(3);
-  const auto bytes = save_segment_list(builder.list());
+  const auto bytes = save_framed(builder.list());
   const auto expect = [&](std::size_t at, std::int32_t value, const std::string& text) {
     auto damaged = bytes;
     std::memcpy(damaged.data() + at, &value, sizeof(value));

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/thread_pool.h"
 #include "linalg/subspaces.h"
 #include "tests/linalg/eigen_oracle.h"
 #include "tests/linalg/test_matrices.h"
@@ -99,20 +98,6 @@ TEST(ThinQr, NamesTheEntryThatIsNotFinite) {
   ASSERT_FALSE(qr);
   EXPECT_NE(qr.error().message.find("row 2, column 3"), std::string::npos);
   EXPECT_FALSE(orthonormal_rows(transpose(A).view()));
-}
-
-TEST(ThinQr, BatchesGiveTheSameBitsForAnyNumberOfThreads) {
-  std::vector<Matrix> matrices;
-  std::vector<MatrixView> views;
-  for (std::size_t i = 0; i < 15; ++i) matrices.push_back(gaussian(20, 3 + i, i));
-  for (const auto& A : matrices) views.push_back(A.view());
-  ThreadPool pool(3);
-  std::vector<Result<ThinQr>> out(matrices.size(), ThinQr{});
-  pool.run([&](Team& team) { thin_qr_batch(views, out, team); });
-  for (std::size_t i = 0; i < matrices.size(); ++i) {
-    EXPECT_EQ(out[i]->Q, thin_qr(views[i])->Q);
-    EXPECT_EQ(out[i]->R, thin_qr(views[i])->R);
-  }
 }
 
 }  // namespace

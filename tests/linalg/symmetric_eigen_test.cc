@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "base/cpu_level.h"
-#include "base/thread_pool.h"
 #include "tests/linalg/eigen_oracle.h"
 #include "tests/linalg/test_matrices.h"
 
@@ -130,27 +129,6 @@ TEST(SymmetricEigen, NamesTheEntryThatIsNotFinite) {
   ASSERT_FALSE(eigen);
   EXPECT_NE(eigen.error().message.find("row 7, column 3"), std::string::npos)
       << eigen.error().message;
-}
-
-TEST(SymmetricEigen, BatchesGiveTheSameBitsForAnyNumberOfThreads) {
-  std::vector<MatrixD> grams;
-  for (std::size_t i = 0; i < 23; ++i) grams.push_back(gram(gaussian(20 + i, 4 + i, i)));
-  grams[5](1, 0) = std::numeric_limits<double>::infinity();
-  std::vector<MatrixViewD> views;
-  for (const auto& G : grams) views.push_back(G.view());
-  for (const int threads : {1, 2, 3}) {
-    std::vector<Result<SymmetricEigen>> out(grams.size(), SymmetricEigen{});
-    ThreadPool pool(threads);
-    pool.run([&](Team& team) { symmetric_eigen_batch(views, out, team); });
-    for (std::size_t i = 0; i < grams.size(); ++i) {
-      const auto alone = symmetric_eigen(views[i]);
-      ASSERT_EQ(out[i].has_value(), alone.has_value()) << i;
-      if (i == 5) continue;
-      EXPECT_EQ(out[i]->values, alone->values);
-      EXPECT_EQ(out[i]->vectors, alone->vectors);
-    }
-    EXPECT_FALSE(out[5]);
-  }
 }
 
 }  // namespace

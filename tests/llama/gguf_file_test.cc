@@ -46,7 +46,7 @@ TEST(GgufFile, ReadsTypedMetadata) {
   EXPECT_EQ((*file)->find_int("llama.no_such_key").value(), std::nullopt);
   EXPECT_FALSE((*file)->find_string("llama.block_count"));
   EXPECT_FALSE((*file)->find_int("general.architecture"));
-  EXPECT_FALSE((*file)->require_int("llama.no_such_key"));
+  EXPECT_FALSE((*file)->require_string("llama.no_such_key"));
   EXPECT_FALSE((*file)->require_tensor("output_norm.weight", 7));
   EXPECT_FALSE((*file)->require_tensor("no_such_tensor", 7));
 }

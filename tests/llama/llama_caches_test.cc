@@ -16,8 +16,9 @@ namespace kvspan::testing {
 namespace {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
-// Matrix products of other batch sizes sum in another order, and rows are stored as f16.
-constexpr double kRounding = 4e-3;
+// Matrix products of other batch sizes, and of other engines, sum f32 in another order. Of a thousand
+// cases the worst logit was 9e-6 off.
+constexpr double kRounding = 1e-4;
 
 class LlamaCachesTest : public ::testing::Test {
  protected:
@@ -82,7 +83,7 @@ void expect_near(const std::vector<float>& a, const std::vector<float>& b, doubl
 
 TEST_F(LlamaCachesTest, SequencesThatForkGoBackAndBatchAreAsReadAnew) {
   constexpr int kCases = 1000, kSequences = 4;
-  const auto caches = open("full"), anew = open("full", 128);
+  const auto caches = open("full:store=f32"), anew = open("full:store=f32", 128);
   ASSERT_TRUE(caches && anew);
   Random random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::int32_t>(random.below(n)); };
@@ -159,7 +160,7 @@ TEST_F(LlamaCachesTest, LogitsAreThoseOfStockLlamaWithAnF32Cache) {
   llama_context* stock = llama_init_from_model(model_, params);
   ASSERT_EQ(llama_decode(stock, batch.get()), 0);
   const float* expected = llama_get_logits_ith(stock, 99);
-  expect_near(logits(*caches, 99), {expected, expected + vocabulary_}, 1e-4);
+  expect_near(logits(*caches, 99), {expected, expected + vocabulary_}, kRounding);
   llama_free(stock);
 }
 

@@ -8,7 +8,7 @@
 #include "subspace/frequent_directions.h"
 #include "subspace/gram_tracker.h"
 #include "subspace/oja.h"
-#include "tests/subspace/allocation_watch.h"
+#include "tests/base/allocation_watch.h"
 #include "tests/subspace/streams.h"
 
 namespace kvspan {
@@ -138,18 +138,18 @@ TEST(TrackerBytes, ForgedSizesAllocateNothingLarge) {
         auto bytes = tracker->save();
         std::memcpy(bytes.data() + field, &value, 4);
         fix_checksum(bytes);
-        begin_allocation_watch();
+        testing::begin_allocation_watch();
         const auto loaded = load_tracker(bytes, nullptr);
         // Oja's batch may be up to 4096 rows of 9, whatever has been gathered of it.
         const std::size_t most = loaded ? 4096u * 9 * 4 : 65536;
-        EXPECT_LE(largest_allocation(), most) << "field " << field << " = " << value;
+        EXPECT_LE(testing::largest_allocation(), most) << "field " << field << " = " << value;
       }
     }
   }
   // The watch sees what it should.
-  begin_allocation_watch();
+  testing::begin_allocation_watch();
   const auto large = FrequentDirections::create(1024, {.sketch_rows = 512}, nullptr);
-  EXPECT_EQ(largest_allocation(), std::size_t{4} << 20);
+  EXPECT_EQ(testing::largest_allocation(), std::size_t{4} << 20);
 }
 
 TEST(TrackerBytes, MessagesSayWhatIsWrongAndWhere) {

@@ -5,13 +5,13 @@
 //
 //   score   q.k^ = (B_k' R(t_a)' q) . c^ + (R(t_a)' q) . Rot(t - t_a) mu: the query is turned and
 //           projected once for an anchor's block, times the steps, and rounded to 8 bits with a
-//           scale for each run of components of equal width
+//           scale for each range of components of equal width
 //           Keys coded before RoPE are rebuilt, 64 tokens at a time in working memory, turned to
 //           their positions and met by the query as it is: exact but for f32, and slow
 //   values  sum w v^ = B_v (sum w c^) + m sum w: weights times gains rounded to 7 bits with a scale
 //           for 128 tokens
-//           runs of 128 tokens that hardly count count as means (BandsRunner::kLightShare)
-// Error of the roundings: a score is off by at most the sum over runs of scale / 2 times the gain
+//           stretches of 128 tokens that hardly count count as means (BandsRunner::kLightShare)
+// Error of the roundings: a score is off by at most the sum over ranges of scale / 2 times the gain
 // times sum |code + 1/2|, an output by its weights' roundings, 1/254 of the largest weight in 128
 // tokens.
 #pragma once

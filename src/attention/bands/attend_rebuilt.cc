@@ -19,7 +19,7 @@ const BandsTokens& tokens_of(const StorePart& part) {
 }
 
 // Tiles that are rebuilt by one thread at once, of one part.
-struct Run {
+struct TileRange {
   std::size_t part;
   std::int32_t tile, tiles, row;
 };
@@ -33,8 +33,8 @@ class RebuildScratch final : public ScratchPart {
 
   std::int32_t table_parts() const noexcept { return first_made_.back(); }
   void make(std::int32_t index, int place) noexcept;
-  std::span<const Run> runs() const noexcept { return runs_; }
-  void rebuild(std::span<const StorePart> parts, const Run& run, int place) noexcept;
+  std::span<const TileRange> ranges() const noexcept { return ranges_; }
+  void rebuild(std::span<const StorePart> parts, const TileRange& range, int place) noexcept;
   const std::vector<HeadGroup>& groups() const noexcept { return groups_; }
 
   std::size_t bytes() const noexcept override {
@@ -54,7 +54,7 @@ class RebuildScratch final : public ScratchPart {
   std::vector<Segment> rows_;              // [parts], without positions
   std::vector<SegmentList> lists_;         // [parts], those rows
   std::vector<HeadGroup> groups_;          // [parts]
-  std::vector<Run> runs_;
+  std::vector<TileRange> ranges_;
   Buffer work_;
   std::size_t work_stride_ = 0;
 };
@@ -100,7 +100,7 @@ void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) 
   lists_.clear();
   lists_.reserve(parts.size());
   groups_.clear();
-  runs_.clear();
+  ranges_.clear();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const BandsTokens& tokens = tokens_of(parts[i]);
     const BandsStore& keys = tokens.keys();
@@ -111,7 +111,7 @@ void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) 
       std::int32_t n = 1;
       while (k + n < end && tokens.tile_read(k + n) == tile + n) ++n;
       n = tables_[2 * i].together(keys, tile, n);
-      runs_.push_back({i, tile, n, segment.tokens()});
+      ranges_.push_back({i, tile, n, segment.tokens()});
       for (std::int32_t t = tile * kTile; t < (tile + n) * kTile; ++t) {
         if (!tokens.escaped(t)) segment.positions.push(keys.first_position() + t, segment.capacity, nullptr);
       }
@@ -129,14 +129,15 @@ void RebuildScratch::make(std::int32_t index, int place) noexcept {
   tables_[table].make(index - first_made_[table], work(place));
 }
 
-void RebuildScratch::rebuild(std::span<const StorePart> parts, const Run& run, int place) noexcept {
-  const BandsTokens& tokens = tokens_of(parts[run.part]);
-  Segment& rows = rows_[run.part];
-  tables_[2 * run.part].rebuild(tokens.keys(), run.tile, run.tiles, run.row, rows.keys, rows.values, work(place));
+void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& range, int place) noexcept {
+  const BandsTokens& tokens = tokens_of(parts[range.part]);
+  Segment& rows = rows_[range.part];
+  tables_[2 * range.part].rebuild(tokens.keys(), range.tile, range.tiles, range.row, rows.keys, rows.values,
+                                  work(place));
   if (&tokens.keys() == &tokens.value_store()) return;
   // Tiles of values have no anchors, so that they may lie together whenever those of keys do.
-  tables_[2 * run.part + 1].rebuild(tokens.value_store(), run.tile, run.tiles, run.row, rows.keys, rows.values,
-                                    work(place));
+  tables_[2 * range.part + 1].rebuild(tokens.value_store(), range.tile, range.tiles, range.row, rows.keys, rows.values,
+                                      work(place));
 }
 
 }  // namespace
@@ -196,9 +197,9 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
     team.barrier();
     if (!scratch.ready()) return lacks_memory();
     with_help(team, [&](int place) {
-      const std::span<const Run> runs = rebuilt.runs();
-      for (int i; (i = team.take()) < static_cast<int>(runs.size());) {
-        rebuilt.rebuild(parts, runs[static_cast<std::size_t>(i)], place);
+      const std::span<const TileRange> ranges = rebuilt.ranges();
+      for (int i; (i = team.take()) < static_cast<int>(ranges.size());) {
+        rebuilt.rebuild(parts, ranges[static_cast<std::size_t>(i)], place);
       }
     });
     team.barrier();

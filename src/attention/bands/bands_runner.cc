@@ -2,12 +2,12 @@
 #include "attention/bands/bands_runner.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "attention/bands/kernels/score_steps.h"
+#include "attention/bands/tile_gains.h"
 #include "attention/score_bias.h"
 #include "attention/segments/item.h"
 #include "base/memory.h"
@@ -15,32 +15,6 @@
 #include "cache/visible.h"
 
 namespace kvspan {
-namespace {
-
-// log_gain by table: one power of two for each token would cost as much as its products.
-const float* gain_table() {
-  static const std::array<float, 256> kGains = [] {
-    std::array<float, 256> gains;
-    for (int c = -128; c < 128; ++c) {
-      gains[static_cast<std::size_t>(c + 128)] = log_gain(static_cast<std::int8_t>(c));
-    }
-    return gains;
-  }();
-  return kGains.data() + 128;
-}
-
-void load_gains(const BandsStore& store, std::int32_t tile, float* gains) {
-  constexpr std::int32_t kTokens = BandsStore::kTileTokens;
-  if (!store.code().gain()) {
-    std::fill_n(gains, kTokens, 1.0f);
-    return;
-  }
-  const std::int8_t* const codes = store.gains(tile);
-  const float* const table = gain_table();
-  for (std::int32_t t = 0; t < kTokens; ++t) gains[t] = table[codes[t]];
-}
-
-}  // namespace
 
 struct BandsRunner::Places {
   float* next;
@@ -72,9 +46,9 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       bands_(bands_attention_kernels(cpu_level())),
       dim_(padded_dim(key_code_.key_dim())),
       key_stride_(16 * key_code_.place_tiles()),
-      query_stride_(query_stride(key_code_.scale_runs())),
+      query_stride_(query_stride(key_code_.scale_ranges())),
       value_places_(value_code_.places()),
-      mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kRunTokens),
+      mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kStretchTokens),
       light_(keys.has_residuals() ? 0.0f : kLightShare),
       batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))),
       turns_(turns) {
@@ -110,13 +84,13 @@ void BandsRunner::place(Places& places) {
   others_sum_ = places.floats(rows);
   summed_ = reinterpret_cast<float**>(places.floats(rows * sizeof(float*) / sizeof(float)));
   weight_scales_ = places.floats(rows);
-  key_gains_ = places.floats(kRunTokens);
-  value_gains_ = &keys_ == &values_ ? key_gains_ : places.floats(kRunTokens);
+  key_gains_ = places.floats(kStretchTokens);
+  value_gains_ = &keys_ == &values_ ? key_gains_ : places.floats(kStretchTokens);
   if (key_code_.before_rope()) {
     cosines_ = places.floats(dim / 2);
     sines_ = places.floats(dim / 2);
     rebuilt_ =
-        places.floats(static_cast<std::size_t>(key_code_.heads() * kRunTokens * row_stride()));
+        places.floats(static_cast<std::size_t>(key_code_.heads() * kStretchTokens * row_stride()));
     coefficients_ = places.floats(static_cast<std::size_t>(kTile * key_code_.row_stride()));
     key_rows_ =
         places.floats(static_cast<std::size_t>(key_code_.key_width() * key_code_.row_stride()));
@@ -126,8 +100,8 @@ void BandsRunner::place(Places& places) {
       places.floats(BandsStateLayout(cut_.row_positions * cut_.query_heads, value_code_).floats);
   turned_codes_ = places.codes((batch_rows + kReadAfter) * dim);
   rounded_ = places.codes(batch_rows * static_cast<std::size_t>(query_stride_));
-  weights_ = places.codes((rows + kReadAfter) * kRunTokens);
-  const std::size_t tokens = kRunTokens;
+  weights_ = places.codes((rows + kReadAfter) * kStretchTokens);
+  const std::size_t tokens = kStretchTokens;
   constexpr std::size_t kBytesAfter = 960;  // that score may read
   key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kBytesAfter);
   value_codes_ = &keys_ == &values_
@@ -244,7 +218,7 @@ void BandsRunner::move_queries(std::int32_t count) {
         const std::ptrdiff_t anchor = (from + i) / together;
         const std::ptrdiff_t row = anchor * rows_ + h * together + (from + i) % together;
         const float unit = turned_scales_[at + i];
-        const float sum = round_by_runs(bands_, key_code_.scale_runs(),
+        const float sum = round_by_ranges(bands_, key_code_.scale_ranges(),
                                         moved_ + static_cast<std::ptrdiff_t>(i) * key_stride_, unit,
                                         rounded_ + row * query_stride_, scales_ + row * kBandScales);
         offsets_[row] = 0.5f * unit * sum;
@@ -304,22 +278,22 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
   if (weights.rows > 0) bands_.weigh(value_codes_, n, value_places_ / 4, weights);
 }
 
-// Codes and gains of tile `index` of the run; between() is called some times on the way.
+// Codes and gains of tile `index` of the stretch; between() is called some times on the way.
 template <class Between>
 void BandsRunner::read_tile(std::int32_t first, std::int32_t index, const Between& between) {
   constexpr std::int32_t kAhead = 2;  // tiles that memory is asked for before they are read
   const std::int32_t tile = first + index;
   keys_.ask_for(tile + kAhead);
-  load_gains(keys_, tile, key_gains_ + index * kTile);
+  detail::load_gains(keys_, tile, key_gains_ + index * kTile);
   keys_.unpack(tile, key_codes(index), between);
   if (&keys_ == &values_) return;
   values_.ask_for(tile + kAhead);
-  load_gains(values_, tile, value_gains_ + index * kTile);
+  detail::load_gains(values_, tile, value_gains_ + index * kTile);
   values_.unpack(tile, value_codes_ + static_cast<std::ptrdiff_t>(index) * value_places_ * kTile,
                  between);
 }
 
-// Reads tiles [from, end) of the run, which are of one anchor, and makes their scores.
+// Reads tiles [from, end) of the stretch, which are of one anchor, and makes their scores.
 void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t end) {
   const std::int32_t block = key_code_.anchor_block(), position = position_of_tile(tile + from);
   const std::int32_t anchor = key_code_.anchor_of(position);
@@ -327,7 +301,7 @@ void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t
   const BandsScores to{key_gains_ + from * kTile, means_ + (block > 0 ? position % block : 0),
                        mean_stride_, scores_ + from * kTile, kStride};
   if (bands_.score_part != nullptr && rows_ <= kBandsPartRows) {
-    ScoreSteps steps(bands_, key_code_.scale_runs(), asked_, to);
+    ScoreSteps steps(bands_, key_code_.scale_ranges(), asked_, to);
     for (std::int32_t i = from; i < end; ++i) {
       read_tile(tile, i, [&] { steps.step(); });
       steps.add(key_codes(i));
@@ -335,11 +309,11 @@ void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t
     return steps.finish();
   }
   for (std::int32_t i = from; i < end; ++i) read_tile(tile, i, [] {});
-  bands_.score(key_codes(from), end - from, key_code_.scale_runs(), asked_, to);
+  bands_.score(key_codes(from), end - from, key_code_.scale_ranges(), asked_, to);
 }
 
-// Of tile `index` of the run: rows R(t)(B_k c^ + mu) of every head,
-// [heads][kRunTokens][row_stride()].
+// Of tile `index` of the stretch: rows R(t)(B_k c^ + mu) of every head,
+// [heads][kStretchTokens][row_stride()].
 void BandsRunner::rebuild_keys(std::int32_t first_tile, std::int32_t index) {
   const std::int8_t* const codes = key_codes(index);
   const float* const gains = key_gains_ + index * kTile;
@@ -356,7 +330,7 @@ void BandsRunner::rebuild_keys(std::int32_t first_tile, std::int32_t index) {
     std::fill(c + places, c + padded, 0.0f);
   }
   float* const first = rebuilt_ + static_cast<std::ptrdiff_t>(index) * kTile * stride;
-  const std::ptrdiff_t head_stride = static_cast<std::ptrdiff_t>(kRunTokens) * stride;
+  const std::ptrdiff_t head_stride = static_cast<std::ptrdiff_t>(kStretchTokens) * stride;
   if (!widened_) key_code_.widen(key_code_.key_rows(0), key_code_.key_width(), padded, key_rows_);
   widened_ = true;
   for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
@@ -380,7 +354,7 @@ void BandsRunner::rebuild_keys(std::int32_t first_tile, std::int32_t index) {
 void BandsRunner::score_rebuilt(std::int32_t tokens) {
   const std::int32_t together = head_rows();
   for (std::int32_t h = 0; h < key_code_.heads(); ++h) {
-    const float* rows = rebuilt_ + static_cast<std::ptrdiff_t>(h) * kRunTokens * row_stride();
+    const float* rows = rebuilt_ + static_cast<std::ptrdiff_t>(h) * kStretchTokens * row_stride();
     const RowsView keys{reinterpret_cast<const std::byte*>(rows), row_stride(), Element::kF32};
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
     kernels_.score_rows(turned_ + row * dim_, together, dim_, keys, tokens, nullptr,
@@ -402,7 +376,7 @@ BandsRow BandsRunner::soften_row(float* scores, std::int32_t from, std::int32_t 
   if (row.light) return row;
   std::fill_n(scores, from, 0.0f);
   row.largest = bands_.round_weights(scores, value_gains_, tokens, to, &row.weighed);
-  std::fill(to + tokens, to + kRunTokens, std::int8_t{0});
+  std::fill(to + tokens, to + kStretchTokens, std::int8_t{0});
   return row;
 }
 
@@ -410,7 +384,7 @@ BandsRow BandsRunner::soften_row(float* scores, std::int32_t from, std::int32_t 
 // the way.
 BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
   const std::int32_t tokens = n * kTile, position = position_of_tile(tile);
-  std::int32_t escaped[kRunTokens], escapes = 0;
+  std::int32_t escaped[kStretchTokens], escapes = 0;
   for (std::int32_t i = 0; i < n; ++i) {
     const std::uint16_t bits = keys_.escaped(tile + i);
     for (std::int32_t t = 0; bits >> t != 0; ++t) {
@@ -435,7 +409,7 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
     }
     const float old = max_[r];
     const BandsRow row = soften_row(s, from, tokens, light_ * (others_sum_[r] + sum_[r]), &max_[r],
-                                    weights_ + used * kRunTokens);
+                                    weights_ + used * kStretchTokens);
     float kept = 1.0f;
     if (old != max_[r]) {
       kept = std::exp2(old - max_[r]);

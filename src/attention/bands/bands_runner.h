@@ -29,17 +29,17 @@ class BandsRunner {
   void run(std::int32_t block, std::int32_t chunk, float* state);
 
   // Tokens that hardly count beside others count as the mean of values instead of being summed:
-  // runs of tokens whose weights are less than 2^-12 of all that the row has met. That moves an
-  // output by no more than this share, for each run, of how far a value is from the mean. With
+  // stretches of tokens whose weights are less than 2^-12 of all that the row has met. That moves an
+  // output by no more than this share, for each stretch, of how far a value is from the mean. With
   // certificates, every token is summed.
   static constexpr float kLightShare = 0x1p-12f;
 
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
-  static constexpr std::int32_t kRunTokens = kBandsRunTokens;
+  static constexpr std::int32_t kStretchTokens = kBandsStretchTokens;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
   static constexpr std::int32_t kMovedRows = 16;  // rows that meet the key rows of B together
-  static constexpr std::int32_t kStride = kRunTokens + kScoreMultiple;  // of rows of scores
+  static constexpr std::int32_t kStride = kStretchTokens + kScoreMultiple;  // of rows of scores
 
   // Hands out parts of the working memory, or counts them where there is none.
   struct Places;
@@ -57,7 +57,7 @@ class BandsRunner {
   std::int32_t position_of_tile(std::int32_t tile) const {
     return keys_.first_position() + tile * kTile;
   }
-  // Of a tile of the run.
+  // Of a tile of the stretch.
   std::int8_t* key_codes(std::int32_t index) const {
     return key_codes_ + static_cast<std::ptrdiff_t>(index) * key_code_.places() * kTile;
   }
@@ -90,7 +90,7 @@ class BandsRunner {
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
   std::int32_t dim_, key_stride_, query_stride_, value_places_, mean_stride_;
-  // Share of a row's weights so far below which those of a run count as that of mean values.
+  // Share of a row's weights so far below which those of a stretch count as that of mean values.
   float light_;
   std::int32_t batch_;                                 // anchors moved to at once
   std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;    // anchor_: that turned_ is turned to
@@ -101,8 +101,8 @@ class BandsRunner {
   // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
   float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
   float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
-  float *scores_, *key_gains_, *value_gains_;  // of a run of tiles
-  float *kept_, *weight_scales_;               // of the rows that are summed over a run
+  float *scores_, *key_gains_, *value_gains_;  // of a stretch of tiles
+  float *kept_, *weight_scales_;               // of the rows that are summed over a stretch
   float** summed_;                             // where their sums are
   // Of keys before RoPE: B_k in f32, widened once for all tiles, [heads * dim][padded places].
   float *rebuilt_ = nullptr, *coefficients_ = nullptr, *key_rows_ = nullptr;

@@ -84,14 +84,14 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
       code_.to_key(head, token.position, row.data());
       keys_.insert(keys_.end(), row.begin(), row.end());
       double squares = 0.0;
-      for (const BandsCode::ScaleRun& run : code_.scale_runs()) {
+      for (const BandsCode::ScaleRange& range : code_.scale_ranges()) {
         double sum = 0.0;
-        for (std::int32_t p = 4 * run.first_quad; p < 4 * (run.first_quad + run.quads); ++p) {
+        for (std::int32_t p = 4 * range.first_quad; p < 4 * (range.first_quad + range.quads); ++p) {
           const double number = codes[static_cast<std::size_t>(p)];
           sum += std::abs(number);
           squares += number * number;
         }
-        run_codes_.push_back(sum);
+        range_codes_.push_back(sum);
       }
       token.key_codes = std::sqrt(squares) + std::sqrt(static_cast<double>(places));
       token.step = gain_of(values, tile, t);
@@ -116,7 +116,7 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
         values_.push_back(static_cast<float>(double{value_mean[j]} + token.step * value));
       }
       token.codes = std::sqrt(moved);
-      // Sums of coefficients over runs of tiles, then of places; the mean is added once.
+      // Sums of coefficients over stretches of tiles, then of places; the mean is added once.
       token.value_rounding =
           (2.0 * static_cast<double>(value_places + 32) + static_cast<double>(keys.tiles())) *
           kRound * (longest * std::sqrt(coefficients) + norm(value_mean, dv));
@@ -139,7 +139,7 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
   if (code_.before_rope()) {  // a query meets every key as it is
     turned.size = std::abs(double{code_.rope().magnitude}) * norm(q, dk);
     turned.moved = turned.size * key_size_;
-    turned.run_rounding.assign(code_.scale_runs().size(), 0.0);
+    turned.range_rounding.assign(code_.scale_ranges().size(), 0.0);
     return turned;
   }
   double largest = 0.0;
@@ -157,9 +157,9 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
     squares += moved[p] * moved[p];
   }
   turned.moved = std::sqrt(squares);
-  for (const BandsCode::ScaleRun& run : code_.scale_runs()) {
-    const auto first = moved.begin() + 4 * run.first_quad;
-    turned.run_rounding.push_back(kBandsRounding * *std::max_element(first, first + 4 * run.quads));
+  for (const BandsCode::ScaleRange& range : code_.scale_ranges()) {
+    const auto first = moved.begin() + 4 * range.first_quad;
+    turned.range_rounding.push_back(kBandsRounding * *std::max_element(first, first + 4 * range.quads));
   }
   return turned;
 }
@@ -168,7 +168,7 @@ void BandsFacts::look(const LayerShape& layer, const float* q, std::int32_t posi
                       std::vector<Seen>& seen) const {
   const auto dk = static_cast<std::size_t>(code_.key_dim());
   const auto dv = static_cast<std::size_t>(value_dim_);
-  const std::size_t runs = code_.scale_runs().size();
+  const std::size_t ranges = code_.scale_ranges().size();
   const double scale = std::abs(double{layer.logit_scale}),
                weighed = weighed_size(q, code_.key_weights(head_), dk);
   // A query is turned from anchor to anchor, each time with the errors of a few products.
@@ -184,14 +184,14 @@ void BandsFacts::look(const LayerShape& layer, const float* q, std::int32_t posi
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const Token& token = tokens_[i];
     if (token.position > position || token.position < first) continue;
-    if (anchor != token.anchor || turned.run_rounding.empty()) {
+    if (anchor != token.anchor || turned.range_rounding.empty()) {
       turned = turn(q, token.anchor);
       anchor = token.anchor;
     }
     double dot = 0.0, rounded = turned.rounding * token.sum;
     for (std::size_t j = 0; j < dk; ++j) dot += double{q[j]} * double{keys_[i * dk + j]};
-    for (std::size_t r = 0; r < runs; ++r) {
-      rounded += token.key_gain * turned.run_rounding[r] * run_codes_[i * runs + r];
+    for (std::size_t r = 0; r < ranges; ++r) {
+      rounded += token.key_gain * turned.range_rounding[r] * range_codes_[i * ranges + r];
     }
     Seen one;
     one.position = token.position;
@@ -204,11 +204,11 @@ void BandsFacts::look(const LayerShape& layer, const float* q, std::int32_t posi
     one.rounding = token.value_rounding;
     one.step = token.step;
     one.codes = token.codes;
-    // A run of tiles is rounded with one scale, and may begin at any.
+    // A stretch of tiles is rounded with one scale, and may begin at any.
     one.together = this;
     one.share = kBandsRounding;
     one.place = token.tile;
-    one.reach = kBandsRunTiles - 1;
+    one.reach = kBandsStretchTiles - 1;
     seen.push_back(one);
   }
 }

@@ -2,8 +2,8 @@
 // Tokens of bands as certificates see them. What integer products add to a logit, with u the turned
 // query and x~ = g B~_k (code + 1/2) the key as it is read, B~_k in 8 bits:
 //     u rounded to 8 bits      at most max|u| / 254 a number, so max|u| / 254 |x~|_1
-//     u B~_k rounded to 8 bits at most max|u B~_k| / 254 of a run of places, so that times
-//                              g sum |code| over the run
+//     u B~_k rounded to 8 bits at most max|u B~_k| / 254 of a range of places, so that times
+//                              g sum |code| over the range
 // Keys coded before RoPE are rebuilt and meet queries in f32: nothing of this.
 // What B~_k itself loses is in the residual norms (cache/bands/bands_residuals.h), which for keys
 // are weighed as the code weighs errors: |q.(k - k^)| <= |W^-1/2 q| |W^1/2 (k - k^)|, the closest
@@ -50,7 +50,7 @@ class BandsFacts final : public StoreFacts {
     double rounding = 0.0;             // of a number
     double size = 0.0;                 // |u|
     double moved = 0.0;                // >= |u^ B~_k|
-    std::vector<double> run_rounding;  // of a number of each run
+    std::vector<double> range_rounding;  // of a number of each range
   };
   Turned turn(const float* q, std::int32_t anchor) const;
 
@@ -59,7 +59,7 @@ class BandsFacts final : public StoreFacts {
   BandsResiduals reader_;
   std::vector<Token> tokens_;
   std::vector<float> keys_, values_;  // [tokens, dim]
-  std::vector<double> run_codes_;     // [tokens, runs], sum |code|
+  std::vector<double> range_codes_;     // [tokens, ranges], sum |code|
   double key_size_ = 0.0;             // >= |B~_k|
   std::vector<double> column_sums_;   // [places], sum over j of |B~_jp|
 };

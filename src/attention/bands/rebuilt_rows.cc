@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attention/bands/tile_gains.h"
 #include "cache/rope.h"
 #include "cache/rows/narrow.h"
 
@@ -30,8 +31,8 @@ std::int32_t RebuildTable::most_dim() const noexcept {
 
 void RebuildTable::prepare(const BandsCode& code) {
   code_ = &code;
-  stride_ = query_stride(code.scale_runs());
-  mean_stride_ = code.anchor_block() > 0 ? code.anchor_block() : kRunTokens;
+  stride_ = query_stride(code.scale_ranges());
+  mean_stride_ = code.anchor_block() > 0 ? code.anchor_block() : kStretchTokens;
   const auto width = static_cast<std::size_t>(code.width());
   const std::size_t bytes = (width + kReadAfter) * static_cast<std::size_t>(stride_);
   if (rounded_.bytes() < bytes) rounded_ = Buffer(bytes, MemoryKind::kFullRank, nullptr);
@@ -46,8 +47,8 @@ void RebuildTable::prepare(const BandsCode& code) {
 std::size_t RebuildTable::work_floats() const noexcept {
   const auto places = static_cast<std::size_t>(code_->places()), dim = static_cast<std::size_t>(most_dim());
   const std::size_t making = static_cast<std::size_t>(code_->row_stride());
-  const std::size_t codes = (static_cast<std::size_t>(kRunTokens) * places + kBytesAfter + 3) / 4;
-  const std::size_t rebuilding = floats_in_lines(codes) + kRunTokens + dim * kStride + 3 * floats_in_lines(dim + 8);
+  const std::size_t codes = (static_cast<std::size_t>(kStretchTokens) * places + kBytesAfter + 3) / 4;
+  const std::size_t rebuilding = floats_in_lines(codes) + kStretchTokens + dim * kStride + 3 * floats_in_lines(dim + 8);
   return std::max(floats_in_lines(making) + dim, rebuilding);
 }
 
@@ -62,7 +63,7 @@ void RebuildTable::make(std::int32_t part, float* work) noexcept {
                  code_->row_stride(), work);
     for (std::int32_t p = 0; p < places; ++p) work[p] *= code_->steps()[p];
     const float sum =
-        round_by_runs(kernels, code_->scale_runs(), work, 1.0f, rows_ + row * stride_, scales_ + row * kBandScales);
+        round_by_ranges(kernels, code_->scale_ranges(), work, 1.0f, rows_ + row * stride_, scales_ + row * kBandScales);
     offsets_[row] = 0.5f * sum;  // codes stand for c + 1/2
   }
   make_means(part, work);
@@ -83,7 +84,7 @@ void RebuildTable::make_means(std::int32_t part, float* work) noexcept {
 std::int32_t RebuildTable::together(const BandsStore& store, std::int32_t tile, std::int32_t most) const noexcept {
   const std::int32_t position = store.first_position() + tile * kCodedTile;
   const std::int32_t left = (mean_stride_ - (code_->anchor_block() > 0 ? position % mean_stride_ : 0)) / kCodedTile;
-  return std::min({most, kRunTiles, left});
+  return std::min({most, kStretchTiles, left});
 }
 
 void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row,
@@ -92,17 +93,15 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
   const std::int32_t places = code_->places(), position = store.first_position() + tile * kCodedTile;
   auto* const codes = reinterpret_cast<std::int8_t*>(work);
   float* const gains =
-      work + floats_in_lines((static_cast<std::size_t>(kRunTokens * places) + kBytesAfter + 3) / 4);
-  float* const numbers = gains + kRunTokens;
+      work + floats_in_lines((static_cast<std::size_t>(kStretchTokens * places) + kBytesAfter + 3) / 4);
+  float* const numbers = gains + kStretchTokens;
   float* const token = numbers + static_cast<std::ptrdiff_t>(most_dim()) * kStride;
   float* const cosines = token + floats_in_lines(static_cast<std::size_t>(most_dim()) + 8);
   float* const sines = cosines + floats_in_lines(static_cast<std::size_t>(most_dim()) + 8);
   std::uint64_t escaped = 0;
   for (std::int32_t i = 0; i < tiles; ++i) {
     store.unpack(tile + i, codes + static_cast<std::ptrdiff_t>(i) * kCodedTile * places);
-    for (std::int32_t t = 0; t < kCodedTile; ++t) {
-      gains[i * kCodedTile + t] = code_->gain() ? log_gain(store.gains(tile + i)[t]) : 1.0f;
-    }
+    detail::load_gains(store, tile + i, gains + i * kCodedTile);
     escaped |= std::uint64_t{store.escaped(tile + i)} << i * kCodedTile;
   }
   const Rope& rope = code_->rope();
@@ -115,7 +114,7 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
                             offsets_ + first, dim};
     {
       const BandsProducts products(kernels, dim);
-      kernels.score(codes, tiles, code_->scale_runs(), rows,
+      kernels.score(codes, tiles, code_->scale_ranges(), rows,
                     {gains, means_ + first * mean_stride_ + (block > 0 ? position % block : 0), mean_stride_, numbers,
                      kStride});
     }

@@ -20,7 +20,7 @@ namespace kvspan {
 class RebuildTable {
  public:
   // Tokens that are rebuilt at once: tiles of one anchor.
-  static constexpr std::int32_t kRunTokens = 64, kRunTiles = kRunTokens / BandsStore::kTileTokens;
+  static constexpr std::int32_t kStretchTokens = 64, kStretchTiles = kStretchTokens / BandsStore::kTileTokens;
 
   // Room for a code, which must live as long; by one thread. Throws std::bad_alloc.
   void prepare(const BandsCode& code);
@@ -38,7 +38,7 @@ class RebuildTable {
   std::size_t bytes() const noexcept { return rounded_.bytes() + numbers_.bytes(); }
 
  private:
-  static constexpr std::int32_t kStride = kRunTokens + 16;  // of rows of numbers
+  static constexpr std::int32_t kStride = kStretchTokens + 16;  // of rows of numbers
 
   bool is_key(std::int32_t part) const noexcept { return code_->key_dim() > 0 && part < code_->heads(); }
   std::int32_t dim_of(std::int32_t part) const noexcept { return is_key(part) ? code_->key_dim() : code_->value_dim(); }

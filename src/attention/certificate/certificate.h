@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How wrong attention over coded segments can be, per query and head, from the residual norms that
-// the segments keep (quantization included): the bounds of spec section 4, lines 3 to 5.
+// the segments keep (quantization included).
 //
 //   logits   e_i >= |l_i - l^_i|: scale (|q.(k - k^)| + |1 - gamma| |q.k^|). The second product is
 //            known; the first is at most |q| rho, and for post-RoPE codes also at most

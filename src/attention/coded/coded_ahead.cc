@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run asks the memory for before it needs it. A batch is short beside the time that memory
+// What a series asks the memory for before it needs it. A batch is short beside the time that memory
 // takes to answer, its keys and values lie apart, and each segment has memory of its own.
 #include <algorithm>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 
 namespace kvspan {
 namespace {
@@ -33,7 +33,7 @@ void ask_scales(const CodedSide::Part& side, IndexRange part) {
 
 }  // namespace
 
-void CodedRun::foresee(const Segment& current, std::span<const Segment> next) noexcept {
+void CodedSeries::foresee(const Segment& current, std::span<const Segment> next) noexcept {
   following_ = next.empty() ? nullptr : &next.front();
   const auto each_side = [&](std::size_t ahead, auto use) {
     if (ahead > next.size()) return;
@@ -64,13 +64,13 @@ void CodedRun::foresee(const Segment& current, std::span<const Segment> next) no
   });
 }
 
-const std::byte* CodedRun::values_next(const detail::CodedPiece& piece) const {
+const std::byte* CodedSeries::values_next(const detail::CodedPiece& piece) const {
   if (piece.values == nullptr) return nullptr;
   ask_scales(*piece.values, piece.part);
   return row_at(*piece.values, piece.part.begin);
 }
 
-const std::byte* CodedRun::keys_next(const detail::CodedPiece& piece) const {
+const std::byte* CodedSeries::keys_next(const detail::CodedPiece& piece) const {
   if (piece.keys == nullptr || &piece != &pieces_[static_cast<std::size_t>(piece_count_ - 1)]) {
     return nullptr;
   }

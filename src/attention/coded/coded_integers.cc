@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of a run with integer coefficients, in rows form: with numbers scale * code + offset by
+// Products of a series with integer coefficients, in rows form: with numbers scale * code + offset by
 // group, a product is scale * (query . codes) + offset * (sum of the query), and a weighted sum
 // weighs codes by weight * scale.
 #include <algorithm>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 
 namespace kvspan {
 namespace {
@@ -20,8 +20,8 @@ const std::byte* ahead(const detail::IntegerLayout& layout, const std::byte* nex
 }  // namespace
 
 // Queries of the integer products, from the moved ones.
-void CodedRun::round_queries() {
-  if (tile_form() || !key_layout_.usable) return;
+void CodedSeries::round_queries() {
+  if (panel_form() || !key_layout_.usable) return;
   for (std::int32_t r = 0; r < rows_; ++r) {
     detail::round_query(moved_q_ + static_cast<std::ptrdiff_t>(r) * key_dim_, key_layout_, rows_,
                         numbers_ + static_cast<std::ptrdiff_t>(r) * key_dim_, query_scale_ + r,
@@ -31,24 +31,24 @@ void CodedRun::round_queries() {
 
 // Tokens whose scales are loaded at a time: as many as the memory for kScaleRows tokens with the
 // most groups holds, but no more than their bytes have room for, where those are unpacked.
-std::int32_t CodedRun::scale_rows(const detail::IntegerLayout& layout) const {
+std::int32_t CodedSeries::scale_rows(const detail::IntegerLayout& layout) const {
   if (layout.packed) return detail::kScaleRows;
   return std::min(kBatchTokens, most_groups_ / layout.groups * detail::kScaleRows);
 }
 
 // Calls use(codes, first group's scales, tokens, offset in `part`) for some tokens at a time.
 template <class Use>
-void CodedRun::each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout,
+void CodedSeries::each_codes(const CodedSide::Part& side, const detail::IntegerLayout& layout,
                           IndexRange part, Use use) {
   const std::int32_t most = scale_rows(layout);
   for (std::int32_t t = part.begin; t < part.end; t += most) {
     const std::int32_t n = std::min(most, part.end - t);
     detail::load_scales(side, layout, t, n, most, scale_, scale_offset_, scale_work_);
-    use(detail::load_codes(side, layout, t, n, code_tile_), n, t - part.begin);
+    use(detail::load_codes(side, layout, t, n, wide_codes_), n, t - part.begin);
   }
 }
 
-void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
+void CodedSeries::score_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
                               const std::byte* next) {
   const detail::IntegerLayout& layout = key_layout_;
   const std::int32_t stride = scale_rows(layout);
@@ -75,7 +75,7 @@ void CodedRun::score_integers(const CodedSide::Part& side, IndexRange part, std:
   each_codes(side, layout, part, score);
 }
 
-void CodedRun::weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
+void CodedSeries::weigh_integers(const CodedSide::Part& side, IndexRange part, std::int32_t at,
                               const std::byte* next) {
   const detail::IntegerLayout& layout = value_layout_;
   const std::int32_t stride = scale_rows(layout);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of a run of coded segments: queries moved to where the coefficients are, products, means.
+// Scores of a series of coded segments: queries moved to where the coefficients are, products, means.
 #include <algorithm>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 #include "cache/rope.h"
 
 namespace kvspan {
 
-void CodedRun::load_queries() {
+void CodedSeries::load_queries() {
   float factor = query_factor(layer_);
   if (key_code_ != nullptr) factor *= key_code_->gamma();
   for (std::int32_t r = 0; r < rows_; ++r) {
@@ -18,9 +18,9 @@ void CodedRun::load_queries() {
   }
 }
 
-// Rows in panels, as the tile form wants them.
-void CodedRun::pack(const float* from, std::int32_t dim, float* to) const {
-  if (!tile_form()) return;
+// Rows in panels, as the panel form wants them.
+void CodedSeries::pack(const float* from, std::int32_t dim, float* to) const {
+  if (!panel_form()) return;
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* panel =
         to + static_cast<std::ptrdiff_t>(r / kPanelRows) * kPanelRows * dim + r % kPanelRows;
@@ -29,7 +29,7 @@ void CodedRun::pack(const float* from, std::int32_t dim, float* to) const {
 }
 
 // The queries where these rows are; `offset_` gets what all tokens have in common.
-void CodedRun::move_queries(std::int32_t anchor) {
+void CodedSeries::move_queries(std::int32_t anchor) {
   if (moved_ && anchor == anchor_) return;
   moved_ = true;
   anchor_ = anchor;
@@ -70,7 +70,7 @@ void CodedRun::move_queries(std::int32_t anchor) {
   if (anchored && code.mean(0) != nullptr) pack(turned_, plan_.key_dim, mean_panels_);
 }
 
-void CodedRun::score_batch() {
+void CodedSeries::score_batch() {
   for (std::int32_t p = 0; p < piece_count_; ++p) {
     const detail::CodedPiece& piece = pieces_[static_cast<std::size_t>(p)];
     if (key_code_ == nullptr || key_code_->domain() != Domain::kAnchoredKey) {
@@ -92,7 +92,7 @@ void CodedRun::score_batch() {
 }
 
 // Tokens `part` of the piece's segment, which are at, at + 1 ... of the batch.
-void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
+void CodedSeries::score_part(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
   if (key_code_ == nullptr) {
     score_loaded(q_, piece.segment->keys.head(item_.list_head).from(part.begin), part.size(), at);
     return;
@@ -104,7 +104,7 @@ void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std:
     add_means(piece, part, at);
     return;
   }
-  if (key_layout_.usable && !tile_form()) {
+  if (key_layout_.usable && !panel_form()) {
     score_integers(*piece.keys, part, at, values_next(piece));
     add_means(piece, part, at);
     return;
@@ -112,38 +112,38 @@ void CodedRun::score_part(const detail::CodedPiece& piece, IndexRange part, std:
   const auto rank = static_cast<std::size_t>(key_code_->rank());
   for (std::int32_t t = part.begin; t < part.end; t += kCodedTokens) {
     const IndexRange some{t, std::min(part.end, t + kCodedTokens)};
-    std::fill_n(row_tile_, some.size() * key_dim_, 0.0f);
+    std::fill_n(wide_rows_, some.size() * key_dim_, 0.0f);
     if (rebuilt) {
       rebuild_keys(piece, some);
     } else {
-      piece.keys->coefficients(t, {row_tile_,
+      piece.keys->coefficients(t, {wide_rows_,
                                    {static_cast<std::size_t>(some.size()), rank},
                                    {static_cast<std::size_t>(key_dim_), 1}});
     }
-    score_loaded(rebuilt ? q_ : moved_q_, detail::rows_at(row_tile_, key_dim_), some.size(),
+    score_loaded(rebuilt ? q_ : moved_q_, detail::rows_at(wide_rows_, key_dim_), some.size(),
                  at + t - part.begin);
   }
   if (!rebuilt) add_means(piece, part, at);
 }
 
-// Products of the queries (those in `panels_` for the tile form) with n rows.
-void CodedRun::score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at,
+// Products of the queries (those in `panels_` for the panel form) with n rows.
+void CodedSeries::score_loaded(const float* q, const RowsView& rows, std::int32_t n, std::int32_t at,
                             const std::byte* next) {
-  if (!tile_form()) {
+  if (!panel_form()) {
     kernels_.score_rows(q, rows_, key_dim_, rows, n, next, scores_ + at, kBatchStride);
     return;
   }
-  if (rows.data != reinterpret_cast<const std::byte*>(row_tile_)) {
-    kernels_.widen(rows, key_dim_, n, row_tile_);
+  if (rows.data != reinterpret_cast<const std::byte*>(wide_rows_)) {
+    kernels_.widen(rows, key_dim_, n, wide_rows_);
   }
-  kernels_.score_tile(panels_, padded_rows_, key_dim_, row_tile_, n, scores_ + at * padded_rows_);
+  kernels_.score_panels(panels_, padded_rows_, key_dim_, wide_rows_, n, scores_ + at * padded_rows_);
 }
 
-void CodedRun::rebuild_keys(const detail::CodedPiece& piece, IndexRange part) {
+void CodedSeries::rebuild_keys(const detail::CodedPiece& piece, IndexRange part) {
   const Code& code = *key_code_;
   const float* mean = code.mean(key_head_);
   for (std::int32_t t = 0; t < part.size(); ++t) {
-    float* to = row_tile_ + static_cast<std::ptrdiff_t>(t) * key_dim_;
+    float* to = wide_rows_ + static_cast<std::ptrdiff_t>(t) * key_dim_;
     piece.keys->coefficients(part.begin + t, {row_, {1, static_cast<std::size_t>(code.rank())}});
     code.synthesise(key_head_, row_, to);
     for (std::int32_t i = 0; mean != nullptr && i < code.dim(); ++i) to[i] += mean[i];
@@ -151,15 +151,15 @@ void CodedRun::rebuild_keys(const detail::CodedPiece& piece, IndexRange part) {
   }
 }
 
-void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
+void CodedSeries::add_means(const detail::CodedPiece& piece, IndexRange part, std::int32_t at) {
   const Code& code = *key_code_;
   if (code.mean(0) == nullptr) return;
   if (code.domain() == Domain::kPostRopeKey) {
-    for (std::int32_t r = 0; !tile_form() && r < rows_; ++r) {
+    for (std::int32_t r = 0; !panel_form() && r < rows_; ++r) {
       float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride + at;
       for (std::int32_t t = 0; t < part.size(); ++t) s[t] += offset_[r];
     }
-    for (std::int32_t t = 0; tile_form() && t < part.size(); ++t) {
+    for (std::int32_t t = 0; panel_form() && t < part.size(); ++t) {
       float* s = scores_ + static_cast<std::ptrdiff_t>(at + t) * padded_rows_;
       for (std::int32_t r = 0; r < rows_; ++r) s[r] += offset_[r];
     }
@@ -169,7 +169,7 @@ void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::
     const std::int32_t n = std::min(kCodedTokens, part.end - t), first = at + t - part.begin;
     const Positions& positions = piece.segment->positions;
     const float* means = code.turned_mean(key_head_, positions.at(t));
-    if (tile_form() || positions.at(t + n - 1) - positions.at(t) != n - 1) {
+    if (panel_form() || positions.at(t + n - 1) - positions.at(t) != n - 1) {
       // Tokens with gaps between them take rows of the table that are not neighbours.
       for (std::int32_t i = 0; i < n; ++i) {
         std::copy_n(code.turned_mean(key_head_, positions.at(t + i)), plan_.key_dim,
@@ -177,8 +177,8 @@ void CodedRun::add_means(const detail::CodedPiece& piece, IndexRange part, std::
       }
       means = mean_rows_;
     }
-    if (tile_form()) {
-      kernels_.score_tile(mean_panels_, padded_rows_, plan_.key_dim, means, n, mean_scores_);
+    if (panel_form()) {
+      kernels_.score_panels(mean_panels_, padded_rows_, plan_.key_dim, means, n, mean_scores_);
       float* s = scores_ + static_cast<std::ptrdiff_t>(first) * padded_rows_;
       for (std::int32_t i = 0; i < n * padded_rows_; ++i) s[i] += mean_scores_[i];
       continue;

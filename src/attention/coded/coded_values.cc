@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weighted sums of a run's values, in coefficient space.
+// Weighted sums of a series's values, in coefficient space.
 #include <algorithm>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 
 namespace kvspan {
 
-void CodedRun::weigh_batch() {
+void CodedSeries::weigh_batch() {
   for (std::int32_t p = 0; p < piece_count_; ++p) {
     const detail::CodedPiece& piece = pieces_[static_cast<std::size_t>(p)];
-    tile_form() ? load_values(piece) : weigh_part(piece);
+    panel_form() ? load_values(piece) : weigh_part(piece);
   }
-  if (!tile_form()) return;
-  kernels_.weigh_tile(scores_, padded_rows_, row_tile_, value_dim_, tokens_, decay_, out_);
+  if (!panel_form()) return;
+  kernels_.weigh_panels(scores_, padded_rows_, wide_rows_, value_dim_, tokens_, decay_, out_);
 }
 
-// Tile form: the piece's rows into their place in the tile.
-void CodedRun::load_values(const detail::CodedPiece& piece) {
+// Panel form: the piece's rows into their place among the widened.
+void CodedSeries::load_values(const detail::CodedPiece& piece) {
   const std::int32_t n = piece.part.size();
-  float* to = row_tile_ + static_cast<std::ptrdiff_t>(piece.at) * value_dim_;
+  float* to = wide_rows_ + static_cast<std::ptrdiff_t>(piece.at) * value_dim_;
   if (value_code_ == nullptr) {
     kernels_.widen(piece.segment->values.head(item_.list_head).from(piece.part.begin), value_dim_,
                    n, to);
@@ -33,7 +33,7 @@ void CodedRun::load_values(const detail::CodedPiece& piece) {
   }
 }
 
-void CodedRun::weigh_part(const detail::CodedPiece& piece) {
+void CodedSeries::weigh_part(const detail::CodedPiece& piece) {
   const IndexRange part = piece.part;
   const auto weigh = [&](const RowsView& rows, std::int32_t n, std::int32_t at,
                          const std::byte* next = nullptr) {
@@ -54,11 +54,11 @@ void CodedRun::weigh_part(const detail::CodedPiece& piece) {
   const auto rank = static_cast<std::size_t>(value_code_->rank());
   for (std::int32_t t = part.begin; t < part.end; t += kCodedTokens) {
     const std::int32_t n = std::min(kCodedTokens, part.end - t);
-    std::fill_n(row_tile_, n * value_dim_, 0.0f);
-    piece.values->coefficients(t, {row_tile_,
+    std::fill_n(wide_rows_, n * value_dim_, 0.0f);
+    piece.values->coefficients(t, {wide_rows_,
                                    {static_cast<std::size_t>(n), rank},
                                    {static_cast<std::size_t>(value_dim_), 1}});
-    weigh(detail::rows_at(row_tile_, value_dim_), n, piece.at + t - part.begin);
+    weigh(detail::rows_at(wide_rows_, value_dim_), n, piece.at + t - part.begin);
   }
 }
 

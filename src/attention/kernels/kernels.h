@@ -7,9 +7,9 @@
 // Two forms of the same work:
 //   rows   few query rows (decode: the query heads that share a KV head). Scores are [row][token];
 //          each key and value is read and converted once for up to four rows.
-//   tile   many query rows (prefill). Keys and values of a tile of tokens are widened to f32 once;
-//          scores are [token][row], so softmax runs across rows without horizontal steps, and both
-//          products are register-blocked outer products.
+//   panels many query rows (prefill), in panels of 16. Keys and values of some tokens are widened
+//          to f32 once; scores are [token][row], so softmax goes across rows without horizontal
+//          steps, and both products are register-blocked outer products.
 //
 // Dimensions are multiples of 8 (cache/segment.h pads rows with zeros). Pointers need no alignment
 // beyond their element's. No function allocates or fails.
@@ -22,9 +22,9 @@
 
 namespace kvspan {
 
-// Query rows of a tile come in panels of this many; tile rows are padded to a multiple of it.
+// Query rows of a panel; their number is padded to a multiple of it.
 inline constexpr std::int32_t kPanelRows = 16;
-// Tile functions may touch tokens up to the next multiple of this; their buffers have room for it.
+// Functions of panels may touch tokens up to the next multiple of this; their buffers have room for it.
 inline constexpr std::int32_t kTokenMultiple = 8;
 // Coordinates of one product of integers: 2^31 / (kQueryLimit * 128) and more do not fit an int32.
 inline constexpr std::int32_t kMaxCodeDim = 512;
@@ -89,17 +89,17 @@ struct AttentionKernels {
   // scores[t * rows + r] = dot of query row r and keys[t * dim ...], for r < rows (a multiple of
   // kPanelRows) and t < tokens rounded up to kTokenMultiple. `panels` holds the queries as
   // [rows / kPanelRows][dim][kPanelRows].
-  void (*score_tile)(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
+  void (*score_panels)(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
                      std::int32_t tokens, float* scores) noexcept;
-  // The softmax step of a tile: row r sees the tokens in [begin[r], end[r]), or all if `begin` is
+  // The softmax step of panels: row r sees the tokens in [begin[r], end[r]), or all if `begin` is
   // null. Turns scores into weights (0 where unseen), updates max[r] and sum[r], and sets
   // decay[r] = 2^(old max - new max), the factor for what was summed before (0 if nothing was).
-  void (*soften_tile)(float* scores, std::int32_t rows, std::int32_t tokens,
+  void (*soften_panels)(float* scores, std::int32_t rows, std::int32_t tokens,
                       const std::int32_t* begin, const std::int32_t* end, float* max, float* sum,
                       float* decay) noexcept;
   // out[r * dim + i] = decay[r] * out[r * dim + i] + sum over t of weights[t * rows + r] *
   // values[t * dim + i].
-  void (*weigh_tile)(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
+  void (*weigh_panels)(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
                      std::int32_t tokens, const float* decay, float* out) noexcept;
 
   // Soft cap in place: scores hold 2 log2(e) s / c and become log2(e) c tanh(s / c). Absolute error

@@ -98,7 +98,7 @@ void widen(const RowsView& rows, std::int32_t dim, std::int32_t tokens, float* t
   }
 }
 
-void score_tile(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
+void score_panels(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
                 std::int32_t tokens, float* scores) noexcept {
   for (std::int32_t t = 0; t < tokens; ++t) {
     for (std::int32_t r = 0; r < rows; ++r) {
@@ -110,7 +110,7 @@ void score_tile(const float* panels, std::int32_t rows, std::int32_t dim, const 
   }
 }
 
-void soften_tile(float* scores, std::int32_t rows, std::int32_t tokens, const std::int32_t* begin,
+void soften_panels(float* scores, std::int32_t rows, std::int32_t tokens, const std::int32_t* begin,
                  const std::int32_t* end, float* max, float* sum, float* decay) noexcept {
   for (std::int32_t r = 0; r < rows; ++r) {
     float m = max[r];
@@ -131,7 +131,7 @@ void soften_tile(float* scores, std::int32_t rows, std::int32_t tokens, const st
   }
 }
 
-void weigh_tile(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
+void weigh_panels(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
                 std::int32_t tokens, const float* decay, float* out) noexcept {
   for (std::int32_t r = 0; r < rows; ++r) {
     for (std::int32_t i = 0; i < dim; ++i) {
@@ -157,7 +157,7 @@ void exp2(const float* from, std::int32_t count, float* to) noexcept {
 }  // namespace
 
 const AttentionKernels kAttentionKernelsRef{score_rows, weigh_rows, score_codes, weigh_codes,
-                                            soften_row, widen,      score_tile,  soften_tile,
-                                            weigh_tile, cap,        exp2};
+                                            soften_row, widen,      score_panels,  soften_panels,
+                                            weigh_panels, cap,        exp2};
 
 }  // namespace kvspan::detail

@@ -91,7 +91,7 @@ float soften_row_simd(float* scores, std::int32_t tokens, float* max) noexcept {
   return V::hadd(sums[0]);
 }
 
-// Adding a token range only to the tiles that need one keeps the common path free of compares.
+// Adding a token range only where one is needed keeps the common path free of compares.
 template <class V, bool kRanges>
 void soften_panel_simd(float* scores, std::int32_t rows, std::int32_t tokens,
                        const std::int32_t* begin, const std::int32_t* end, float* max, float* sum,
@@ -130,7 +130,7 @@ void soften_panel_simd(float* scores, std::int32_t rows, std::int32_t tokens,
 }
 
 template <class V>
-void soften_tile_simd(float* scores, std::int32_t rows, std::int32_t tokens,
+void soften_panels_simd(float* scores, std::int32_t rows, std::int32_t tokens,
                       const std::int32_t* begin, const std::int32_t* end, float* max, float* sum,
                       float* decay) noexcept {
   for (std::int32_t r = 0; r < rows; r += kPanelRows) {

@@ -86,7 +86,7 @@ void load_scales(const CodedSide::Part& part, const IntegerLayout& layout, std::
 }
 
 const std::int8_t* load_codes(const CodedSide::Part& part, const IntegerLayout& layout,
-                              std::int32_t first, std::int32_t n, std::int8_t* tile) noexcept {
+                              std::int32_t first, std::int32_t n, std::int8_t* to) noexcept {
   const Codec& codec = part.code->codec();
   if (!layout.packed) {
     return reinterpret_cast<const std::int8_t*>(part.payload.data()) +
@@ -94,11 +94,11 @@ const std::int8_t* load_codes(const CodedSide::Part& part, const IntegerLayout& 
   }
   const auto rows = static_cast<std::size_t>(n), width = static_cast<std::size_t>(layout.width);
   for (std::size_t t = 0; width != codec.cols() && t < rows; ++t) {
-    std::fill(tile + t * width + codec.cols(), tile + (t + 1) * width, std::int8_t{0});
+    std::fill(to + t * width + codec.cols(), to + (t + 1) * width, std::int8_t{0});
   }
   codec.decode_codes({part.payload.data(), part.size.payload_bytes},
-                     static_cast<std::size_t>(first), {tile, {rows, codec.cols()}, {width, 1}});
-  return tile;
+                     static_cast<std::size_t>(first), {to, {rows, codec.cols()}, {width, 1}});
+  return to;
 }
 
 void round_query(const float* q, const IntegerLayout& layout, std::int32_t stride,

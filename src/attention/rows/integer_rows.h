@@ -32,10 +32,10 @@ void load_scales(const CodedSide::Part& part, const IntegerLayout& layout, std::
                  std::int32_t n, std::int32_t stride, float* scale, float* offset,
                  float* work) noexcept;
 
-// The codes of those rows as bytes: where they are stored, or unpacked into `tile` [n][width],
+// The codes of those rows as bytes: where they are stored, or unpacked into `to` [n][width],
 // whose padding is zeros.
 const std::int8_t* load_codes(const CodedSide::Part& part, const IntegerLayout& layout,
-                              std::int32_t first, std::int32_t n, std::int8_t* tile) noexcept;
+                              std::int32_t first, std::int32_t n, std::int8_t* to) noexcept;
 
 // A query row [layout.width], rounded by groups to integers up to kQueryLimit: group g's numbers q
 // become scale[g * stride] * numbers, off by at most kQueryRounding max|q| each (scales underflow

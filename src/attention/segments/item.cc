@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 #include "attention/score_bias.h"
 #include "cache/visible.h"
 
@@ -21,14 +21,14 @@ struct Runner {
   const Queries& queries;
   const AttentionItem& item;
   StateView state;
-  std::int32_t rows;         // of this tile, without padding
-  std::int32_t padded_rows;  // of this tile
-  float* q;                  // rows form: [rows][key_dim]; tile form: panels
+  std::int32_t rows;         // of this block, without padding
+  std::int32_t padded_rows;  // of this block
+  float* q;                  // rows form: [rows][key_dim]; panel form: panels
   float* scores;
   float* decay;
   std::int32_t* begin;
   std::int32_t* end;
-  float* keys;  // tile form: [kTileTokens][key_dim]
+  float* keys;  // panel form: [kPanelTokens][key_dim]
   float* values;
 
   std::int32_t position(std::int32_t i) const {
@@ -39,8 +39,8 @@ struct Runner {
   }
   void load_queries();
   void run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys);
-  void run_tiles(const Segment& segment, IndexRange part);
-  void run_tile(const Segment& segment, std::int32_t first, std::int32_t tokens, bool ranges);
+  void run_panels(const Segment& segment, IndexRange part);
+  void run_panel(const Segment& segment, std::int32_t first, std::int32_t tokens, bool ranges);
 };
 
 void Runner::load_queries() {
@@ -56,14 +56,14 @@ void Runner::load_queries() {
   }
 }
 
-// A run of at most kRunTokens tokens in rows form.
+// At most kRowsTokens tokens, in rows form.
 void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* next_keys) {
   const std::int32_t n = part.size();
   const RowsView k = segment.keys.head(item.list_head).from(part.begin);
   const RowsView v = segment.values.head(item.list_head).from(part.begin);
-  kernels.score_rows(q, rows, plan.key_dim, k, n, v.data, scores, kRunStride);
+  kernels.score_rows(q, rows, plan.key_dim, k, n, v.data, scores, kRowsStride);
   for (std::int32_t r = 0; r < rows; ++r) {
-    float* s = scores + static_cast<std::ptrdiff_t>(r) * kRunStride;
+    float* s = scores + static_cast<std::ptrdiff_t>(r) * kRowsStride;
     const std::int32_t query = position(r / plan.group);
     IndexRange seen = segment.positions.between(first_seen(layer, query), query);
     seen = {std::clamp(seen.begin - part.begin, 0, n), std::clamp(seen.end - part.begin, 0, n)};
@@ -91,31 +91,31 @@ void Runner::run_rows(const Segment& segment, IndexRange part, const std::byte* 
     float* out = state.out + static_cast<std::ptrdiff_t>(r) * plan.value_dim;
     for (std::int32_t i = 0; i < plan.value_dim; ++i) out[i] *= factor;
   }
-  kernels.weigh_rows(scores, kRunStride, rows, v, plan.value_dim, n, next_keys, state.out);
+  kernels.weigh_rows(scores, kRowsStride, rows, v, plan.value_dim, n, next_keys, state.out);
 }
 
 // Tokens first .. first + tokens - 1 of the segment.
-void Runner::run_tile(const Segment& segment, std::int32_t first, std::int32_t tokens,
+void Runner::run_panel(const Segment& segment, std::int32_t first, std::int32_t tokens,
                       bool ranges) {
   const RowsView k = segment.keys.head(item.list_head).from(first);
   const RowsView v = segment.values.head(item.list_head).from(first);
   kernels.widen(k, plan.key_dim, tokens, keys);
-  kernels.score_tile(q, padded_rows, plan.key_dim, keys, tokens, scores);
+  kernels.score_panels(q, padded_rows, plan.key_dim, keys, tokens, scores);
   if (layer.soft_cap > 0.0f) kernels.cap(scores, tokens * padded_rows, layer.soft_cap);
   for (std::int32_t r = 0; r < rows && !layer.alibi.empty(); ++r) {
     add_alibi(scores + r, padded_rows, tokens, alibi_slope(layer, query_head(r)),
               position(r / plan.group),
               [&](std::int32_t t) { return segment.positions.at(first + t); });
   }
-  kernels.soften_tile(scores, padded_rows, tokens, ranges ? begin : nullptr, end, state.max,
+  kernels.soften_panels(scores, padded_rows, tokens, ranges ? begin : nullptr, end, state.max,
                       state.sum, decay);
   kernels.widen(v, plan.value_dim, tokens, values);
-  kernels.weigh_tile(scores, padded_rows, values, plan.value_dim, tokens, decay, state.out);
+  kernels.weigh_panels(scores, padded_rows, values, plan.value_dim, tokens, decay, state.out);
 }
 
-void Runner::run_tiles(const Segment& segment, IndexRange part) {
-  for (std::int32_t t = part.begin; t < part.end; t += kTileTokens) {
-    const std::int32_t n = std::min(kTileTokens, part.end - t);
+void Runner::run_panels(const Segment& segment, IndexRange part) {
+  for (std::int32_t t = part.begin; t < part.end; t += kPanelTokens) {
+    const std::int32_t n = std::min(kPanelTokens, part.end - t);
     bool ranges = false;
     bool any = false;
     std::fill_n(begin, padded_rows, 0);
@@ -130,7 +130,7 @@ void Runner::run_tiles(const Segment& segment, IndexRange part) {
       std::fill_n(begin + i * plan.group, plan.group, from);
       std::fill_n(end + i * plan.group, plan.group, to);
     }
-    if (any) run_tile(segment, t, n, ranges);
+    if (any) run_panel(segment, t, n, ranges);
   }
 }
 
@@ -152,9 +152,9 @@ AttentionItem item_at(const AttentionPlan& plan, std::int32_t index) noexcept {
   item.chunk = index % chunks;
   item.list_head = index / chunks % group.heads;
   item.head = group.first_head + item.list_head;
-  item.tile = plan.tiles - 1 - index / chunks / group.heads;
-  item.first_position = item.tile * plan.tile_positions;
-  item.positions = std::min(plan.tile_positions, plan.positions - item.first_position);
+  item.block = plan.blocks - 1 - index / chunks / group.heads;
+  item.first_position = item.block * plan.block_positions;
+  item.positions = std::min(plan.block_positions, plan.positions - item.first_position);
   return item;
 }
 
@@ -184,13 +184,13 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
   run.begin = reinterpret_cast<std::int32_t*>(run.decay + r);
   run.end = run.begin + r;
   run.scores = run.decay + 3 * r;
-  run.keys = run.scores + r * static_cast<std::size_t>(kTileTokens);
-  run.values = run.keys + static_cast<std::ptrdiff_t>(kTileTokens) * plan.key_dim;
+  run.keys = run.scores + r * static_cast<std::size_t>(kPanelTokens);
+  run.values = run.keys + static_cast<std::ptrdiff_t>(kPanelTokens) * plan.key_dim;
   std::fill_n(state.max, padded_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, padded_rows, 0.0f);
   std::fill_n(state.out, static_cast<std::ptrdiff_t>(padded_rows) * plan.value_dim, 0.0f);
   bool loaded = false;
-  CodedRun coded(plan, kernels, layer, queries, item,
+  CodedSeries coded(plan, kernels, layer, queries, item,
                  work + (plan.work_floats() - plan.state_floats() - plan.coded_work_floats));
 
   const IndexRange chunk = item.group->chunk(item.chunk, plan.chunk_tokens);
@@ -207,8 +207,8 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
     loaded = true;
     if (plan.rows_form()) {
       const bool another = index - needed.begin + segment.tokens() < chunk.end;
-      for (std::int32_t t = needed.begin; t < needed.end; t += kRunTokens) {
-        const std::int32_t end = std::min(needed.end, t + kRunTokens);
+      for (std::int32_t t = needed.begin; t < needed.end; t += kRowsTokens) {
+        const std::int32_t end = std::min(needed.end, t + kRowsTokens);
         const RowsView keys = segment.keys.head(item.list_head);
         const std::byte* next = end < needed.end ? keys.from(end).data
                                 : another        ? first_key(*(&segment + 1), item.list_head)
@@ -216,7 +216,7 @@ void run_item(const AttentionPlan& plan, const AttentionKernels& kernels, const 
         run.run_rows(segment, {t, end}, next);
       }
     } else {
-      run.run_tiles(segment, needed);
+      run.run_panels(segment, needed);
     }
   };
   each_part(*item.group->list, chunk, first_seen(layer, run.position(0)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One item of an attend call: a KV head, a tile of query positions, a chunk of tokens.
+// One item of an attend call: a KV head, a block of query positions, a chunk of tokens.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace kvspan {
 
 // Where an item keeps its softmax: max[r], sum[r] and the weighted sum of values out[r][value_dim],
-// r over the rows of the tile (query position major, then query head of the group).
+// r over the rows of the block (query position major, then query head of the group).
 struct StateView {
   float* max = nullptr;
   float* sum = nullptr;
@@ -33,13 +33,13 @@ struct AttentionItem {
   const GroupPlan* group = nullptr;
   std::int32_t head = 0;       // KV head of the layer
   std::int32_t list_head = 0;  // the same within the group
-  std::int32_t tile = 0;
+  std::int32_t block = 0;
   std::int32_t chunk = 0;
-  std::int32_t first_position = 0;  // index of the tile's first query
-  std::int32_t positions = 0;       // queries in the tile
+  std::int32_t first_position = 0;  // index of the block's first query
+  std::int32_t positions = 0;       // queries in the block
 };
 
-// A group's items in the order in which a team takes them: the tiles with most tokens (the last)
+// A group's items in the order in which a team takes them: the blocks with most tokens (the last)
 // first.
 AttentionItem item_at(const AttentionPlan& plan, std::int32_t index) noexcept;
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 #include "cache/visible.h"
 
 namespace kvspan {
@@ -34,10 +34,10 @@ std::size_t AttentionPlan::work_floats() const noexcept {
   const auto r = static_cast<std::size_t>(padded_rows);
   const auto queries = r * static_cast<std::size_t>(key_dim);
   const auto ranges = 3 * r;  // begin, end, decay
-  const auto scores = r * static_cast<std::size_t>(rows_form() ? kRunStride : kTileTokens);
-  const auto tiles_of_rows =
-      rows_form() ? 0 : static_cast<std::size_t>(kTileTokens * (key_dim + value_dim));
-  return state_floats() + queries + ranges + scores + tiles_of_rows + coded_work_floats;
+  const auto scores = r * static_cast<std::size_t>(rows_form() ? kRowsStride : kPanelTokens);
+  const auto widened =
+      rows_form() ? 0 : static_cast<std::size_t>(kPanelTokens * (key_dim + value_dim));
+  return state_floats() + queries + ranges + scores + widened + coded_work_floats;
 }
 
 std::size_t AttentionPlan::partial_floats() const noexcept {
@@ -63,8 +63,8 @@ void cut(AttentionPlan& plan, std::int32_t chunk_tokens) {
         group.tokens.empty() ? 0 : ceil_div(group.tokens.end, chunk_tokens) - group.first_chunk;
     group.first_item = plan.items;
     group.first_sum = sums;
-    plan.items += group.heads * plan.tiles * std::max(group.chunks, 1);
-    sums += group.heads * plan.tiles;
+    plan.items += group.heads * plan.blocks * std::max(group.chunks, 1);
+    sums += group.heads * plan.blocks;
     plan.partial |= group.chunks > 1;
   }
 }
@@ -78,15 +78,15 @@ AttentionPlan plan_shape(const LayerShape& layer, std::int32_t positions) noexce
   plan.value_dim = padded_dim(layer.value_dim);
   plan.positions = positions;
   if (plan.positions == 0) return plan;
-  plan.tile_positions = std::min(plan.positions, std::max(1, kTileRows / plan.group));
-  plan.tiles = ceil_div(plan.positions, plan.tile_positions);
-  plan.rows = plan.tile_positions * plan.group;
+  plan.block_positions = std::min(plan.positions, std::max(1, kBlockRows / plan.group));
+  plan.blocks = ceil_div(plan.positions, plan.block_positions);
+  plan.rows = plan.block_positions * plan.group;
   plan.padded_rows = plan.rows_form() ? plan.rows : ceil_div(plan.rows, kPanelRows) * kPanelRows;
   return plan;
 }
 
 std::int32_t most_items(const AttentionPlan& plan) noexcept {
-  return plan.rows <= kPanelRows ? kMaxItems : kMaxTileItems;
+  return plan.rows <= kPanelRows ? kMaxItems : kMaxBlockItems;
 }
 
 AttentionPlan plan_attention(const LayerShape& layer, HeadGroups groups,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call of attend is cut into items: group of KV heads x tile of query positions x KV head x
+// How a call of attend is cut into items: group of KV heads x block of query positions x KV head x
 // chunk of tokens.
 // The cut depends on shapes alone, never on the number of threads, and partial results merge in the
 // order of the chunks; so results are bit-identical for any team.
@@ -18,21 +18,21 @@ namespace kvspan {
 
 // Up to this many query rows of one KV head, an item works in rows form (attention/kernels.h).
 inline constexpr std::int32_t kMaxRowsForm = 8;
-// Query rows that a tile aims at: keys and values widened once serve all of them.
-inline constexpr std::int32_t kTileRows = 96;
-// Tokens whose scores an item holds at a time, in rows form and in tile form.
-inline constexpr std::int32_t kRunTokens = 256;
-inline constexpr std::int32_t kTileTokens = 64;
-// A row of a run's scores: softening any range within it may pad beyond its end.
-inline constexpr std::int32_t kRunStride = kRunTokens + kScoreMultiple;
+// Query rows that a block aims at: keys and values widened once serve all of them.
+inline constexpr std::int32_t kBlockRows = 96;
+// Tokens whose scores an item holds at a time, in rows form and in panel form.
+inline constexpr std::int32_t kRowsTokens = 256;
+inline constexpr std::int32_t kPanelTokens = 64;
+// A row of their scores in rows form: softening any range within it may pad beyond its end.
+inline constexpr std::int32_t kRowsStride = kRowsTokens + kScoreMultiple;
 // A chunk has this many tokens, doubled until there are no more than kMaxItems items (few rows) or
-// kMaxTileItems (many): this bounds the memory for partial results.
+// kMaxBlockItems (many): this bounds the memory for partial results.
 inline constexpr std::int32_t kChunkTokens = 1024;
 // Where some tokens are coded: they take a quarter of the time, and each chunk moves the queries to
 // where the coefficients are, and its sums back.
 inline constexpr std::int32_t kCodedChunkTokens = 2048;
 inline constexpr std::int32_t kMaxItems = 256;
-inline constexpr std::int32_t kMaxTileItems = 64;
+inline constexpr std::int32_t kMaxBlockItems = 64;
 
 // KV heads that share a list: list->shape().heads of them from `first_head` on.
 struct HeadGroup {
@@ -74,7 +74,7 @@ struct GroupPlan {
   std::int32_t first_chunk = 0;  // chunk c covers [c, c + 1) * chunk_tokens
   std::int32_t chunks = 0;       // 0 when nothing is seen
   std::int32_t first_item = 0;   // the group's items are [first_item, next group's first_item)
-  std::int32_t first_sum = 0;    // likewise of what chunks merge into: one per tile and head
+  std::int32_t first_sum = 0;    // likewise of what chunks merge into: one per block and head
 
   // Token indices of a chunk.
   IndexRange chunk(std::int32_t index, std::int32_t chunk_tokens) const noexcept;
@@ -83,24 +83,24 @@ struct GroupPlan {
 struct AttentionPlan {
   std::int32_t group = 0;           // query heads that share one
   std::int32_t positions = 0;       // query positions of the call
-  std::int32_t tile_positions = 0;  // of one tile
-  std::int32_t tiles = 0;
-  std::int32_t rows = 0;         // query rows of a full tile: tile_positions * group
-  std::int32_t padded_rows = 0;  // in tile form a multiple of kPanelRows
+  std::int32_t block_positions = 0;  // of one block
+  std::int32_t blocks = 0;
+  std::int32_t rows = 0;         // query rows of a full block: block_positions * group
+  std::int32_t padded_rows = 0;  // in panel form a multiple of kPanelRows
   std::int32_t key_dim = 0;      // padded
   std::int32_t value_dim = 0;    // padded
   std::int32_t chunk_tokens = 0;
   std::int32_t items = 0;
-  bool partial = false;  // whether some tile is several chunks, whose states merge
+  bool partial = false;  // whether some block is several chunks, whose states merge
   std::vector<GroupPlan> groups;
-  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_run.h)
+  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_series.h)
 
   bool rows_form() const noexcept { return rows <= kMaxRowsForm; }
   // Floats of one item's state: max[padded_rows], sum[padded_rows], out[padded_rows][value_dim].
   std::size_t state_floats() const noexcept;
   // Floats for what an item needs while it runs, its state included.
   std::size_t work_floats() const noexcept;
-  // Floats for partial states; 0 when each tile is a single chunk.
+  // Floats for partial states; 0 when each block is a single chunk.
   std::size_t partial_floats() const noexcept;
 };
 

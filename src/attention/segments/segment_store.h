@@ -38,7 +38,6 @@ class SegmentStore final : public TokenStore {
   // Any row may be the last.
   std::int32_t cut_at(std::int32_t position) const noexcept override { return position; }
   void truncate(std::int32_t position) noexcept override { list_.truncate(position); }
-  void clear() noexcept override { list_.clear(); }
   void add_bytes(CacheBytes& bytes, std::vector<const Code*>& codes) const override {
     list_.add_bytes(bytes, codes);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of bands (spec section 3): the learned directions as a transform, each component with
+// The code of bands: the learned directions as a transform, each component with
 // its own number of bits. The vector is z = [x_k ; x_v] of all heads of a group, or one of the two:
 //     x_k = Rot(t - t_a)(k0 - mu)    anchored keys; or k - mu, the key after RoPE (no anchor); or
 //                                    k0 - mu, the key before RoPE, which readers must rebuild
@@ -88,11 +88,11 @@ class BandsCode {
   // Neighbouring quads that share a scale of a rounded query: those of one width, and of the next
   // ones while their steps are alike. Usually that is all: where bits are spent best, every
   // component is off by about as much.
-  struct ScaleRun {
+  struct ScaleRange {
     std::int32_t first_quad, quads;
     bool small = false;  // products of a token's codes with bytes sum to less than 2^22
   };
-  std::span<const ScaleRun> scale_runs() const noexcept { return runs_; }
+  std::span<const ScaleRange> scale_ranges() const noexcept { return ranges_; }
   // [places], 0 at empty ones.
   const float* steps() const noexcept { return steps_.as<float>(); }
 
@@ -159,9 +159,10 @@ class BandsCode {
   void gather(const float* keys, const float* values, std::int32_t position,
               float* z) const noexcept;
   // codes [count, places] and the gains' codes [count] of z [count, D]; work [count, places]
-  // becomes c. Tokens that are coded together read B together, four at a time.
+  // becomes c; values [count, places], where wanted, what the codes stand for. Tokens that are coded together read B
+  // together, four at a time.
   void encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-              float* work) const;
+              float* work, std::int8_t* values = nullptr) const;
   // Of one token.
   void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
     encode(1, z, codes, gain, work);
@@ -203,8 +204,8 @@ class BandsCode {
   }
   float weighed(std::int32_t row, const float* z) const noexcept;
   void transform(std::int32_t count, const float* z, float* c) const noexcept;
-  void quantize(const float* c, std::int8_t* codes, std::int8_t* gain) const;
-  void make_scale_runs();
+  void quantize(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const;
+  void make_scale_ranges();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
   std::uint64_t compute_checksum() const;
@@ -212,14 +213,14 @@ class BandsCode {
   static Result<std::shared_ptr<BandsCode>> load_common(BandsParts parts, bool designed,
                                                         ByteReader& in,
                                                         const std::shared_ptr<Ledger>& ledger);
-  void find_path(const float* c, float factor, std::int8_t* codes) const;
+  void find_path(const float* c, float factor, std::int8_t* codes, std::int8_t* values) const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0;
   bool gain_ = true, before_rope_ = false;
   std::uint64_t checksum_ = 0;
   Rope rope_;
   BandsLayout layout_;
-  std::vector<ScaleRun> runs_;
+  std::vector<ScaleRange> ranges_;
   MemoryKind kind_ = MemoryKind::kShared;
   Buffer analysis_;                   // A' [D, places], or none
   Buffer weights_;                    // [D], where A' = M B

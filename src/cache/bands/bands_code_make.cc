@@ -170,7 +170,7 @@ Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& 
     highest_.as<float>()[p] = half - 1.0f;
     inverse_sigma_.as<float>()[p] = parts.sigma[from] > 0.0f ? 1.0f / parts.sigma[from] : 0.0f;
   }
-  make_scale_runs();
+  make_scale_ranges();
   if (value_dim_ > 0) {
     value_mean_ = floats(parts.value_mean.size());
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
@@ -219,28 +219,28 @@ void BandsCode::store_metric(const BandsParts& parts, const std::shared_ptr<Ledg
   }
 }
 
-void BandsCode::make_scale_runs() {
+void BandsCode::make_scale_ranges() {
   const auto quads = static_cast<std::int32_t>(layout_.quads());
   const auto width = [&](std::int32_t quad) {
     return layout_.width(static_cast<std::size_t>(quad) * kBandQuad);
   };
-  double run_step = 0.0;  // mean step of the first width of the run
+  double range_step = 0.0;  // mean step of the first width of the range
   for (std::int32_t from = 0, to = 0; from < quads; from = to) {
     for (to = from; to < quads && width(to) == width(from); ++to) {
     }
     const double step = std::accumulate(steps() + 4 * from, steps() + 4 * to, 0.0) / (to - from);
-    if (runs_.empty() || step > 2.5 * run_step || run_step > 2.5 * step) {
-      runs_.push_back({from, 0});
-      run_step = step;
+    if (ranges_.empty() || step > 2.5 * range_step || range_step > 2.5 * step) {
+      ranges_.push_back({from, 0});
+      range_step = step;
     }
-    runs_.back().quads += to - from;
+    ranges_.back().quads += to - from;
   }
-  for (ScaleRun& run : runs_) {
+  for (ScaleRange& range : ranges_) {
     std::int64_t most = 0;
-    for (std::int32_t q = 0; q < run.quads; ++q) {
-      most += std::int64_t{4 * 127} * layout_.largest(width(run.first_quad + q));
+    for (std::int32_t q = 0; q < range.quads; ++q) {
+      most += std::int64_t{4 * 127} * layout_.largest(width(range.first_quad + q));
     }
-    run.small = most < std::int64_t{1} << 22;
+    range.small = most < std::int64_t{1} << 22;
   }
 }
 

@@ -75,7 +75,6 @@ class BandsStore {
   std::int32_t forget_before(std::int32_t position);
   // Forgets all but the first `tiles` tiles.
   void truncate(std::int32_t tiles) noexcept;
-  void clear() noexcept { truncate(0); }
 
   // Codes of a tile as kernels read them: [quads][16][4].
   void unpack(std::int32_t tile, std::int8_t* codes) const noexcept;

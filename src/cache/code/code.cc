@@ -92,7 +92,7 @@ Result<double> check_inverse(const float* a, const float* b, std::size_t width, 
 
 }  // namespace
 
-Code::Code(const CodeParts& parts, Codec codec) noexcept
+Code::Code(const CodeParts& parts, Codec codec)
     : domain_(parts.domain),
       heads_(parts.heads),
       dim_(parts.dim),

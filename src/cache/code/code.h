@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A code: how the rows of one KV head, or of several heads joined, become coefficients and rows
-// again (spec section 2). D = heads * dim numbers of a token form one vector x.
+// again. D = heads * dim numbers of a token form one vector x.
 //     c  = A (x - mean)        analysis A [r, D]
 //     x^ = mean + B c          synthesis B [D, r]; an orthonormal basis is the case B = A^T
 // What x is, the domain says; R is the rope, mu the mean:
@@ -44,7 +44,7 @@ struct CodeParts {
   BasisStore store = BasisStore::kF32;   // narrower ones only without a synthesis
   std::span<const float> store_scales;   // [r] of an int8 basis that was saved; empty: made
   CodecSpec codec;
-  float gamma = 1.0f;  // keys: scores of this code are multiplied by it (spec 4.3)
+  float gamma = 1.0f;  // keys: scores of this code are multiplied by it
 };
 
 class Code {
@@ -110,7 +110,7 @@ class Code {
   }
 
  private:
-  Code(const CodeParts& parts, Codec codec) noexcept;
+  Code(const CodeParts& parts, Codec codec);
   Status store(const CodeParts& parts, const std::shared_ptr<Ledger>& ledger);
 
   Domain domain_;

@@ -94,7 +94,7 @@ class CodedSide {
 
   // >= |x - x^|_2 of a token and head, quantization included, x^ as reconstruct gives it and x the
   // row as attention sees it; exceeds it by less than 1 %. Measured directly at encoding: the
-  // energy identity |x|^2 - |c|^2 (spec 4.7) cancels, and holds for neither quantized coefficients
+  // energy identity |x|^2 - |c|^2 cancels, and holds for neither quantized coefficients
   // nor transforms that are not orthonormal. Only with has_residuals().
   float residual(std::int32_t head, std::int32_t token) const noexcept;
   bool has_residuals() const noexcept { return residuals_.bytes() > 0; }

@@ -5,14 +5,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/byte_frame.h"
 #include "base/half.h"
 #include "cache/code/coded_side_bytes.h"
 
 namespace kvspan {
 namespace {
 
-constexpr FrameFormat kFormat{"segments", "KVSPSEG", 1};
 // Far beyond any context, and far enough from overflow for whoever adds to a position.
 constexpr std::int32_t kMaxPosition = 1 << 30;
 
@@ -199,29 +197,6 @@ Result<SegmentList> load_segment_list(const GroupShape& shape, const SegmentGrow
     KVSPAN_TRY(Segment segment, read_segment(list, codes, in, ledger));
     list.append(std::move(segment));
   }
-  return list;
-}
-
-std::vector<std::byte> save_segment_list(const SegmentList& list) {
-  ByteWriter out;
-  begin_frame(kFormat, 0, out);
-  CodeWriter codes({}, out);
-  save(list, codes, out);
-  end_frame(out);
-  return std::move(out.bytes());
-}
-
-Result<SegmentList> load_segment_list(std::span<const std::byte> bytes, const GroupShape& shape,
-                                      const SegmentGrowth& growth,
-                                      const std::shared_ptr<Ledger>& ledger) {
-  KVSPAN_TRY(OpenFrame frame, open_frame(kFormat, bytes));
-  if (frame.kind != 0) {
-    return fail(ErrorCode::kCorruptData, "{}: kind at byte 12 is {}; allowed: 0", kFormat.what,
-                frame.kind);
-  }
-  KVSPAN_TRY(CodeReader codes, CodeReader::open({}, frame.payload, ledger));
-  KVSPAN_TRY(SegmentList list, load_segment_list(shape, growth, codes, frame.payload, ledger));
-  KVSPAN_CHECK_OK(frame.payload.expect_left("end", 0));
   return list;
 }
 

@@ -13,9 +13,7 @@
 // and reads them back in that order with open_frame, CodeReader::open and load_segment_list.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "cache/code/code_bytes.h"
@@ -32,12 +30,6 @@ void save(const SegmentList& list, CodeWriter& codes, ByteWriter& out,
 // unused capacity that bytes can ask for.
 Result<SegmentList> load_segment_list(const GroupShape& shape, const SegmentGrowth& growth,
                                       CodeReader& codes, ByteReader& in,
-                                      const std::shared_ptr<Ledger>& ledger);
-
-// One list alone in a frame of its own.
-std::vector<std::byte> save_segment_list(const SegmentList& list);
-Result<SegmentList> load_segment_list(std::span<const std::byte> bytes, const GroupShape& shape,
-                                      const SegmentGrowth& growth,
                                       const std::shared_ptr<Ledger>& ledger);
 
 }  // namespace kvspan

@@ -185,6 +185,70 @@ Result<EqualBytes> fitted_recipes(const PplFlags& flags, Engine& engine,
   return equal;
 }
 
+// What is left to measure, and the order in which rows are shown.
+struct PplPlan {
+  std::vector<std::string> recipes, order;
+  bool known = false;  // nothing is left
+};
+// The reference is a row of its own anyway.
+Result<PplPlan> plan_ppl(const std::vector<std::string>& asked,
+                          const std::vector<std::string>& peer_kv,
+                          const std::vector<PerplexityRow>& earlier, PerplexityOptions& options) {
+  PplPlan plan;
+  plan.order = {options.reference};
+  for (const std::string& recipe : asked) {
+    KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
+    if (parsed.text() == options.reference) continue;
+    plan.order.push_back(parsed.text());
+    if (find_row(earlier, parsed.text()) == nullptr) plan.recipes.push_back(recipe);
+  }
+  for (const std::string& type : peer_kv) {
+    plan.order.push_back("llama.cpp " + type);
+    if (find_row(earlier, plan.order.back()) == nullptr) options.peer_kv.push_back(type);
+  }
+  plan.known = plan.recipes.empty() && options.peer_kv.empty() &&
+               find_row(earlier, options.reference) != nullptr;
+  return plan;
+}
+
+Result<PerplexityReport> measure_plan(Engine& engine, const std::vector<std::vector<Token>>& windows,
+                                      const PplPlan& plan, const CacheSource& source,
+                                      const PerplexityOptions& options) {
+  if (plan.known) return PerplexityReport{{}, windows.size(), false};
+  std::optional<ProgressBar> bar;
+  return measure_perplexity(engine, windows, plan.recipes, source, options,
+                            [&](std::size_t done, std::size_t total) {
+                              if (!bar) bar.emplace("reading", "tokens", total);
+                              bar->update(done);
+                            });
+}
+
+// Writes and prints it; the exit status.
+Result<int> tell_ppl(const PplFlags& flags, const PerplexityReport& report, std::size_t length,
+                 Json json) {
+  bool failed = false;
+  for (const PerplexityRow& row : report.rows) {
+    // What calibrated ones use was said when they were made.
+    if (row.recipe.find("calib=online") != std::string::npos) {
+      fmt::print(stderr, "kvspan: {}: code {}\n", row.recipe, row.code);
+    }
+    json["rows"].push_back(to_json(row, length));
+    failed |= row.failed.has_value();
+  }
+  KVSPAN_CHECK_OK(write_json(json, flags.json));
+  if (flags.json != "-") {
+    fmt::print("{}", table_of(report));
+    if (flags.by_position) fmt::print("\n{}", position_table(report, length));
+  }
+  if (report.windows < static_cast<std::size_t>(flags.windows)) {
+    fmt::print(stderr, "kvspan: {} of {} windows were read{}\n", report.windows, flags.windows,
+               report.cancelled ? " before Ctrl-C; the figures hold what was read"
+                                : ": the text has no more");
+  }
+  if (report.cancelled) return kInterruptedExit;
+  return failed ? 1 : 0;
+}
+
 Result<int> eval_ppl(PplFlags flags) {
   // Before anything takes time; the full cache's size does not matter to what is allowed.
   if (flags.equal.given()) {
@@ -228,33 +292,14 @@ Result<int> eval_ppl(PplFlags flags) {
   if (flags.equal.given()) {
     KVSPAN_TRY(equal, fitted_recipes(flags, *engine, windows.front(), known, before));
   }
-  // The reference is a row of its own anyway.
-  std::vector<std::string> recipes, order{options.reference};
-  for (const std::string& recipe : equal ? recipes_of(*equal) : flags.recipes) {
-    KVSPAN_TRY(const Recipe parsed, Recipe::parse(recipe));
-    if (parsed.text() == options.reference) continue;
-    order.push_back(parsed.text());
-    if (find_row(earlier, parsed.text()) == nullptr) recipes.push_back(recipe);
-  }
-  for (const std::string& type : flags.peer.empty() ? std::vector<std::string>() : flags.peer_kv) {
-    order.push_back("llama.cpp " + type);
-    if (find_row(earlier, order.back()) == nullptr) options.peer_kv.push_back(type);
-  }
-  const bool all_known =
-      recipes.empty() && options.peer_kv.empty() && find_row(earlier, options.reference) != nullptr;
-  std::optional<ProgressBar> bar;
-  Result<PerplexityReport> report = PerplexityReport{{}, windows.size(), false};
-  if (!all_known) {
-    report = measure_perplexity(*engine, windows, recipes, cache_source(*engine, known), options,
-                                [&](std::size_t done, std::size_t total) {
-                                  if (!bar) bar.emplace("reading", "tokens", total);
-                                  bar->update(done);
-                                });
-  }
-  bar.reset();
-  if (!report) return std::move(report).error();
-  merge(earlier, order, *report);
-  if (report->rows.front().figures.positions == 0) {
+  KVSPAN_TRY(const PplPlan plan,
+             plan_ppl(equal ? recipes_of(*equal) : flags.recipes,
+                       flags.peer.empty() ? std::vector<std::string>() : flags.peer_kv, earlier,
+                       options));
+  KVSPAN_TRY(PerplexityReport report,
+             measure_plan(*engine, windows, plan, cache_source(*engine, known), options));
+  merge(earlier, plan.order, report);
+  if (report.rows.front().figures.positions == 0) {
     return fail(ErrorCode::kCancelled, "stopped before anything was measured");
   }
 
@@ -265,35 +310,15 @@ Result<int> eval_ppl(PplFlags flags) {
             {"model_fingerprint", fingerprint},
             {"weights", flags.weights},
             {"ctx", length},
-            {"windows", report->windows},
+            {"windows", report.windows},
             {"block", options.block},
             {"threads", engine_options.threads},
             {"cpu_level", std::string(name_of(cpu_level()))},
-            {"cancelled", report->cancelled},
+            {"cancelled", report.cancelled},
             {"identity", std::move(identity)},
             {"rows", Json::array()}};
   if (equal) json["equal_bytes"] = to_json(*equal);
-  bool failed = false;
-  for (const PerplexityRow& row : report->rows) {
-    // What calibrated ones use was said when they were made.
-    if (row.recipe.find("calib=online") != std::string::npos) {
-      fmt::print(stderr, "kvspan: {}: code {}\n", row.recipe, row.code);
-    }
-    json["rows"].push_back(to_json(row, length));
-    failed |= row.failed.has_value();
-  }
-  KVSPAN_CHECK_OK(write_json(json, flags.json));
-  if (flags.json != "-") {
-    fmt::print("{}", table_of(*report));
-    if (flags.by_position) fmt::print("\n{}", position_table(*report, length));
-  }
-  if (report->windows < static_cast<std::size_t>(flags.windows)) {
-    fmt::print(stderr, "kvspan: {} of {} windows were read{}\n", report->windows, flags.windows,
-               report->cancelled ? " before Ctrl-C; the figures hold what was read"
-                                 : ": the text has no more");
-  }
-  if (report->cancelled) return kInterruptedExit;
-  return failed ? 1 : 0;
+  return tell_ppl(flags, report, length, std::move(json));
 }
 
 }  // namespace

@@ -50,10 +50,10 @@ Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
   for (std::size_t q = 0; q < quads; ++q) {
     const int width = bits[order[q * kBandQuad]];
     layout.widths_.push_back(static_cast<std::uint8_t>(width));
-    if (layout.runs_.empty() || layout.runs_.back().width != width) {
-      layout.runs_.push_back({q, 0, layout.tile_bytes_, width});
+    if (layout.ranges_.empty() || layout.ranges_.back().width != width) {
+      layout.ranges_.push_back({q, 0, layout.tile_bytes_, width});
     }
-    ++layout.runs_.back().count;
+    ++layout.ranges_.back().count;
     layout.tile_bytes_ += static_cast<std::size_t>(width) * kBandCodes / 8;
   }
   return layout;
@@ -63,32 +63,32 @@ void BandsLayout::pack(const std::int8_t* codes, std::size_t tokens, std::size_t
                        std::uint8_t* tile) const noexcept {
   KVSPAN_EXPECT(tokens <= kBandTokens, "at most a tile of tokens");
   std::array<std::int8_t, kBandCodes> quad;
-  for (const Run& run : runs_) {
-    const std::size_t bytes = static_cast<std::size_t>(run.width) * kBandCodes / 8;
-    for (std::size_t q = 0; q < run.count; ++q) {
+  for (const WidthRange& range : ranges_) {
+    const std::size_t bytes = static_cast<std::size_t>(range.width) * kBandCodes / 8;
+    for (std::size_t q = 0; q < range.count; ++q) {
       quad.fill(0);
-      const std::size_t at = (run.first + q) * kBandQuad;
+      const std::size_t at = (range.first + q) * kBandQuad;
       const std::size_t places = std::min(kBandQuad, stored() - at);
       for (std::size_t t = 0; t < tokens; ++t) {
         std::memcpy(&quad[t * kBandQuad], codes + t * stride + at, places);
       }
-      kernels_->pack[run.width](quad.data(), 1, tile + run.offset + q * bytes);
+      kernels_->pack[range.width](quad.data(), 1, tile + range.offset + q * bytes);
     }
   }
 }
 
-// history [64]: of the runs before, zeros before the first.
-void BandsLayout::unpack_run(const Run& run, const std::uint8_t* tile, std::uint8_t* history,
+// history [64]: of the ranges before, zeros before the first.
+void BandsLayout::unpack_range(const WidthRange& range, const std::uint8_t* tile, std::uint8_t* history,
                              std::int8_t* out) const noexcept {
-  std::int8_t* const to = out + run.first * kBandCodes;
-  const std::uint8_t* const from = tile + run.offset;
-  const auto width = static_cast<std::size_t>(run.width);
-  const bool trellis = quantizer_ == BandsQuantizer::kTrellis && run.width <= kTrellisMaxBits;
+  std::int8_t* const to = out + range.first * kBandCodes;
+  const std::uint8_t* const from = tile + range.offset;
+  const auto width = static_cast<std::size_t>(range.width);
+  const bool trellis = quantizer_ == BandsQuantizer::kTrellis && range.width <= kTrellisMaxBits;
   if (trellis && kernels_->read[width] != nullptr) {
-    return kernels_->read[width](from, run.count, history, to);
+    return kernels_->read[width](from, range.count, history, to);
   }
-  kernels_->unpack[width](from, run.count, to);
-  if (trellis) (*trellis_)[width](to, run.count, history);
+  kernels_->unpack[width](from, range.count, to);
+  if (trellis) (*trellis_)[width](to, range.count, history);
 }
 
 int BandsLayout::largest(int width) const noexcept {

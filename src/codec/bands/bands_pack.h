@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packing of midrise codes whose components have 0 to 6, or 8, bits each: the storage of a bands
-// segment (spec section 3, bands, item 5).
+// segment.
 //
 // Components are sorted by level, highest first (ties in their own order); those with no bits come
 // last and are not stored. Four neighbours in that order form a quad, all of the width of its
@@ -88,8 +88,8 @@ class BandsLayout {
   template <class Between>
   void unpack(const std::uint8_t* tile, std::int8_t* out, const Between& between) const noexcept {
     alignas(64) std::array<std::uint8_t, kBandCodes> history{};
-    for (const Run& run : runs_) {
-      unpack_run(run, tile, history.data(), out);
+    for (const WidthRange& range : ranges_) {
+      unpack_range(range, tile, history.data(), out);
       between();
     }
   }
@@ -97,11 +97,11 @@ class BandsLayout {
   void values(const std::int8_t* codes, std::int8_t* out) const noexcept;
 
  private:
-  struct Run {  // neighbouring quads of equal width
+  struct WidthRange {  // neighbouring quads of equal width
     std::size_t first, count, offset;
     int width;
   };
-  void unpack_run(const Run& run, const std::uint8_t* tile, std::uint8_t* history,
+  void unpack_range(const WidthRange& range, const std::uint8_t* tile, std::uint8_t* history,
                   std::int8_t* out) const noexcept;
 
   BandsQuantizer quantizer_ = BandsQuantizer::kUniform;
@@ -109,7 +109,7 @@ class BandsLayout {
   std::size_t tile_bytes_ = 0;
   std::vector<std::uint32_t> order_;  // [stored]
   std::vector<std::uint8_t> widths_;  // [quads]
-  std::vector<Run> runs_;
+  std::vector<WidthRange> ranges_;
   const struct BandsKernels* kernels_ = nullptr;
   const TrellisReads* trellis_ = nullptr;
 };

@@ -15,7 +15,7 @@ inline int8x16_t as_signed(uint8x16_t v) {
   return vreinterpretq_s8_u8(v);
 }
 
-// Fields are cut out and extended by table look-ups on nibbles: shifts run in one pipe of the usual
+// Fields are cut out and extended by table look-ups on nibbles: shifts go through one pipe of the usual
 // Arm cores, look-ups and masks in two.
 alignas(16) constexpr std::int8_t kLowPair[16] = {0, 1, -2, -1, 0, 1, -2, -1,
                                                   0, 1, -2, -1, 0, 1, -2, -1};

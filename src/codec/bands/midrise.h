@@ -3,7 +3,7 @@
 // from -2^(b-1) to 2^(b-1) - 1, so that no level is zero and the outermost cells reach to infinity.
 //     v = clamp(floor(x / step))       x^ = step (v + 1/2)
 // With b = 0 nothing is stored and x^ = 0. Steps are per component and come from data (or from the
-// Gaussian optimum); there is no scale in the stream. Spec section 3, bands, items 4 and 5.
+// Gaussian optimum); there is no scale in the stream.
 // Source: J. Max, Quantizing for minimum distortion, IRE Trans. IT-6, 1960 (uniform case).
 #pragma once
 

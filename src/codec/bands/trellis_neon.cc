@@ -5,7 +5,7 @@
 // pipes; the rest must be little. So for codes of up to 4 bits the index of T_w is kept the other
 // way round: the code on top, below it the lowest bits of earlier codes, the newest highest. Then
 // the index of the quad before, shifted right by one, is right but for the new code, which one bit
-// select puts in: neither masks nor signs, and no history beside the index. Between runs of quads
+// select puts in: neither masks nor signs, and no history beside the index. Between ranges of quads
 // the history is handed on with the newest bit on top of a byte.
 #include <arm_neon.h>
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -159,11 +160,16 @@ class Units {
  private:
   template <class Work>
   Status each_of(std::size_t layer, Work&& work) {
-    KVSPAN_TRY(const auto numbers, layer_of(shape_, calibration_, layer));
-    for (std::size_t i = starts_[layer]; i < starts_[layer + 1]; ++i) {
-      KVSPAN_CHECK_OK(work(units_[i], *numbers));
+    // An exception must not leave a thread of the pool.
+    try {
+      KVSPAN_TRY(const auto numbers, layer_of(shape_, calibration_, layer));
+      for (std::size_t i = starts_[layer]; i < starts_[layer + 1]; ++i) {
+        KVSPAN_CHECK_OK(work(units_[i], *numbers));
+      }
+      return {};
+    } catch (const std::bad_alloc&) {
+      return fail(ErrorCode::kOutOfBudget, "no memory to design a code");
     }
-    return {};
   }
 
   const CacheShape& shape_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codes of bands for all layers of a model, from its calibration (spec section 3).
+// The codes of bands for all layers of a model, from its calibration.
 #pragma once
 
 #include <cstdint>

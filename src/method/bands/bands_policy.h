@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
-// sequence began, or that are learnt from it (spec section 3). Escapes also stay exact in the list:
+// sequence began, or that are learnt from it. Escapes also stay exact in the list:
 // tokens of massive activations, whose values look like the first token's, and those whose coding
 // error stands far out; so many of them that their share of the tokens so far is at most `escape`.
 //
@@ -13,22 +13,29 @@
 // many later rows wait in the same way and give the next code; tokens keep the code they have.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <ranges>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "attention/bands/bands_tokens.h"
 #include "method/bands/bands_design.h"
+#include "method/bands/coded_tile.h"
 #include "method/coding_plan.h"
 #include "method/policies/policy.h"
 
 namespace kvspan {
 
-// The stores of a group whose method is bands, all but its list: one with given codes, perhaps
+// The stores of a group whose method is bands, all but its list, as BandsTokens&: one with given codes, perhaps
 // still without tokens; of learnt ones one for each time something was learnt, positions
 // increasing. Tokens are added to the last.
-std::vector<BandsTokens*> bands_of(const Group& group);
+inline auto bands_of(const Group& group) noexcept {
+  return group.stores().subspan(1) |
+         std::views::transform([](const auto& store) -> BandsTokens& { return static_cast<BandsTokens&>(*store); });
+}
 
 struct BandsPolicyOptions {
   std::int32_t recent = 128;
@@ -46,8 +53,11 @@ struct BandsPolicyOptions {
 class BandsPolicy final : public Policy {
  public:
   explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
+  std::int32_t tasks(const Group& group) const noexcept override;
+  void open_tasks(const Group& group) override;
+  void run_task(const Group& group, std::int32_t task) override;
+  void close_tasks() noexcept override;
   Status settle(Group& group) override;
-  void clear() override;
   void truncate(const Group& group) override;
   std::int32_t forgettable(const Group& group) const override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
@@ -65,12 +75,28 @@ class BandsPolicy final : public Policy {
   std::int32_t oldest(const Group& group) const noexcept;
   // How many rows have to wait at 8 bits for a new code; 0: the one there is will do.
   std::int32_t wanted(const Group& group) const noexcept;
-  // The tile of rows that starts at index `at` of the list leaves it.
-  Status code_tile(Group& group, const RowBlock& rows, std::size_t first, std::int32_t at);
+  std::int32_t narrow_tiles(const Group& group) const noexcept;
+  // Tiles that settle_wide is to code.
+  std::int32_t wide_tiles(const Group& group) const noexcept;
+  struct Counts {
+    std::int64_t coded = 0, escaped = 0;
+    double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
+  };
+  // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted.
+  Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at,
+                Counts& tally) const;
 
   BandsPolicyOptions options_;
-  std::int64_t coded_ = 0, escaped_ = 0;
-  double usual_ = 0.0;  // running mean of the tokens' coding errors, escapes left out
+  Counts counts_;
+
+  // Tiles whose pieces are coded as tasks, until the next settle.
+  struct AheadTile {
+    explicit AheadTile(const BandsTokens& bands) : tile(bands) {}
+    CodedTile tile;
+    std::array<bool, CodedTile::kPieces> done{};
+  };
+  std::vector<AheadTile> ahead_;
+  std::vector<float> first_values_;  // of the sequence's first token, all heads
 };
 
 }  // namespace kvspan

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One code of bands in the making: some heads of one layer, keys, values or both (spec section 3).
+// One code of bands in the making: some heads of one layer, keys, values or both.
 // A unit is made in two steps with the bits of all layers chosen between them, so that a layer's
 // moments and samples need to be there only while one of the steps is at it; in between a unit
 // holds its directions, which are what its code will hold, and their variances.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bits by importance: one Lagrangian over the components of all layers. A component of variance
-// `power` coded with b bits is left with power D(b), D of the quantizer for a
-// Gaussian; b minimises power D(b) + slope b, and one slope serves all (spec section 3, bands, item
-// 4).
+// `power` coded with b bits is left with power D(b), D of the quantizer for a Gaussian; b minimises
+// power D(b) + slope b, and one slope serves all.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@
 namespace kvspan::detail {
 namespace {
 
-// Ranks of keys and values for early, middle and late layers: document 004, s7.6, where layers 0-5,
-// 6-20 and 21-31 of 32 are told apart.
+// Ranks of keys and values for early, middle and late layers: those of Holographic Spectral
+// Compression, 7.6, where layers 0-5, 6-20 and 21-31 of 32 are told apart.
 struct LayerRanks {
   std::int32_t keys, values;
 };
@@ -240,7 +240,7 @@ Result<std::shared_ptr<const Code>> design_start(const PrepareInput& in,
   if (basis != "k") metric = query_metric(shape, calibration, plan.style.domain, heads);
   MatrixD stacked = moment.second;
   if (basis == "qk") {
-    // Queries and keys as rows of one matrix (spec section 4, line 9).
+    // Queries and keys as rows of one matrix.
     for (std::size_t i = 0; i < stacked.rows() * stacked.cols(); ++i) {
       stacked.data()[i] += metric->data()[i];
     }

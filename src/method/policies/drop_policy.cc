@@ -41,11 +41,6 @@ Status PrunePolicy::load(const Group& group, const StateReader& from) {
                      MemoryKind::kSketches);
 }
 
-void PrunePolicy::clear() {
-  seen_ = 0;
-  norms_ = {};
-}
-
 void PrunePolicy::truncate(const Group& group) {
   const std::int32_t sink = std::min(group.sink(), group.list().tokens());
   norms_.truncate(group.settled() - sink);
@@ -57,6 +52,7 @@ Status PrunePolicy::settle(Group& group) {
 }
 
 Status PrunePolicy::settle_unit(Group& group) {
+  truncate(group);  // norms of a unit for which there was no memory
   const std::int32_t sink = std::min(group.sink(), group.list().tokens());
   const RowBlock rows = group.read(0, kUnit);
   std::vector<float> norms(norms_.values().size(), 0.0f);
@@ -69,10 +65,11 @@ Status PrunePolicy::settle_unit(Group& group) {
     norms.push_back(static_cast<float>(std::sqrt(sum)));
   }
   norms_.add(norms, group.list().ledger(), MemoryKind::kSketches);
-  group.settle_as_they_are(kUnit);
-  seen_ += kUnit;
-  const std::vector<std::uint8_t> keep = largest(norms_.values(), keep_.resolve(seen_));
+  const std::vector<std::uint8_t> keep = largest(norms_.values(), keep_.resolve(seen_ + kUnit));
   group.select(sink, keep);
+  seen_ += kUnit;
+  group.settle_as_they_are(
+      static_cast<std::int32_t>(std::count(keep.end() - kUnit, keep.end(), std::uint8_t{1})));
   norms_.select(0, keep);
   return {};
 }

@@ -2,7 +2,7 @@
 // Baselines that drop tokens and code none.
 //     window, streaming   the last `size` tokens stay, and the first `sink`
 //     prune               of the tokens between sink and recent, those with the largest keys
-// Sources: Xiao et al. 2023 (StreamingLLM); document 004, 3.3.
+// Sources: Xiao et al. 2023 (StreamingLLM); Holographic Spectral Compression, 3.3.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@ class WindowPolicy final : public Policy {
  public:
   explicit WindowPolicy(std::int32_t size) : size_(size) {}
   Status settle(Group& group) override;
-  void clear() override {}
   std::unique_ptr<Policy> clone() const override { return std::make_unique<WindowPolicy>(*this); }
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;
@@ -31,7 +30,6 @@ class PrunePolicy final : public Policy {
  public:
   PrunePolicy(const Amount& keep, std::int32_t recent) : keep_(keep), recent_(recent) {}
   Status settle(Group& group) override;
-  void clear() override;
   void truncate(const Group& group) override;
   // Its norms are of the tokens behind the sink, and it keeps what it chose.
   std::int32_t forgettable(const Group&) const override { return 0; }

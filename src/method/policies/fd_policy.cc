@@ -29,9 +29,11 @@ bool within(const SidePlan& side, const Code& code, const RowBlock& rows, std::s
 
 FdPolicy::FdPolicy(std::shared_ptr<const CodingPlan> plan, const FdOptions& options,
                    std::shared_ptr<Ledger> ledger)
-    : plan_(std::move(plan)), options_(options), ledger_(std::move(ledger)) {
-  clear();
-}
+    : plan_(std::move(plan)),
+      options_(options),
+      ledger_(std::move(ledger)),
+      key_side_(begin_side(plan_->keys, true)),
+      value_side_(begin_side(plan_->values, !options_.shared)) {}
 
 FdPolicy::FdPolicy(const FdPolicy& other)
     : plan_(other.plan_),
@@ -43,6 +45,7 @@ FdPolicy::FdPolicy(const FdPolicy& other)
       looked_at_(other.looked_at_),
       learnt_ahead_(other.learnt_ahead_),
       length_(other.length_),
+      key_learnt_(other.key_learnt_),
       segments_(other.segments_) {}
 
 FdPolicy::Side FdPolicy::begin_side(const std::optional<SidePlan>& plan, bool sketches) const {
@@ -59,13 +62,6 @@ FdPolicy::Side FdPolicy::begin_side(const std::optional<SidePlan>& plan, bool sk
 FdPolicy::Side FdPolicy::clone_side(const Side& side) const {
   return {clone_sketch(side.sketch.get(), ledger_), side.code,
           side.ring.bytes() > 0 ? side.ring.clone(ledger_) : Buffer(), side.learnt};
-}
-
-void FdPolicy::clear() {
-  key_side_ = begin_side(plan_->keys, true);
-  value_side_ = begin_side(plan_->values, !options_.shared);
-  rows_seen_ = segments_ = 0;
-  looked_at_ = learnt_ahead_ = length_ = 0;
 }
 
 void FdPolicy::truncate(const Group& group) {
@@ -101,12 +97,18 @@ Status FdPolicy::learn_row(Side& side, const SidePlan& plan, const RowBlock& row
 }
 
 Status FdPolicy::learn(const RowBlock& rows, std::size_t row) {
-  if (rows_seen_++ % options_.every != 0) return {};
-  if (plan_->keys) KVSPAN_CHECK_OK(learn_row(key_side_, *plan_->keys, rows, row));
-  if (plan_->values) {
-    Side& side = options_.shared ? key_side_ : value_side_;
-    KVSPAN_CHECK_OK(learn_row(side, *plan_->values, rows, row));
+  if (rows_seen_ % options_.every == 0) {
+    if (plan_->keys && !key_learnt_) {
+      KVSPAN_CHECK_OK(learn_row(key_side_, *plan_->keys, rows, row));
+      key_learnt_ = true;
+    }
+    if (plan_->values) {
+      Side& side = options_.shared ? key_side_ : value_side_;
+      KVSPAN_CHECK_OK(learn_row(side, *plan_->values, rows, row));
+    }
+    key_learnt_ = false;
   }
+  ++rows_seen_;
   return {};
 }
 
@@ -128,23 +130,29 @@ Status FdPolicy::warm_up(Side& side) {
   return {};
 }
 
-Status FdPolicy::next_code(Side& side, const SidePlan& plan,
-                           const std::shared_ptr<Ledger>& ledger) {
+Result<std::shared_ptr<const Code>> FdPolicy::next_code(
+    const Side& side, const SidePlan& plan, const std::shared_ptr<Ledger>& ledger) const {
   const Side& from = side.sketch ? side : key_side_;
   KVSPAN_TRY(std::shared_ptr<const Code> next, sketch_code(*from.sketch, plan, ledger));
   const bool same =
       side.code && options_.merge < 1.0 && side.code->orthonormal() &&
       subspace_overlap(basis_rows(*side.code).view(), basis_rows(*next).view()) >= options_.merge;
-  if (!same) side.code = std::move(next);
-  return {};
+  return same ? side.code : std::move(next);
 }
 
 Status FdPolicy::begin_segment(Group& group) {
   const std::shared_ptr<Ledger>& ledger = group.list().ledger();
   KVSPAN_CHECK_OK(warm_up(key_side_));
   KVSPAN_CHECK_OK(warm_up(value_side_));
-  if (plan_->keys) KVSPAN_CHECK_OK(next_code(key_side_, *plan_->keys, ledger));
-  if (plan_->values) KVSPAN_CHECK_OK(next_code(value_side_, *plan_->values, ledger));
+  std::shared_ptr<const Code> keys, values;
+  if (plan_->keys) {
+    KVSPAN_TRY(keys, next_code(key_side_, *plan_->keys, ledger));
+  }
+  if (plan_->values) {
+    KVSPAN_TRY(values, next_code(value_side_, *plan_->values, ledger));
+  }
+  key_side_.code = std::move(keys);
+  value_side_.code = std::move(values);
   length_ = 0;
   ++segments_;
   return {};
@@ -163,24 +171,30 @@ Status FdPolicy::flush(Group& group, const RowBlock& rows, std::size_t end) {
 Status FdPolicy::settle(Group& group) {
   const std::int32_t waiting = group.waiting();
   const std::int32_t end = waiting - plan_->recent - options_.lookahead;
-  if (end <= looked_at_) return {};
+  constexpr auto piece = static_cast<std::int32_t>(kPieceRows);
+  if (end <= looked_at_ && looked_at_ < piece) return {};
   const RowBlock rows = group.read(0, end + options_.lookahead);
   std::int32_t gone = 0;  // rows of the block that have left
-  for (std::int32_t i = looked_at_; i < end; ++i) {
+  for (std::int32_t i = looked_at_;; ++i) {
+    const auto row = static_cast<std::size_t>(i);
+    if (looked_at_ == piece) {
+      gone += looked_at_;
+      KVSPAN_CHECK_OK(flush(group, rows, row));
+    }
+    if (i >= end) return {};
     while (learnt_ahead_ + gone <= i + options_.lookahead) {
       KVSPAN_CHECK_OK(learn(rows, static_cast<std::size_t>(learnt_ahead_ + gone)));
       ++learnt_ahead_;
     }
-    const auto row = static_cast<std::size_t>(i);
     if (!ready()) {
       // Full rank until the sketches hold as many directions as are asked for.
-      group.settle_as_they_are(1);
-      ++gone;
-      --learnt_ahead_;
       std::int64_t wanted = 1;
       if (plan_->keys) wanted = std::max<std::int64_t>(wanted, plan_->keys->rank.directions);
       if (plan_->values) wanted = std::max<std::int64_t>(wanted, plan_->values->rank.directions);
       if (rows_seen_ / options_.every >= wanted) KVSPAN_CHECK_OK(begin_segment(group));
+      group.settle_as_they_are(1);
+      ++gone;
+      --learnt_ahead_;
       continue;
     }
     const bool full = length_ >= options_.chunk;
@@ -192,12 +206,7 @@ Status FdPolicy::settle(Group& group) {
     }
     ++looked_at_;
     ++length_;
-    if (static_cast<std::size_t>(looked_at_) == kPieceRows) {
-      gone += looked_at_;
-      KVSPAN_CHECK_OK(flush(group, rows, row + 1));
-    }
   }
-  return {};
 }
 
 }  // namespace kvspan

@@ -40,7 +40,6 @@ class FdPolicy final : public Policy {
   FdPolicy(const FdPolicy& other);
 
   Status settle(Group& group) override;
-  void clear() override;
   void truncate(const Group& group) override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<FdPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
@@ -69,7 +68,8 @@ class FdPolicy final : public Policy {
   Status load_side(Side& side, const SidePlan& plan, const StateReader& from) const;
   Status learn_row(Side& side, const SidePlan& plan, const RowBlock& rows, std::size_t row);
   Status warm_up(Side& side);
-  Status next_code(Side& side, const SidePlan& plan, const std::shared_ptr<Ledger>& ledger);
+  Result<std::shared_ptr<const Code>> next_code(const Side& side, const SidePlan& plan,
+                                                const std::shared_ptr<Ledger>& ledger) const;
   Status learn(const RowBlock& rows, std::size_t row);
   bool fits(const RowBlock& rows, std::size_t row) const;
   Status begin_segment(Group& group);
@@ -84,6 +84,8 @@ class FdPolicy final : public Policy {
   std::int32_t looked_at_ = 0;     // waiting rows of the current segment, not stored yet
   std::int32_t learnt_ahead_ = 0;  // waiting rows that the sketches know
   std::int32_t length_ = 0;        // of the current segment, stored and not
+  // The next row's key is in its sketch, its value not: memory ended between the two.
+  bool key_learnt_ = false;
   std::int64_t segments_ = 0;
 };
 

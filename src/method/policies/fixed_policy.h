@@ -11,7 +11,6 @@ namespace kvspan {
 class FixedPolicy final : public UnitPolicy {
  public:
   using UnitPolicy::UnitPolicy;
-  void clear() override {}
   std::unique_ptr<Policy> clone() const override { return std::make_unique<FixedPolicy>(*this); }
 
  protected:

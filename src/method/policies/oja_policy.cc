@@ -45,23 +45,18 @@ Matrix chosen_rows(const Matrix& rows, std::span<const std::size_t> chosen) {
 
 OjaPolicy::OjaPolicy(std::shared_ptr<const CodingPlan> plan, const OjaPolicyOptions& options,
                      std::shared_ptr<Ledger> ledger)
-    : plan_(std::move(plan)), options_(options), ledger_(std::move(ledger)) {
-  clear();
-}
+    : plan_(std::move(plan)),
+      options_(options),
+      ledger_(std::move(ledger)),
+      keys_(make_tracker(plan_->keys, options_, ledger_)),
+      values_(make_tracker(plan_->values, options_, ledger_)) {}
 
 OjaPolicy::OjaPolicy(const OjaPolicy& other)
     : plan_(other.plan_),
       options_(other.options_),
       ledger_(other.ledger_),
       keys_(clone_tracker(other.keys_.get(), ledger_)),
-      values_(clone_tracker(other.values_.get(), ledger_)),
-      codes_(other.codes_) {}
-
-void OjaPolicy::clear() {
-  keys_ = make_tracker(plan_->keys, options_, ledger_);
-  values_ = make_tracker(plan_->values, options_, ledger_);
-  codes_ = {};
-}
+      values_(clone_tracker(other.values_.get(), ledger_)) {}
 
 std::size_t OjaPolicy::sketch_bytes() const noexcept {
   return (keys_ ? keys_->bytes() : 0) + (values_ ? values_->bytes() : 0);
@@ -81,8 +76,9 @@ Status OjaPolicy::load(const Group& group, const StateReader& from) {
   return {};
 }
 
-Status OjaPolicy::step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen,
-                       double eta) {
+Result<OjaPolicy::Stepped> OjaPolicy::step(const Group& group, const RowBlock& rows,
+                                           std::span<const std::size_t> chosen, double eta) const {
+  Stepped to{clone_tracker(keys_.get(), ledger_), clone_tracker(values_.get(), ledger_), {}};
   const auto turn =
       [&](OjaTracker* tracker,
           const std::optional<SidePlan>& side) -> Result<std::shared_ptr<const Code>> {
@@ -94,16 +90,19 @@ Status OjaPolicy::step(Group& group, const RowBlock& rows, std::span<const std::
     return orthonormal_code(side->style, basis.rows.view(), {}, group.list().ledger(),
                             MemoryKind::kBases);
   };
-  KVSPAN_TRY(std::shared_ptr<const Code> keys, turn(keys_.get(), plan_->keys));
-  KVSPAN_TRY(std::shared_ptr<const Code> values, turn(values_.get(), plan_->values));
-  codes_ = {std::move(keys), std::move(values)};
+  KVSPAN_TRY(to.codes.keys, turn(to.keys.get(), plan_->keys));
+  KVSPAN_TRY(to.codes.values, turn(to.values.get(), plan_->values));
+  return to;
+}
+
+Status OjaPolicy::recode(Group& group, const NewCodes& codes) const {
   switch (options_.stale) {
     case Stale::kSegment:
       break;
     case Stale::kRotate:
-      return rotate_coefficients(group, codes_);
+      return rotate_coefficients(group, codes);
     case Stale::kReuse:
-      return reuse_coefficients(group, codes_);
+      return reuse_coefficients(group, codes);
   }
   return {};
 }
@@ -128,12 +127,20 @@ Status OjaPolicy::settle(Group& group) {
     chosen.resize(keep);
     std::sort(chosen.begin(), chosen.end());
   }
-  KVSPAN_CHECK_OK(step(group, rows, chosen, reading ? options_.eta_prefill : options_.eta));
-  for (std::size_t first = 0; first < n; first += static_cast<std::size_t>(plan_->unit)) {
-    KVSPAN_CHECK_OK(group.code(rows, first, static_cast<std::size_t>(plan_->unit),
-                               OneCode(codes_.keys).span(), OneCode(codes_.values).span()));
-  }
-  codes_ = {};  // the segments hold them
+  KVSPAN_TRY(Stepped next,
+             step(group, rows, chosen, reading ? options_.eta_prefill : options_.eta));
+  const OneCode keys(next.codes.keys), values(next.codes.values);
+  Status coded = group.attempt([&](Group& copy) -> Status {
+    KVSPAN_CHECK_OK(recode(copy, next.codes));
+    for (std::size_t first = 0; first < n; first += static_cast<std::size_t>(plan_->unit)) {
+      KVSPAN_CHECK_OK(copy.code(rows, first, static_cast<std::size_t>(plan_->unit), keys.span(),
+                                values.span()));
+    }
+    return {};
+  });
+  KVSPAN_CHECK_OK(std::move(coded));
+  keys_ = std::move(next.keys);
+  values_ = std::move(next.values);
   return {};
 }
 

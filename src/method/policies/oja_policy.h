@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // oja: the basis starts from calibration and turns towards the text by Oja's rule.
 //     reading   blocks of several units: the rows that received most attention from the block's
-//     last
-//               queries make one step (eta_prefill), then the rows are coded
+//               last queries make one step (eta_prefill), then the rows are coded
 //     decoding  each unit of rows makes one step (eta) and is coded
 // Coefficients stored under older bases: stale=segment keeps each basis with its rows, rotate and
 // reuse as in method/recode.h.
-// Source: document 003 (OjaKV), section 5, Algorithm 1, Table 5. Which rows make a step depends on
+// Source: OjaKV (Zhu et al.), section 5, Algorithm 1, Table 5. Which rows make a step depends on
 // how many came in one call, as in the source; so do the segments.
 #pragma once
 
@@ -37,20 +36,26 @@ class OjaPolicy final : public Policy {
   OjaPolicy(const OjaPolicy& other);
 
   Status settle(Group& group) override;
-  void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<OjaPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;
 
  private:
-  Status step(Group& group, const RowBlock& rows, std::span<const std::size_t> chosen, double eta);
+  // The trackers after a step, and the codes that they then give.
+  struct Stepped {
+    std::unique_ptr<OjaTracker> keys, values;
+    NewCodes codes;
+  };
+  Result<Stepped> step(const Group& group, const RowBlock& rows,
+                       std::span<const std::size_t> chosen, double eta) const;
+  // What becomes of the segments that are coded already.
+  Status recode(Group& group, const NewCodes& codes) const;
 
   std::shared_ptr<const CodingPlan> plan_;
   OjaPolicyOptions options_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<OjaTracker> keys_, values_;
-  NewCodes codes_;
 };
 
 }  // namespace kvspan

@@ -2,7 +2,7 @@
 // What happens to coefficients stored under an older basis when the basis changes.
 //     rotate  mapped in place by the r x r matrix B_new B_old'; what the new basis does not span is
 //             lost, and added to the residual norms
-//     reuse   read with the new basis as they are, as a literal reading of document 003 does
+//     reuse   read with the new basis as they are, as a literal reading of OjaKV does
 // Only for orthonormal codes of equal rank.
 #pragma once
 

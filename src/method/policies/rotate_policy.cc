@@ -13,21 +13,16 @@ namespace kvspan {
 
 RotatePolicy::RotatePolicy(std::shared_ptr<const CodingPlan> plan, std::int32_t sketch_per_rank,
                            std::shared_ptr<Ledger> ledger)
-    : UnitPolicy(std::move(plan)), sketch_per_rank_(sketch_per_rank), ledger_(std::move(ledger)) {
-  clear();
-}
+    : UnitPolicy(std::move(plan)),
+      ledger_(std::move(ledger)),
+      keys_(make_sketch(this->plan().keys, sketch_per_rank, ledger_)),
+      values_(make_sketch(this->plan().values, sketch_per_rank, ledger_)) {}
 
 RotatePolicy::RotatePolicy(const RotatePolicy& other)
     : UnitPolicy(other),
-      sketch_per_rank_(other.sketch_per_rank_),
       ledger_(other.ledger_),
       keys_(clone_sketch(other.keys_.get(), ledger_)),
       values_(clone_sketch(other.values_.get(), ledger_)) {}
-
-void RotatePolicy::clear() {
-  keys_ = make_sketch(plan().keys, sketch_per_rank_, ledger_);
-  values_ = make_sketch(plan().values, sketch_per_rank_, ledger_);
-}
 
 std::size_t RotatePolicy::sketch_bytes() const noexcept {
   return (keys_ ? keys_->bytes() : 0) + (values_ ? values_->bytes() : 0);
@@ -48,6 +43,9 @@ Status RotatePolicy::load(const Group& group, const StateReader& from) {
 
 Status RotatePolicy::settle_unit(Group& group, const RowBlock& rows, std::size_t first) {
   const auto n = static_cast<std::size_t>(plan().unit);
+  // Learnt by copies, so that a unit that fails has left nothing behind.
+  auto key_sketch = clone_sketch(keys_.get(), ledger_);
+  auto value_sketch = clone_sketch(values_.get(), ledger_);
   const auto refresh =
       [&](FrequentDirections* sketch,
           const std::optional<SidePlan>& side) -> Result<std::shared_ptr<const Code>> {
@@ -55,10 +53,16 @@ Status RotatePolicy::settle_unit(Group& group, const RowBlock& rows, std::size_t
     KVSPAN_CHECK_OK(sketch->update(domain_rows(rows, first, n, 0, side->style).view()));
     return sketch_code(*sketch, *side, group.list().ledger());
   };
-  KVSPAN_TRY(std::shared_ptr<const Code> keys, refresh(keys_.get(), plan().keys));
-  KVSPAN_TRY(std::shared_ptr<const Code> values, refresh(values_.get(), plan().values));
-  KVSPAN_CHECK_OK(rotate_coefficients(group, {keys, values}));
-  return group.code(rows, first, n, OneCode(keys).span(), OneCode(values).span());
+  KVSPAN_TRY(std::shared_ptr<const Code> keys, refresh(key_sketch.get(), plan().keys));
+  KVSPAN_TRY(std::shared_ptr<const Code> values, refresh(value_sketch.get(), plan().values));
+  Status coded = group.attempt([&](Group& copy) -> Status {
+    KVSPAN_CHECK_OK(rotate_coefficients(copy, {keys, values}));
+    return copy.code(rows, first, n, OneCode(keys).span(), OneCode(values).span());
+  });
+  KVSPAN_CHECK_OK(std::move(coded));
+  keys_ = std::move(key_sketch);
+  values_ = std::move(value_sketch);
+  return {};
 }
 
 }  // namespace kvspan

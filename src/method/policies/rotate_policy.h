@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotate: one basis for the whole text, from a Frequent Directions sketch, refreshed after every
 // unit; stored coefficients are mapped to the new basis in place.
-// Source: document 002, variant 2.
+// Source: Low-Rank KV Cache Subspaces, variant 2.
 #pragma once
 
 #include "method/policies/recode.h"
@@ -17,7 +17,6 @@ class RotatePolicy final : public UnitPolicy {
                std::shared_ptr<Ledger> ledger);
   RotatePolicy(const RotatePolicy& other);
 
-  void clear() override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<RotatePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
@@ -27,7 +26,6 @@ class RotatePolicy final : public UnitPolicy {
   Status settle_unit(Group& group, const RowBlock& rows, std::size_t first) override;
 
  private:
-  std::int32_t sketch_per_rank_;
   std::shared_ptr<Ledger> ledger_;
   std::unique_ptr<FrequentDirections> keys_, values_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spectral: one batch SVD per block of rows; C = U_k S_k are the coefficients and V_k' the basis,
 // which the block keeps. Rows of values may be weighed by the attention they received.
-// Source: document 004 (Holographic Spectral Compression).
+// Source: Holographic Spectral Compression.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,6 @@ namespace kvspan {
 class SpectralPolicy final : public UnitPolicy {
  public:
   using UnitPolicy::UnitPolicy;
-  void clear() override {}
   std::unique_ptr<Policy> clone() const override { return std::make_unique<SpectralPolicy>(*this); }
 
  protected:

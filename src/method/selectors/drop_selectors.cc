@@ -2,6 +2,7 @@
 #include "method/selectors/drop_selectors.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "method/selectors/largest.h"
@@ -36,8 +37,9 @@ void keep_sink(const Group& group, std::vector<std::uint8_t>& keep) {
 }  // namespace
 
 void SnapkvSelector::observe(std::span<const float> received) {
-  scores_ = {};
-  scores_.add(received, ledger_);
+  TokenScores scores;
+  scores.add(received, ledger_);
+  scores_ = std::move(scores);
   prompt_ = static_cast<std::int32_t>(received.size());
 }
 
@@ -50,13 +52,9 @@ Status SnapkvSelector::settle(Group& group, std::int32_t queries) {
   std::vector<std::uint8_t> kept = largest(pooled(before, options_.pool, options_.mean), keep);
   keep_sink(group, kept);
   group.select(0, kept);
-  clear();
-  return {};
-}
-
-void SnapkvSelector::clear() {
   scores_ = {};
   prompt_ = 0;
+  return {};
 }
 
 void SnapkvSelector::truncate(const Group& group) {
@@ -65,7 +63,7 @@ void SnapkvSelector::truncate(const Group& group) {
 }
 
 void SnapkvSelector::forgot(std::int32_t tokens) {
-  scores_.select(0, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens), 0));
+  scores_.drop_first(tokens);
   prompt_ = std::max(0, prompt_ - tokens);
 }
 
@@ -101,16 +99,12 @@ Status HeavySelector::settle(Group& group, std::int32_t) {
   return {};
 }
 
-void HeavySelector::clear() {
-  scores_ = {};
-}
-
 void HeavySelector::truncate(const Group& group) {
   scores_.truncate(group.list().tokens());
 }
 
 void HeavySelector::forgot(std::int32_t tokens) {
-  scores_.select(0, std::vector<std::uint8_t>(static_cast<std::size_t>(tokens), 0));
+  scores_.drop_first(tokens);
 }
 
 void HeavySelector::save(const StateWriter& to) const {

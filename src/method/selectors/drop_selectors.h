@@ -34,7 +34,6 @@ class SnapkvSelector final : public Selector {
   }
   void observe(std::span<const float> received) override;
   Status settle(Group& group, std::int32_t queries) override;
-  void clear() override;
   void truncate(const Group& group) override;
   void forgot(std::int32_t tokens) override;
   std::unique_ptr<Selector> clone() const override {
@@ -67,7 +66,6 @@ class HeavySelector final : public Selector {
   }
   void observe(std::span<const float> received) override;
   Status settle(Group& group, std::int32_t queries) override;
-  void clear() override;
   void truncate(const Group& group) override;
   void forgot(std::int32_t tokens) override;
   std::unique_ptr<Selector> clone() const override {

@@ -37,12 +37,6 @@ ReadSelector::ReadSelector(const ReadSelector& other)
       pages_(other.pages_),
       page_floats_(other.page_floats_) {}
 
-void ReadSelector::clear() {
-  summaries_ = {};
-  mismatches_ = {};
-  pages_ = 0;
-}
-
 void ReadSelector::truncate(const Group& group) {
   pages_ = std::min(pages_, group.next_position() / options_.page);
 }

@@ -36,7 +36,6 @@ class ReadSelector final : public Selector {
   Status settle(Group& group, std::int32_t queries) override;
   bool choose(const Group& group, const Queries& queries,
               std::vector<std::uint8_t>& keep) const override;
-  void clear() override;
   void truncate(const Group& group) override;
   // Pages are of positions, and stay.
   void forgot(std::int32_t) override {}

@@ -39,7 +39,6 @@ class Selector {
     (void)group, (void)queries, (void)keep;
     return false;
   }
-  virtual void clear() = 0;
   // As that of a policy.
   virtual void truncate(const Group& group) = 0;
   // So many of the list's first tokens, which no query sees any more, have been forgotten.

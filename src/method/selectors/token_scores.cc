@@ -63,6 +63,14 @@ void TokenScores::select(std::int32_t first, std::span<const std::uint8_t> keep)
   shrink();
 }
 
+void TokenScores::drop_first(std::int32_t tokens) noexcept {
+  const std::size_t gone = std::min(size_, static_cast<std::size_t>(tokens));
+  float* values = memory_.as<float>();
+  std::copy(values + gone, values + size_, values);
+  size_ -= gone;
+  shrink();
+}
+
 void TokenScores::shrink() noexcept {
   if (bytes_for(size_) >= memory_.bytes()) return;
   try {

@@ -30,6 +30,7 @@ class TokenScores {
   void reset() noexcept;
   // Forgets those with keep[i] == 0, i counting from `first`.
   void select(std::int32_t first, std::span<const std::uint8_t> keep) noexcept;
+  void drop_first(std::int32_t tokens) noexcept;
   void truncate(std::int32_t size) noexcept;
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 

@@ -50,8 +50,8 @@ struct RebuiltRows {
   }
 };
 
-// How far a number of a rebuilt row may be off: its row of B is rounded to 8 bits with one scale for each run of
-// components, so by 1/254 of the run's largest for each; turning mixes the two numbers of a pair, and adds their
+// How far a number of a rebuilt row may be off: its row of B is rounded to 8 bits with one scale for each range of
+// components, so by 1/254 of the range's largest for each; turning mixes the two numbers of a pair, and adds their
 // errors; then f16.
 double allowed(const BandsStore& store, std::int32_t token, std::int32_t row) {
   const BandsCode& code = store.code();
@@ -63,9 +63,9 @@ double allowed(const BandsStore& store, std::int32_t token, std::int32_t row) {
   const std::int32_t j = within % dim;
   code.widen({rows.numbers + std::ptrdiff_t(j) * code.row_stride(), rows.scales + j}, 1, code.row_stride(), b.data());
   double off = 0.0;
-  for (const BandsCode::ScaleRun& run : code.scale_runs()) {
+  for (const BandsCode::ScaleRange& range : code.scale_ranges()) {
     double largest = 0.0, codes = 0.0;
-    for (std::int32_t p = 4 * run.first_quad; p < 4 * (run.first_quad + run.quads); ++p) {
+    for (std::int32_t p = 4 * range.first_quad; p < 4 * (range.first_quad + range.quads); ++p) {
       const double step = code.steps()[p];
       if (step == 0.0) continue;
       largest = std::max(largest, std::abs(b[std::size_t(p)] * step));

@@ -35,20 +35,20 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
   const BandsAttentionKernels& plain = detail::kBandsAttentionRef;
   const auto power = [&] { return std::ldexp(1.0f, -int(random.below(3))); };
   for (const std::int32_t quads : {1, 3, 4, 7, 72}) {
-    std::vector<BandsCode::ScaleRun> runs;
+    std::vector<BandsCode::ScaleRange> ranges;
     for (std::int32_t q = 0, n = 0; q < quads; q += n) {
       n = std::min(quads - q, 1 + std::int32_t(random.below(30)));
-      runs.push_back({q, n});
+      ranges.push_back({q, n});
     }
-    ASSERT_LE(runs.size(), std::size_t(kBandScales));
-    std::vector<BandsCode::ScaleRun> one = {{0, quads}};
-    const std::vector<BandsCode::ScaleRun> small_one = {
+    ASSERT_LE(ranges.size(), std::size_t(kBandScales));
+    std::vector<BandsCode::ScaleRange> one = {{0, quads}};
+    const std::vector<BandsCode::ScaleRange> small_one = {
         {0, quads, true}};  // 288 * 100 * 127 < 2^22
     for (std::int32_t rows = 1; rows <= 37; rows += rows < 19 ? 1 : 6) {
       const auto places = std::size_t(quads) * 4, n = std::size_t(rows);
-      std::vector<std::int8_t> codes(places * kBandsRunTokens + 960);
+      std::vector<std::int8_t> codes(places * kBandsStretchTokens + 960);
       // Rows after the last may be read, too.
-      std::vector<std::int8_t> queries((n + 15) * places), weights((n + 15) * kBandsRunTokens);
+      std::vector<std::int8_t> queries((n + 15) * places), weights((n + 15) * kBandsStretchTokens);
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (auto& x : queries) x = std::int8_t(int(random.below(255)) - 127);
       for (auto& x : weights) x = std::int8_t(random.below(128));
@@ -70,14 +70,14 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
           }
         }
       };
-      // Rows of queries as kernels take them, each run with zeros after it.
-      const auto by_runs = [&](const std::vector<BandsCode::ScaleRun>& some) {
+      // Rows of queries as kernels take them, each range with zeros after it.
+      const auto by_ranges = [&](const std::vector<BandsCode::ScaleRange>& some) {
         std::vector<std::int8_t> all;
         for (std::size_t r = 0; r < n; ++r) {
-          for (const BandsCode::ScaleRun& run : some) {
-            const auto from = queries.begin() + std::ptrdiff_t(r * places) + 4 * run.first_quad;
-            all.insert(all.end(), from, from + 4 * run.quads);
-            all.resize(all.size() + std::size_t(query_bytes(run) - 4 * run.quads));
+          for (const BandsCode::ScaleRange& range : some) {
+            const auto from = queries.begin() + std::ptrdiff_t(r * places) + 4 * range.first_quad;
+            all.insert(all.end(), from, from + 4 * range.quads);
+            all.resize(all.size() + std::size_t(query_bytes(range) - 4 * range.quads));
           }
         }
         return all;
@@ -87,8 +87,8 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
                             rows};
       };
       using Kernels = const BandsAttentionKernels&;
-      for (const auto* some : {&runs, &one}) {
-        const std::vector<std::int8_t> all = by_runs(*some);
+      for (const auto* some : {&ranges, &one}) {
+        const std::vector<std::int8_t> all = by_ranges(*some);
         for (const std::int32_t tiles : {1, 3, 4}) {
           const std::int32_t stride = 16 * tiles + 4;
           same(std::vector<float>(n * std::size_t(stride), 3.0f), [&](Kernels kernels, float* to) {
@@ -99,7 +99,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       }
       std::vector<std::int8_t> small = codes;
       for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
-      const std::vector<std::int8_t> in_one = by_runs(one);
+      const std::vector<std::int8_t> in_one = by_ranges(one);
       same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
         kernels.score(small.data(), 1, small_one, asked_of(in_one),
                       {factors.data(), offsets.data(), 0, to, 20});
@@ -108,7 +108,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         for (const std::int32_t tiles : {3, 8, 16}) {
           std::vector<std::int8_t> by = weights;
           for (std::size_t i = 0; i < by.size(); ++i) {
-            if (std::int32_t(i % kBandsRunTokens) >= 16 * tiles) by[i] = 0;
+            if (std::int32_t(i % kBandsStretchTokens) >= 16 * tiles) by[i] = 0;
           }
           same(std::vector<float>((n + 2) * places, 8.0f), [&](Kernels kernels, float* to) {
             // Sums lie anywhere, here with a gap and the last one first.
@@ -185,7 +185,7 @@ TEST(BandsKernels, ScoresBecomeWeightsAtOnceAsInTwoSteps) {
     const BandsAttentionKernels& kernels = bands_attention_kernels(level);
     if (kernels.soften == nullptr) continue;
     for (int trial = 0; trial < 400; ++trial) {
-      const std::int32_t tiles = 1 + std::int32_t(random.below(kBandsRunTiles)), count = 16 * tiles;
+      const std::int32_t tiles = 1 + std::int32_t(random.below(kBandsStretchTiles)), count = 16 * tiles;
       std::vector<float> scores(std::size_t(count) + 16), gains(std::size_t(count), 1.0f);
       for (float& s : scores) s = random.below(9) == 0 ? kNothing : 20.0f * float(random.normal());
       if (trial % 40 == 0) std::fill(scores.begin(), scores.end(), kNothing);
@@ -196,7 +196,7 @@ TEST(BandsKernels, ScoresBecomeWeightsAtOnceAsInTwoSteps) {
       float max = before, weighed = 0.0f;
       std::vector<float> weights = scores;
       const float sum = attention_kernels(level).soften_row(weights.data(), count, &max);
-      std::vector<std::int8_t> expected(kBandsRunTokens), to(expected.size(), 77);
+      std::vector<std::int8_t> expected(kBandsStretchTokens), to(expected.size(), 77);
       const bool skipped = max == before && sum < light;
       float largest = 0.0f;
       if (!skipped) {

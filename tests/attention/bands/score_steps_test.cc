@@ -20,21 +20,21 @@ TEST(ScoreSteps, TheSameScoresWhereverTheWorkIsInterrupted) {
     if (kernels.score_part == nullptr) continue;
     for (int trial = 0; trial < 200; ++trial) {
       const std::int32_t rows = 1 + std::int32_t(random.below(kBandsPartRows));
-      const std::int32_t tiles = 1 + std::int32_t(random.below(kBandsRunTiles));
-      std::vector<BandsCode::ScaleRun> runs;
+      const std::int32_t tiles = 1 + std::int32_t(random.below(kBandsStretchTiles));
+      std::vector<BandsCode::ScaleRange> ranges;
       std::int32_t quads = 0, stride = 0;
       for (std::uint32_t i = 0, count = 1 + random.below(3); i < count; ++i) {
-        runs.push_back({quads, 1 + std::int32_t(random.below(40))});
-        quads += runs.back().quads;
-        stride += query_bytes(runs.back());
+        ranges.push_back({quads, 1 + std::int32_t(random.below(40))});
+        quads += ranges.back().quads;
+        stride += query_bytes(ranges.back());
       }
       const auto n = std::size_t(rows), tokens = std::size_t(tiles) * 16;
       std::vector<std::int8_t> codes(tokens * std::size_t(4 * quads) + 960), queries;
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);
       for (std::size_t r = 0; r < n; ++r) {
-        for (const BandsCode::ScaleRun& run : runs) {
-          const std::size_t end = queries.size() + std::size_t(query_bytes(run));
-          for (std::int32_t i = 0; i < 4 * run.quads; ++i) {
+        for (const BandsCode::ScaleRange& range : ranges) {
+          const std::size_t end = queries.size() + std::size_t(query_bytes(range));
+          for (std::int32_t i = 0; i < 4 * range.quads; ++i) {
             queries.push_back(std::int8_t(int(random.below(255)) - 127));
           }
           queries.resize(end);
@@ -47,11 +47,11 @@ TEST(ScoreSteps, TheSameScoresWhereverTheWorkIsInterrupted) {
       const BandsQueries asked{queries.data(), stride, scales.data(), offsets.data(), rows};
       const auto width = std::int32_t(tokens);
       std::vector<float> expected(n * tokens), scores = expected;
-      detail::kBandsAttentionRef.score(codes.data(), tiles, runs, asked,
+      detail::kBandsAttentionRef.score(codes.data(), tiles, ranges, asked,
                                        {gains.data(), means.data(), width, expected.data(), width});
 
       const BandsProducts products(kernels, rows);
-      ScoreSteps steps(kernels, runs, asked,
+      ScoreSteps steps(kernels, ranges, asked,
                        {gains.data(), means.data(), width, scores.data(), width});
       for (std::int32_t i = 0; i < tiles; ++i) {
         for (std::uint32_t k = random.below(12); k > 0; --k) steps.step();
@@ -59,7 +59,7 @@ TEST(ScoreSteps, TheSameScoresWhereverTheWorkIsInterrupted) {
       }
       steps.finish();
       ASSERT_EQ(scores, expected) << name_of(level) << ", " << rows << " rows, " << tiles
-                                  << " tiles, " << runs.size() << " runs";
+                                  << " tiles, " << ranges.size() << " ranges";
     }
   }
 }

@@ -6,7 +6,7 @@
 
 namespace kvspan {
 
-// `lower` with what `own` has in its place. Not in the files of the levels themselves: what runs before main is
+// `lower` with what `own` has in its place. Not in the files of the levels themselves: what happens before main is
 // compiled for every processor.
 [[maybe_unused]] static BandsAttentionKernels over(BandsAttentionKernels lower,
                                                    const BandsAttentionKernels& own) noexcept {

@@ -14,20 +14,20 @@
 namespace kvspan {
 
 // Tiles that one softmax step covers at most, and whose weights are rounded with one scale.
-inline constexpr std::int32_t kBandsRunTiles = 16;
-inline constexpr std::int32_t kBandsRunTokens = 16 * kBandsRunTiles;
+inline constexpr std::int32_t kBandsStretchTiles = 16;
+inline constexpr std::int32_t kBandsStretchTokens = 16 * kBandsStretchTiles;
 
-// Scales of one query at most: one for each run of components.
+// Scales of one query at most: one for each range of components.
 inline constexpr std::int32_t kBandScales = 8;
 
-// Bytes of a rounded query for a run: its places, then zeros up to whole 64.
-constexpr std::int32_t query_bytes(const BandsCode::ScaleRun& run) noexcept {
-  return (run.quads + 15) / 16 * 64;
+// Bytes of a rounded query for a range: its places, then zeros up to whole 64.
+constexpr std::int32_t query_bytes(const BandsCode::ScaleRange& range) noexcept {
+  return (range.quads + 15) / 16 * 64;
 }
 
 // Queries in coefficient space times the steps, rounded to 8 bits.
 struct BandsQueries {
-  const std::int8_t* rounded = nullptr;  // [rows][stride], query_bytes() of each run in turn
+  const std::int8_t* rounded = nullptr;  // [rows][stride], query_bytes() of each range in turn
   std::int32_t stride = 0;
   const float* scales = nullptr;  // [rows][kBandScales]
   const float* offsets =
@@ -53,7 +53,7 @@ struct BandsScores {
 
 // Rows of weights, 0 .. 127, and where their sums go.
 struct BandsWeights {
-  // [rows][kBandsRunTokens], zeros where there are no tokens up to whole 64.
+  // [rows][kBandsStretchTokens], zeros where there are no tokens up to whole 64.
   const std::int8_t* rounded = nullptr;
   const float* kept = nullptr;    // [rows], what counts of each sum so far; null where all of it
   const float* scales = nullptr;  // [rows]
@@ -61,7 +61,7 @@ struct BandsWeights {
   std::int32_t rows = 0;
 
   BandsWeights from(std::int32_t r) const noexcept {
-    return {rounded + static_cast<std::ptrdiff_t>(r) * kBandsRunTokens,
+    return {rounded + static_cast<std::ptrdiff_t>(r) * kBandsStretchTokens,
             kept != nullptr ? kept + r : nullptr, scales + r, out + r, rows - r};
   }
 };
@@ -75,15 +75,15 @@ struct BandsRow {
 };
 
 struct BandsAttentionKernels {
-  // Tiles that a softmax step should cover, at most kBandsRunTiles: the more, the fewer sums to
+  // Tiles that a softmax step should cover, at most kBandsStretchTiles: the more, the fewer sums to
   // add, and the less of the codes stays in the first-level cache.
   std::int32_t run_tiles = 8;
   // Tokens t of tiles that follow each other: scores[r * score_stride + t] = gains[t] * (offset[r]
-  // + sum over runs of scale * (codes of the run . query)) + means[r * mean_stride + t]. `codes`
-  // starts at the first run's; runs are all that a tile has. Up to 960 bytes after the last tile
+  // + sum over ranges of scale * (codes of the range . query)) + means[r * mean_stride + t]. `codes`
+  // starts at the first range's; ranges are all that a tile has. Up to 960 bytes after the last tile
   // may be read, whatever they are.
   void (*score)(const std::int8_t* codes, std::int32_t tiles,
-                std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
+                std::span<const BandsCode::ScaleRange> ranges, const BandsQueries& queries,
                 const BandsScores& to) noexcept = nullptr;
   // AnchoredMeans::fold; `to` may be written up to the sums() that there are.
   void (*fold)(const AnchoredMeans& means, std::int32_t head, const float* u,
@@ -93,7 +93,7 @@ struct BandsAttentionKernels {
   void (*means)(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
                 std::int32_t stride) noexcept = nullptr;
   // out[r][4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i and t < 16 of
-  // codes[i][q][t][k] * rounded[r][16 i + t]; tiles, at most kBandsRunTiles, lie quads * 64 apart,
+  // codes[i][q][t][k] * rounded[r][16 i + t]; tiles, at most kBandsStretchTiles, lie quads * 64 apart,
   // so that sums stay below 2^22. Of `rounded`, up to 15 rows more may be read.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const BandsWeights& weights) noexcept = nullptr;
@@ -110,7 +110,7 @@ struct BandsAttentionKernels {
   // where m is. Adds the sum of x to *sum. count is a multiple of 4.
   float (*round)(const float* x, std::int32_t count, std::int8_t* to,
                  float* sum) noexcept = nullptr;
-  // AttentionKernels::soften_row and then round_weights at once, of kBandsRunTokens scores at most,
+  // AttentionKernels::soften_row and then round_weights at once, of kBandsStretchTokens scores at most,
   // zeros after the last; a row whose *max stays and whose weights sum to less than `light` is not
   // rounded. Scores stay. Null where the two are as fast.
   BandsRow (*soften)(const float* scores, const float* gains, std::int32_t count, float light,
@@ -121,8 +121,8 @@ struct BandsAttentionKernels {
   // it, else null. Between first and last no other products are made.
   void (*score_part)(const std::int8_t* codes, const std::int8_t* queries, std::int32_t stride,
                      bool first, std::int32_t* sums) noexcept = nullptr;
-  // Sums of all runs, one after the other, to scores of a tile.
-  void (*score_end)(const std::int32_t* sums, std::size_t runs, const BandsQueries& queries,
+  // Sums of all ranges, one after the other, to scores of a tile.
+  void (*score_end)(const std::int32_t* sums, std::size_t ranges, const BandsQueries& queries,
                     const BandsScores& to) noexcept = nullptr;
   // See BandsProducts; null where there is nothing to do.
   void (*begin)(std::int32_t rows) noexcept = nullptr;
@@ -148,20 +148,20 @@ class BandsProducts {
   const BandsAttentionKernels& kernels_;
 };
 
-// Bytes of a rounded query for all runs.
-inline std::int32_t query_stride(std::span<const BandsCode::ScaleRun> runs) noexcept {
+// Bytes of a rounded query for all ranges.
+inline std::int32_t query_stride(std::span<const BandsCode::ScaleRange> ranges) noexcept {
   std::int32_t bytes = 0;
-  for (const BandsCode::ScaleRun& run : runs) bytes += query_bytes(run);
+  for (const BandsCode::ScaleRange& range : ranges) bytes += query_bytes(range);
   return bytes;
 }
-// Rounds a row of places as BandsQueries has them, each run with a scale, times `unit`; returns the sum of the row.
-inline float round_by_runs(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRun> runs,
+// Rounds a row of places as BandsQueries has them, each range with a scale, times `unit`; returns the sum of the row.
+inline float round_by_ranges(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRange> ranges,
                            const float* row, float unit, std::int8_t* to, float* scales) noexcept {
   float sum = 0.0f;
-  for (const BandsCode::ScaleRun& run : runs) {
-    std::int8_t* const end = to + query_bytes(run);
-    *scales++ = kernels.round(row + 4 * run.first_quad, 4 * run.quads, to, &sum) * unit / 127.0f;
-    std::fill(to + 4 * run.quads, end, std::int8_t{0});
+  for (const BandsCode::ScaleRange& range : ranges) {
+    std::int8_t* const end = to + query_bytes(range);
+    *scales++ = kernels.round(row + 4 * range.first_quad, 4 * range.quads, to, &sum) * unit / 127.0f;
+    std::fill(to + 4 * range.quads, end, std::int8_t{0});
     to = end;
   }
   return sum;

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int32_t kMost = kBandsPartRows;  // rows of a tile, and quads that a product covers
 constexpr std::int32_t kTogether = 4;           // tiles of codes that are scored at once
 constexpr std::int32_t kBlocks = 2;             // blocks of rows that are summed at once
-constexpr std::int32_t kGroups = kBandsRunTokens / 64;
+constexpr std::int32_t kGroups = kBandsStretchTokens / 64;
 
 // Registers 0 to 3 hold sums, then come two with rows of queries or weights, then two with codes:
 // loading one does not wait for the product with the other.
@@ -111,24 +111,24 @@ void dots_of(std::int32_t tiles, const std::int8_t* codes, std::ptrdiff_t tile_b
   if (tiles == 1) dots<1>(codes, tile_bytes, sixteens, queries, stride, to);
 }
 
-// What a row of queries makes of 16 tokens: sums of runs, `stride` apart, to numbers.
+// What a row of queries makes of 16 tokens: sums of ranges, `stride` apart, to numbers.
 [[gnu::always_inline]] inline __m512 total_of(const std::int32_t* sums, std::ptrdiff_t stride,
-                                              std::size_t runs, const BandsQueries& queries,
+                                              std::size_t ranges, const BandsQueries& queries,
                                               std::ptrdiff_t row) noexcept {
   const float* const scales = queries.scales + row * kBandScales;
   __m512 total = _mm512_set1_ps(queries.offsets[row]);
-  for (std::size_t w = 0; w < runs; ++w, sums += stride) {
+  for (std::size_t w = 0; w < ranges; ++w, sums += stride) {
     const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums));
     total = _mm512_fmadd_ps(sum, _mm512_set1_ps(scales[w]), total);
   }
   return total;
 }
 
-void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRun> runs,
+void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRange> ranges,
            const BandsQueries& queries, const BandsScores& all) noexcept {
-  const std::int32_t block = session.rows, quads = runs.back().first_quad + runs.back().quads;
+  const std::int32_t block = session.rows, quads = ranges.back().first_quad + ranges.back().quads;
   if (block == 0 || queries.rows < block) {
-    return detail::kBandsAttentionAvx512.score(codes, tiles, runs, queries, all);
+    return detail::kBandsAttentionAvx512.score(codes, tiles, ranges, queries, all);
   }
   const std::ptrdiff_t tile_bytes = std::ptrdiff_t{64} * quads;
   alignas(64) std::int32_t sums[kBandScales][kMost][16 * kTogether];
@@ -138,10 +138,10 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
     for (std::int32_t i = 0; i < tiles; i += kTogether) {
       const std::int32_t n = std::min(kTogether, tiles - i);
       const std::int8_t* asked = queries.rounded + std::ptrdiff_t{first} * queries.stride;
-      for (std::size_t w = 0; w < runs.size(); ++w) {
-        dots_of(n, codes + i * tile_bytes + 64 * runs[w].first_quad, tile_bytes,
-                query_bytes(runs[w]) / 64, asked, queries.stride, sums[w][0]);
-        asked += query_bytes(runs[w]);
+      for (std::size_t w = 0; w < ranges.size(); ++w) {
+        dots_of(n, codes + i * tile_bytes + 64 * ranges[w].first_quad, tile_bytes,
+                query_bytes(ranges[w]) / 64, asked, queries.stride, sums[w][0]);
+        asked += query_bytes(ranges[w]);
       }
       for (std::int32_t r = 0; r < block; ++r) {
         const std::ptrdiff_t row = first + r;
@@ -149,7 +149,7 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
         float* const to = all.scores + row * all.score_stride + 16 * i;
         for (std::int32_t k = 0; k < 16 * n; k += 16) {
           const __m512 total = total_of(sums[0][r] + k, sizeof(sums[0]) / sizeof(sums[0][0][0]),
-                                        runs.size(), queries, row);
+                                        ranges.size(), queries, row);
           _mm512_storeu_ps(to + k, _mm512_fmadd_ps(_mm512_loadu_ps(all.gains + 16 * i + k), total,
                                                    _mm512_loadu_ps(mean + k)));
         }
@@ -167,11 +167,11 @@ void score_part(const std::int8_t* codes, const std::int8_t* queries, std::int32
   if (sums != nullptr) store<0>(sums, 64);
 }
 
-void score_end(const std::int32_t* sums, std::size_t runs, const BandsQueries& queries,
+void score_end(const std::int32_t* sums, std::size_t ranges, const BandsQueries& queries,
                const BandsScores& to) noexcept {
   const __m512 gain = _mm512_loadu_ps(to.gains);
   for (std::ptrdiff_t row = 0; row < queries.rows; ++row) {
-    const __m512 total = total_of(sums + 16 * row, 16 * kMost, runs, queries, row);
+    const __m512 total = total_of(sums + 16 * row, 16 * kMost, ranges, queries, row);
     const __m512 mean = _mm512_loadu_ps(to.means + row * to.mean_stride);
     _mm512_storeu_ps(to.scores + row * to.score_stride, _mm512_fmadd_ps(gain, total, mean));
   }
@@ -233,8 +233,8 @@ class WeighedBlocks {
         if (four + 1 < fours) turn(four + 1, g);
         load<kCodes>(turned_[four % 2][g], 64);
         unrolled<B>([&]<int b>() __attribute__((always_inline)) {
-          load<kRows + b>(weights_.rounded + b * block_ * kBandsRunTokens + 64 * g,
-                          kBandsRunTokens);
+          load<kRows + b>(weights_.rounded + b * block_ * kBandsStretchTokens + 64 * g,
+                          kBandsStretchTokens);
           add_product<b, kRows + b, kCodes>();
         });
       }

@@ -46,7 +46,7 @@ inline void dots(const std::int8_t* codes, std::int32_t quads, const std::int8_t
 }
 
 template <int R>
-void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRange> ranges,
                 const BandsQueries& queries, std::int32_t first, const float* gains,
                 const float* means, std::ptrdiff_t mean_stride, float* scores,
                 std::ptrdiff_t score_stride) noexcept {
@@ -57,11 +57,11 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   for (int r = 0; r < R; ++r) {
     total[r][0] = total[r][1] = _mm256_set1_ps(queries.offsets[first + r]);
   }
-  for (std::size_t w = 0; w < runs.size(); ++w) {
+  for (std::size_t w = 0; w < ranges.size(); ++w) {
     __m256i sum[R][2];
-    dots<R>(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads, rounded,
+    dots<R>(codes + static_cast<std::ptrdiff_t>(ranges[w].first_quad) * 64, ranges[w].quads, rounded,
             queries.stride, sum);
-    rounded += query_bytes(runs[w]);
+    rounded += query_bytes(ranges[w]);
     for (int r = 0; r < R; ++r) {
       const __m256 scale = _mm256_set1_ps(scales[r * kBandScales + static_cast<int>(w)]);
       for (int i = 0; i < 2; ++i) {
@@ -78,10 +78,10 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
   }
 }
 
-void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRange> ranges,
                 const BandsQueries& queries, const BandsScores& all) noexcept {
   detail::in_blocks<3, 1>(queries.rows, [&]<int R>(std::int32_t r) {
-    score_rows<R>(codes, runs, queries, r, all.gains,
+    score_rows<R>(codes, ranges, queries, r, all.gains,
                   all.means + static_cast<std::ptrdiff_t>(r) * all.mean_stride, all.mean_stride,
                   all.scores + static_cast<std::ptrdiff_t>(r) * all.score_stride, all.score_stride);
   });
@@ -134,7 +134,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const std::int8_t* from = codes + i * tile_stride + static_cast<std::ptrdiff_t>(q) * 64;
       const __m256i c0 = transposed(load(from)), c1 = transposed(load(from + 32));
       for (int r = 0; r < R; ++r) {
-        const std::int8_t* w = weights.rounded + kBandsRunTokens * r + 16 * i;
+        const std::int8_t* w = weights.rounded + kBandsStretchTokens * r + 16 * i;
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w), c0)));
         sum[r] = _mm256_add_epi32(sum[r], sum_of_four(_mm256_maddubs_epi16(weights_of(w + 8), c1)));
       }

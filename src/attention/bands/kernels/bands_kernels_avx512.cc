@@ -108,7 +108,7 @@ template <int R, int T>
   });
 }
 
-void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRange> ranges,
                 const BandsQueries& queries, const BandsScores& all) noexcept {
   in_even_blocks<kDotRows>(
       queries.rows, [&]<int R>(std::ptrdiff_t first) __attribute__((noinline)) {
@@ -122,11 +122,11 @@ void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
         __m512 total[R];
         unrolled<R>([&]<int r>()
                         __attribute__((always_inline)) { total[r] = _mm512_set1_ps(offsets[r]); });
-        for (const BandsCode::ScaleRun& run : runs) {
+        for (const BandsCode::ScaleRange& range : ranges) {
           __m512i sum[R][1];
-          dots<R, 1>(tile + std::ptrdiff_t{64} * run.first_quad, 0, run.quads, rounded, stride,
+          dots<R, 1>(tile + std::ptrdiff_t{64} * range.first_quad, 0, range.quads, rounded, stride,
                      sum);
-          rounded += query_bytes(run);
+          rounded += query_bytes(range);
           unrolled<R>([&]<int r>() __attribute__((always_inline)) {
             const __m512 scale = _mm512_set1_ps(scales[r * kBandScales]);
             total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), scale, total[r]);
@@ -190,7 +190,7 @@ template <int R>
     by_tokens(codes, there, c);
     unrolled<4>([&]<int k>() __attribute__((always_inline)) {
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-        add_dots(sum[r][0], four_everywhere(by + kBandsRunTokens * r + 4 * k), c[k]);
+        add_dots(sum[r][0], four_everywhere(by + kBandsStretchTokens * r + 4 * k), c[k]);
       });
     });
   }
@@ -356,10 +356,10 @@ float round_weights(float* x, const float* factors, std::int32_t count, std::int
   return largest;
 }
 
-// A run's scores stay in registers from the first look to the rounding.
+// A stretch's scores stay in registers from the first look to the rounding.
 BandsRow soften(const float* scores, const float* gains, std::int32_t count, float light,
                 float* max, std::int8_t* to) noexcept {
-  constexpr int kVectors = kBandsRunTiles;
+  constexpr int kVectors = kBandsStretchTiles;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const std::int32_t n = count / 16;
   __m512 w[kVectors];
@@ -436,7 +436,7 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionAvx512{.run_tiles = kBandsRunTiles,
+const BandsAttentionKernels detail::kBandsAttentionAvx512{.run_tiles = kBandsStretchTiles,
                                                           .score = detail::score_tiles<score_tile>,
                                                           .fold = fold,
                                                           .means = means,

@@ -36,17 +36,17 @@ template <int... kSizes, class Use>
 }
 
 [[maybe_unused]] void score_plain(const std::int8_t* codes,
-                                  std::span<const BandsCode::ScaleRun> runs,
+                                  std::span<const BandsCode::ScaleRange> ranges,
                                   const BandsQueries& queries, const BandsScores& to) noexcept {
   for (std::int32_t r = 0; r < queries.rows; ++r) {
     const std::int8_t* query = queries.rounded + static_cast<std::ptrdiff_t>(r) * queries.stride;
     float total[16];
     std::fill_n(total, 16, queries.offsets[r]);
-    for (std::size_t w = 0; w < runs.size(); ++w) {
+    for (std::size_t w = 0; w < ranges.size(); ++w) {
       std::int32_t sums[16];
-      dots_plain(codes + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads, query,
+      dots_plain(codes + static_cast<std::ptrdiff_t>(ranges[w].first_quad) * 64, ranges[w].quads, query,
                  sums);
-      query += query_bytes(runs[w]);
+      query += query_bytes(ranges[w]);
       const float scale = queries.scales[static_cast<std::ptrdiff_t>(r) * kBandScales +
                                          static_cast<std::ptrdiff_t>(w)];
       for (int t = 0; t < 16; ++t) total[t] += scale * static_cast<float>(sums[t]);
@@ -60,11 +60,11 @@ template <int... kSizes, class Use>
 // All tiles by a function of one.
 template <auto kScoreTile>
 void score_tiles(const std::int8_t* codes, std::int32_t tiles,
-                 std::span<const BandsCode::ScaleRun> runs, const BandsQueries& queries,
+                 std::span<const BandsCode::ScaleRange> ranges, const BandsQueries& queries,
                  const BandsScores& to) noexcept {
-  const std::ptrdiff_t tile_bytes = 64 * (runs.back().first_quad + runs.back().quads);
+  const std::ptrdiff_t tile_bytes = 64 * (ranges.back().first_quad + ranges.back().quads);
   for (std::int32_t i = 0; i < tiles; ++i) {
-    kScoreTile(codes + i * tile_bytes, runs, queries, to.from(16 * i));
+    kScoreTile(codes + i * tile_bytes, ranges, queries, to.from(16 * i));
   }
 }
 
@@ -101,7 +101,7 @@ void score_tiles(const std::int8_t* codes, std::int32_t tiles,
       std::int32_t total[4] = {};
       for (std::int32_t i = 0; i < tiles; ++i) {
         const std::int8_t* from = codes + (static_cast<std::ptrdiff_t>(i) * quads + q) * 64;
-        const std::int8_t* row = weights.rounded + r * kBandsRunTokens + 16 * i;
+        const std::int8_t* row = weights.rounded + r * kBandsStretchTokens + 16 * i;
         for (std::int32_t t = 0; t < 16; ++t) {
           for (std::int32_t k = 0; k < 4; ++k) total[k] += from[4 * t + k] * row[t];
         }

@@ -102,13 +102,13 @@ template <int P, class Finish>
   });
 }
 
-// Bytes of the longest rows: codes have 4096 places at most, and each run of them ends with whole 64.
+// Bytes of the longest rows: codes have 4096 places at most, and each range of them ends with whole 64.
 constexpr std::int32_t kMostBytes = 4096 + kBandScales * 64;
 
-void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRun> runs,
+void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRange> ranges,
            const BandsQueries& queries, const BandsScores& all) noexcept {
-  if (queries.rows <= kFewRows) return detail::kBandsAttentionNeon.score(codes, tiles, runs, queries, all);
-  const std::ptrdiff_t tile_bytes = 64 * (runs.back().first_quad + runs.back().quads);
+  if (queries.rows <= kFewRows) return detail::kBandsAttentionNeon.score(codes, tiles, ranges, queries, all);
+  const std::ptrdiff_t tile_bytes = 64 * (ranges.back().first_quad + ranges.back().quads);
   alignas(64) std::int8_t paired[kMostPairs * 2 * kMostBytes];
   const std::ptrdiff_t stride = 2 * queries.stride;
   in_groups(queries.rows, [&]<int P>(std::int32_t first, std::int32_t rows) {
@@ -121,13 +121,13 @@ void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCo
       const BandsScores to = all.from(8 * eight);
       const float32x4_t gains[2] = {vld1q_f32(to.gains), vld1q_f32(to.gains + 4)};
       const std::int8_t* pairs = paired;
-      for (std::size_t w = 0; w < runs.size(); pairs += 2 * query_bytes(runs[w]), ++w) {
-        const bool biased = runs[w].small;
+      for (std::size_t w = 0; w < ranges.size(); pairs += 2 * query_bytes(ranges[w]), ++w) {
+        const bool biased = ranges[w].small;
         int32x4_t sums[P][4];
         for (auto& row : sums) {
           for (int32x4_t& sum : row) sum = vdupq_n_s32(biased ? kSumBits : 0);
         }
-        add_eight_tokens<P>(tokens + static_cast<std::ptrdiff_t>(runs[w].first_quad) * 64, runs[w].quads, pairs,
+        add_eight_tokens<P>(tokens + static_cast<std::ptrdiff_t>(ranges[w].first_quad) * 64, ranges[w].quads, pairs,
                             stride, sums);
         finish_rows<P>(sums, rows, biased, [&](int r, int four, float32x4_t sum) __attribute__((always_inline)) {
           const std::ptrdiff_t row = first + r;
@@ -190,7 +190,7 @@ void weigh_pairs(const std::int8_t* codes, std::int32_t tiles, std::int32_t quad
         const int8x16_t even = vuzp1q_s8(a, b), odd = vuzp2q_s8(a, b);
         const int8x16_t low = vuzp1q_s8(even, odd), high = vuzp2q_s8(even, odd);
         unrolled<P>([&]<int p>() __attribute__((always_inline)) {
-          const int8x16_t pair = vld1q_s8(by + p * 2 * kBandsRunTokens + 16 * eight);
+          const int8x16_t pair = vld1q_s8(by + p * 2 * kBandsStretchTokens + 16 * eight);
           add_products(sums[p][0], pair, low);
           add_products(sums[p][1], pair, high);
         });
@@ -211,13 +211,14 @@ void weigh_pairs(const std::int8_t* codes, std::int32_t tiles, std::int32_t quad
 
 void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, const BandsWeights& weights) noexcept {
   if (weights.rows <= kFewRows) return detail::kBandsAttentionNeon.weigh(codes, tiles, quads, weights);
-  alignas(64) std::int8_t paired[kMostPairs * 2 * kBandsRunTokens];
+  alignas(64) std::int8_t paired[kMostPairs * 2 * kBandsStretchTokens];
   in_groups(weights.rows, [&]<int P>(std::int32_t first, std::int32_t rows) {
     BandsWeights some = weights.from(first);
     some.rows = rows;
     for (std::int32_t p = 0; p < P; ++p) {
-      const std::int8_t* const row = some.rounded + static_cast<std::ptrdiff_t>(2 * p) * kBandsRunTokens;
-      pair_rows(row, 2 * p + 1 < rows ? row + kBandsRunTokens : row, 16 * tiles, paired + p * 2 * kBandsRunTokens);
+      const std::int8_t* const row = some.rounded + static_cast<std::ptrdiff_t>(2 * p) * kBandsStretchTokens;
+      pair_rows(row, 2 * p + 1 < rows ? row + kBandsStretchTokens : row, 16 * tiles,
+                paired + p * 2 * kBandsStretchTokens);
     }
     weigh_pairs<P>(codes, tiles, quads, paired, some);
   });

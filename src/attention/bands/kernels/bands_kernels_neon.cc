@@ -84,21 +84,21 @@ alignas(16) constexpr std::int32_t kZeroStart[4] = {};
   return x;
 }
 
-// Rows `first` on of run w. Its own function for each R, with few numbers to keep: there are none
+// Rows `first` on of range w. Its own function for each R, with few numbers to keep: there are none
 // of the registers to spare.
 template <int R>
-[[gnu::noinline]] void score_rows(const std::int8_t* codes, const BandsCode::ScaleRun& run,
+[[gnu::noinline]] void score_rows(const std::int8_t* codes, const BandsCode::ScaleRange& range,
                                   const BandsQueries& queries, const std::int8_t* rounded,
                                   std::int32_t first, std::int32_t w, const float* gains,
                                   const float* mean, std::ptrdiff_t mean_stride, float* to,
                                   std::ptrdiff_t stride) noexcept {
-  const bool small = run.small;
+  const bool small = range.small;
   int32x4_t sum[R][4];
   unrolled<4 * R>([&]<int k>() __attribute__((always_inline)) {
     sum[k / 4][k % 4] = start_of_sum(small ? kSumStart : kZeroStart);
   });
   const std::ptrdiff_t query_stride = queries.stride;
-  add_dots<R>(codes + static_cast<std::ptrdiff_t>(run.first_quad) * 64, run.quads,
+  add_dots<R>(codes + static_cast<std::ptrdiff_t>(range.first_quad) * 64, range.quads,
               rounded + first * query_stride, query_stride, sum);
   const float* const scales = queries.scales + static_cast<std::ptrdiff_t>(first) * kBandScales + w;
   const float* const offsets = queries.offsets + first;
@@ -120,9 +120,9 @@ template <int R>
   small ? finish.template operator()<true>() : finish.template operator()<false>();
 }
 
-// Up to five rows at once: their sums and a quad's codes fill the registers. Runs after the first
+// Up to five rows at once: their sums and a quad's codes fill the registers. Ranges after the first
 // add to the scores that there are, in place of means.
-void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> runs,
+void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRange> ranges,
                 const BandsQueries& queries, const BandsScores& all) noexcept {
   for (std::int32_t first = 0, n = 0; first < queries.rows; first += n) {
     const std::int32_t left = queries.rows - first;
@@ -131,13 +131,13 @@ void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRun> r
     const float* mean = all.means + static_cast<std::ptrdiff_t>(first) * all.mean_stride;
     std::ptrdiff_t stride = all.mean_stride;
     const std::int8_t* rounded = queries.rounded;
-    for (std::size_t w = 0; w < runs.size(); ++w) {
+    for (std::size_t w = 0; w < ranges.size(); ++w) {
       const auto some = [&]<int R>() {
-        score_rows<R>(codes, runs[w], queries, rounded, first, static_cast<std::int32_t>(w),
+        score_rows<R>(codes, ranges[w], queries, rounded, first, static_cast<std::int32_t>(w),
                       all.gains, mean, stride, to, all.score_stride);
       };
       n == 5 ? some.template operator()<5>() : detail::with_rows(n, some);
-      rounded += query_bytes(runs[w]);
+      rounded += query_bytes(ranges[w]);
       mean = to;
       stride = all.score_stride;
     }
@@ -249,7 +249,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
       const int8x16_t c0 = transposed(vld1q_s8(from)), c1 = transposed(vld1q_s8(from + 16));
       const int8x16_t c2 = transposed(vld1q_s8(from + 32)), c3 = transposed(vld1q_s8(from + 48));
       int8x16_t w[R];
-      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(by + kBandsRunTokens * r);
+      for (int r = 0; r < R; ++r) w[r] = vld1q_s8(by + kBandsStretchTokens * r);
       for (int r = 0; r < R; ++r) add_dot<0>(sum[r], c0, w[r]);
       for (int r = 0; r < R; ++r) add_dot<1>(sum[r], c1, w[r]);
       for (int r = 0; r < R; ++r) add_dot<2>(sum[r], c2, w[r]);

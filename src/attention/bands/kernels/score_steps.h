@@ -15,9 +15,9 @@ namespace kvspan {
 // other products.
 class ScoreSteps {
  public:
-  ScoreSteps(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRun> runs,
+  ScoreSteps(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRange> ranges,
              const BandsQueries& queries, const BandsScores& to) noexcept
-      : kernels_(kernels), runs_(runs), queries_(queries), to_(to) {}
+      : kernels_(kernels), ranges_(ranges), queries_(queries), to_(to) {}
 
   // Codes of the next tile, which stay until finish(). Where steps were too few for the one before,
   // they are made up for.
@@ -25,12 +25,12 @@ class ScoreSteps {
     end_products();
     while (written_ + 1 < added_) write();
     codes_ = codes;
-    run_ = 0;
+    range_ = 0;
     ++added_;
   }
   // A part of the last tile's products; then the scores of the one before it.
   void step() noexcept {
-    if (run_ < runs_.size()) {
+    if (range_ < ranges_.size()) {
       multiply();
     } else if (written_ + 1 < added_) {
       write();
@@ -43,35 +43,35 @@ class ScoreSteps {
 
  private:
   void end_products() noexcept {
-    while (run_ < runs_.size()) multiply();
+    while (range_ < ranges_.size()) multiply();
   }
   // 64 places of the last tile.
   void multiply() noexcept {
-    const BandsCode::ScaleRun& run = runs_[run_];
-    const bool last = 64 * (part_ + 1) == query_bytes(run);
-    const std::ptrdiff_t quad = run.first_quad + 16 * part_;
+    const BandsCode::ScaleRange& range = ranges_[range_];
+    const bool last = 64 * (part_ + 1) == query_bytes(range);
+    const std::ptrdiff_t quad = range.first_quad + 16 * part_;
     kernels_.score_part(codes_ + 64 * quad, queries_.rounded + query_, queries_.stride, part_ == 0,
-                        last ? sums_[added_ % 2][run_] : nullptr);
+                        last ? sums_[added_ % 2][range_] : nullptr);
     query_ += 64;
     ++part_;
     if (!last) return;
     part_ = 0;
-    if (++run_ == runs_.size()) query_ = 0;
+    if (++range_ == ranges_.size()) query_ = 0;
   }
   void write() noexcept {
     ++written_;
-    kernels_.score_end(sums_[written_ % 2][0], runs_.size(), queries_,
+    kernels_.score_end(sums_[written_ % 2][0], ranges_.size(), queries_,
                        to_.from(16 * (written_ - 1)));
   }
 
   const BandsAttentionKernels& kernels_;
-  std::span<const BandsCode::ScaleRun> runs_;
+  std::span<const BandsCode::ScaleRange> ranges_;
   BandsQueries queries_;
   BandsScores to_;
   std::int32_t added_ = 0, written_ = 0;  // tiles
   const std::int8_t* codes_ = nullptr;
-  std::size_t run_ = runs_.size();     // of the last tile: whose turn it is
-  std::int32_t part_ = 0, query_ = 0;  // of the run; of a row of queries, bytes
+  std::size_t range_ = ranges_.size();     // of the last tile: whose turn it is
+  std::int32_t part_ = 0, query_ = 0;  // of the range; of a row of queries, bytes
   // Of the last two tiles.
   alignas(64) std::int32_t sums_[2][kBandScales][kBandsPartRows * 16];
 };

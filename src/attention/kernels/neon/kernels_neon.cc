@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention kernels for Armv8.2 NEON: tile form, and the table. Blocks of 8 x 8 sums take 16 of the
+// Attention kernels for Armv8.2 NEON: panel form, and the table. Blocks of 8 x 8 sums take 16 of the
 // 32 registers; one operand is read as lanes, the other as vectors, so neither needs transposing.
 #include <cstring>
 #include <limits>
@@ -58,7 +58,7 @@ void widen(const RowsView& rows, std::int32_t dim, std::int32_t tokens, float* t
 }
 
 // 8 tokens x 8 query rows: keys give the lanes, queries the vectors.
-[[gnu::always_inline]] inline void score_tile_block(const float* panel, std::int32_t dim,
+[[gnu::always_inline]] inline void score_panels_block(const float* panel, std::int32_t dim,
                                                     const float* keys, float* scores,
                                                     std::ptrdiff_t rows) {
   float32x4_t sums[8][2];
@@ -85,19 +85,19 @@ void widen(const RowsView& rows, std::int32_t dim, std::int32_t tokens, float* t
   }
 }
 
-void score_tile(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
+void score_panels(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
                 std::int32_t tokens, float* scores) noexcept {
   for (std::int32_t t = 0; t < tokens; t += 8) {
     for (std::int32_t r = 0; r < rows; r += 8) {
       const float* panel = panels + r / kPanelRows * kPanelRows * dim + r % kPanelRows;
-      score_tile_block(panel, dim, keys + static_cast<std::ptrdiff_t>(t) * dim,
+      score_panels_block(panel, dim, keys + static_cast<std::ptrdiff_t>(t) * dim,
                        scores + static_cast<std::ptrdiff_t>(t) * rows + r, rows);
     }
   }
 }
 
 // 8 query rows x 8 coordinates: weights give the lanes, values the vectors.
-[[gnu::always_inline]] inline void weigh_tile_block(const float* weights, std::ptrdiff_t rows,
+[[gnu::always_inline]] inline void weigh_panels_block(const float* weights, std::ptrdiff_t rows,
                                                     const float* values, std::ptrdiff_t dim,
                                                     std::int32_t tokens, const float* decay,
                                                     float* out) {
@@ -133,11 +133,11 @@ void score_tile(const float* panels, std::int32_t rows, std::int32_t dim, const 
   }
 }
 
-void weigh_tile(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
+void weigh_panels(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
                 std::int32_t tokens, const float* decay, float* out) noexcept {
   for (std::int32_t i = 0; i < dim; i += 8) {
     for (std::int32_t r = 0; r < rows; r += 8) {
-      weigh_tile_block(weights + r, rows, values + i, dim, tokens, decay + r,
+      weigh_panels_block(weights + r, rows, values + i, dim, tokens, decay + r,
                        out + static_cast<std::ptrdiff_t>(r) * dim + i);
     }
   }
@@ -148,7 +148,7 @@ void weigh_tile(const float* weights, std::int32_t rows, const float* values, st
 const AttentionKernels kAttentionKernelsNeon{
     score_rows_neon,  weigh_rows_neon,        score_codes_neon,
     weigh_codes_neon, soften_row_simd<Neon>,  widen,
-    score_tile,       soften_tile_simd<Neon>, weigh_tile,
+    score_panels,       soften_panels_simd<Neon>, weigh_panels,
     cap_simd<Neon>,   exp2_row_simd<Neon>};
 
 }  // namespace kvspan::detail

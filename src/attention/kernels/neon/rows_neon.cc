@@ -102,15 +102,15 @@ void score_group(const float* queries, std::int32_t dim, const RowsView& keys, s
 }
 
 // Tokens after which the next group of query rows takes its turn: their keys stay in the L1 cache.
-constexpr std::int32_t kRun = 64;
+constexpr std::int32_t kStretch = 64;
 
 template <class T>
 void score_rows_typed(const float* queries, std::int32_t rows, std::int32_t dim,
                       const RowsView& keys, std::int32_t tokens, const std::byte* next,
                       float* scores, std::int32_t score_stride) {
-  const std::int32_t run = rows <= 4 ? tokens : kRun;
-  for (std::int32_t t = 0; t < tokens; t += run) {
-    const std::int32_t n = std::min(run, tokens - t);
+  const std::int32_t stretch = rows <= 4 ? tokens : kStretch;
+  for (std::int32_t t = 0; t < tokens; t += stretch) {
+    const std::int32_t n = std::min(stretch, tokens - t);
     const RowsView from = keys.from(t);
     for (std::int32_t r = 0; r < rows; r += 4) {
       const std::byte* ahead = next == nullptr || r > 0 ? nullptr : next + (from.data - keys.data);
@@ -234,8 +234,8 @@ template <class T>
 void weigh_rows_typed(const float* weights, std::ptrdiff_t weight_stride, std::int32_t rows,
                       const RowsView& values, std::int32_t dim, std::int32_t tokens,
                       const std::byte* next, float* out) {
-  for (std::int32_t t = 0; t < tokens; t += kRun) {
-    const std::int32_t n = std::min(kRun, tokens - t);
+  for (std::int32_t t = 0; t < tokens; t += kStretch) {
+    const std::int32_t n = std::min(kStretch, tokens - t);
     const T* from = rows_of<T>(values.from(t));
     for (std::int32_t r = 0; r < rows; r += 4) {
       const std::byte* ahead =

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "attention/kernels/x86/codes_x86.h"
-#include "attention/kernels/x86/tile_x86.h"
+#include "attention/kernels/x86/panels_x86.h"
 
 namespace kvspan::detail {
 namespace {
@@ -14,7 +14,7 @@ struct Avx2 {
   using F = __m256;
   static constexpr std::int32_t kWidth = 8;
   static constexpr int kRows = 3;                          // x 4 tokens: 12 sums, 3 queries, 1 key
-  static constexpr int kTileTokens = 6, kTileVectors = 2;  // 12 sums, 2 queries, 1 key
+  static constexpr int kScoreTokens = 6, kScoreVectors = 2;  // 12 sums, 2 queries, 1 key
   static constexpr int kWeighRows = 4, kWeighVectors = 3;  // 12 sums, 3 values, 1 weight
 
   static F load(const float* p) { return _mm256_loadu_ps(p); }
@@ -78,7 +78,7 @@ struct Avx2 {
 
 const AttentionKernels kAttentionKernelsAvx2{
     score_rows_simd<Avx2>, weigh_rows_simd<Avx2>, score_codes_simd<Avx2>, weigh_codes_simd<Avx2>,
-    soften_row_simd<Avx2>, widen_simd<Avx2>,      score_tile_simd<Avx2>,  soften_tile_simd<Avx2>,
-    weigh_tile_simd<Avx2>, cap_simd<Avx2>,        exp2_row_simd<Avx2>};
+    soften_row_simd<Avx2>, widen_simd<Avx2>,      score_panels_simd<Avx2>,  soften_panels_simd<Avx2>,
+    weigh_panels_simd<Avx2>, cap_simd<Avx2>,        exp2_row_simd<Avx2>};
 
 }  // namespace kvspan::detail

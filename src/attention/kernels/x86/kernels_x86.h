@@ -3,8 +3,8 @@
 // AVX-512 files define in an anonymous namespace (besides what softmax_simd.h asks of it):
 //     load_part, store_part(p, n): n < kWidth floats (n = 8 where kWidth = 16), zeros beyond
 //     load_half, load_half_part: the same from f16
-//     kRows: query rows of a block in rows form; kTileTokens, kTileVectors: a block of score_tile;
-//     kWeighRows, kWeighVectors: a block of weigh_tile. All chosen to fill the registers.
+//     kRows: query rows of a block in rows form; kScoreTokens, kScoreVectors: a block of score_panels;
+//     kWeighRows, kWeighVectors: a block of weigh_panels. All chosen to fill the registers.
 #pragma once
 
 #include <algorithm>
@@ -88,7 +88,7 @@ void score_run_x86(const float* queries, std::int32_t dim, const RowsView& keys,
 }
 
 // Tokens after which the next group of query rows takes its turn: their rows stay in the L1 cache.
-inline constexpr std::int32_t kRunX86 = 64;
+inline constexpr std::int32_t kStretchX86 = 64;
 // Rows of the next group when `left` remain: 4 as 2 + 2 where a block has only 3.
 template <class V>
 constexpr std::int32_t group_x86(std::int32_t left) {
@@ -99,9 +99,9 @@ template <class V, class T>
 void score_rows_x86(const float* queries, std::int32_t rows, std::int32_t dim, const RowsView& keys,
                     std::int32_t tokens, const std::byte* next, float* scores,
                     std::ptrdiff_t score_stride) {
-  const std::int32_t run = rows <= V::kRows ? std::max(tokens, 1) : kRunX86;
-  for (std::int32_t t = 0; t < tokens; t += run) {
-    const std::int32_t n = std::min(run, tokens - t);
+  const std::int32_t stretch = rows <= V::kRows ? std::max(tokens, 1) : kStretchX86;
+  for (std::int32_t t = 0; t < tokens; t += stretch) {
+    const std::int32_t n = std::min(stretch, tokens - t);
     const RowsView from = keys.from(t);
     for (std::int32_t r = 0; r < rows;) {
       const std::int32_t group = group_x86<V>(rows - r);
@@ -197,8 +197,8 @@ template <class V, class T>
 void weigh_rows_x86(const float* weights, std::ptrdiff_t weight_stride, std::int32_t rows,
                     const RowsView& values, std::int32_t dim, std::int32_t tokens,
                     const std::byte* next, float* out) {
-  for (std::int32_t t = 0; t < tokens; t += kRunX86) {
-    const std::int32_t n = std::min(kRunX86, tokens - t);
+  for (std::int32_t t = 0; t < tokens; t += kStretchX86) {
+    const std::int32_t n = std::min(kStretchX86, tokens - t);
     const RowsView from = values.from(t);
     for (std::int32_t r = 0; r < rows;) {
       const std::int32_t group = group_x86<V>(rows - r);

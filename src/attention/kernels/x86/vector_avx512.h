@@ -15,7 +15,7 @@ struct Avx512 {
   using F = __m512;
   static constexpr std::int32_t kWidth = 16;
   static constexpr int kRows = 4;                          // x 4 tokens: 16 sums, 4 queries, 1 key
-  static constexpr int kTileTokens = 8, kTileVectors = 3;  // 24 sums, 3 queries, 1 key
+  static constexpr int kScoreTokens = 8, kScoreVectors = 3;  // 24 sums, 3 queries, 1 key
   static constexpr int kWeighRows = 8, kWeighVectors = 3;  // 24 sums, 3 values, 1 weight
 
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }

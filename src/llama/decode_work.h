@@ -43,7 +43,7 @@ enum class BatchCut { kByRows, kBySequences };
 Result<std::vector<Ubatch>> cut_batch(std::span<const BatchRow> rows, std::size_t ubatch,
                                       BatchCut cut, int threads, BatchMemory& memory);
 
-struct AttentionRun {
+struct DecodeWork {
   std::vector<Ubatch> ubatches;
   std::vector<std::int32_t> output_positions;  // of rows whose logits are asked for
   std::size_t current = 0;                     // the ubatch being computed
@@ -64,8 +64,8 @@ struct NodeRows {
   bool settles = true;                      // whether this is the layer's last attention of a step
 };
 
-// One member's part of a node; all `size` members call it. On failure run.error is set for the
+// One member's part of a node; all `size` members call it. On failure work.error is set for the
 // nodes that follow.
-void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member, int size);
+void attend_node(DecodeWork& work, int layer, const NodeRows& rows, int member, int size);
 
 }  // namespace kvspan

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, lines 3 and 4, in double precision: the bound of a logit with its gamma, that
+// In double precision: the bound of a logit with its gamma, that
 // dropping the second term makes it false, and the bound of the softmax with the case that meets
 // it.
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ double norm(const std::vector<double>& a) {
   return std::sqrt(dot(a, a));
 }
 
-TEST(Spec4_03_LogitBound, HoldsForEveryGammaAndFailsWithoutItsSecondTerm) {
+TEST(LogitBound, HoldsForEveryGammaAndFailsWithoutItsSecondTerm) {
   Random random(11);
   std::size_t broken = 0, trials = 0;
   for (; trials < testing::sweep(20000); ++trials) {
@@ -68,7 +68,7 @@ TEST(Spec4_03_LogitBound, HoldsForEveryGammaAndFailsWithoutItsSecondTerm) {
   EXPECT_GT(broken, trials / 10);
 }
 
-TEST(Spec4_03_LogitBound, CounterexampleToTheBoundWithoutItsSecondTerm) {
+TEST(LogitBound, CounterexampleToTheBoundWithoutItsSecondTerm) {
   // r = 1 of d = 4, query and key both along the basis: nothing is lost by projecting, so the
   // bound without the second term is 0; gamma = sqrt(r / d) = 1/2 halves the logit.
   const std::vector<float> basis{1, 0, 0, 0};
@@ -81,7 +81,7 @@ TEST(Spec4_03_LogitBound, CounterexampleToTheBoundWithoutItsSecondTerm) {
   EXPECT_EQ(std::abs(1.0 - gamma) * norm(qs.inside) * norm(ks.inside) / root, 1.5);
 }
 
-TEST(Spec4_03_LogitBound, LeastSquaresGammaIsTheBestOne) {
+TEST(LogitBound, LeastSquaresGammaIsTheBestOne) {
   Random random(12);
   for (int trial = 0; trial < 200; ++trial) {
     const std::size_t d = 16, r = 1 + random.below(15);
@@ -113,7 +113,7 @@ std::vector<double> softmax(const std::vector<double>& logits) {
   return a;
 }
 
-TEST(Spec4_04_SoftmaxBound, WeightsMoveByAtMostTwiceTanhOfHalfTheLogitError) {
+TEST(SoftmaxBound, WeightsMoveByAtMostTwiceTanhOfHalfTheLogitError) {
   Random random(13);
   for (int trial = 0; trial < 20000; ++trial) {
     const std::size_t n = 1 + random.below(40);
@@ -137,14 +137,14 @@ TEST(Spec4_04_SoftmaxBound, WeightsMoveByAtMostTwiceTanhOfHalfTheLogitError) {
   }
 }
 
-TEST(Spec4_04_SoftmaxBound, IsMetByTwoTokensMovedApart) {
+TEST(SoftmaxBound, IsMetByTwoTokensMovedApart) {
   for (const double e : {1e-3, 0.1, 1.0, 5.0}) {
     const auto a = softmax({0.0, e}), b = softmax({e, 0.0});  // each logit moves by e
     EXPECT_NEAR(std::abs(a[0] - b[0]) + std::abs(a[1] - b[1]), 2.0 * std::tanh(e / 2.0), 1e-14);
   }
 }
 
-TEST(Spec4_05_OutputBound, HoldsAndItsSumIsTighterThanTheOperatorNorm) {
+TEST(OutputBound, HoldsAndItsSumIsTighterThanTheOperatorNorm) {
   Random random(14);
   int tighter = 0;
   const int trials = 5000;
@@ -190,7 +190,7 @@ TEST(Spec4_05_OutputBound, HoldsAndItsSumIsTighterThanTheOperatorNorm) {
 
 // Lines 3 and 4 for every pair of a query and a key of real models, under the leading directions of
 // the keys: the bound of each logit, then that of the softmax over all of them.
-TEST(Spec4_03_LogitBound, AndTheSoftmaxBoundHoldOnActivationsOfModels) {
+TEST(LogitBound, AndTheSoftmaxBoundHoldOnActivationsOfModels) {
   for (const testing::Activations& a : testing::all_activations()) {
     const LayerShape& l = a.layer;
     const auto d = std::size_t(l.key_dim), n = std::size_t(a.tokens);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, line 2: attention in coefficient space equals reconstruct-then-attend in every
+// Attention in coefficient space equals reconstruct-then-attend in every
 // domain; and lists that mix full-rank and coded segments behave as one softmax.
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ void random_case(std::uint64_t seed) {
   expect_same(c.problem, c.list, "seed " + std::to_string(seed));
 }
 
-TEST(Spec4_02_CoefficientSpace, EqualsReconstructThenAttendForRandomMixes) {
+TEST(CoefficientSpace, EqualsReconstructThenAttendForRandomMixes) {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     random_case(seed);
     if (HasFatalFailure()) return;
@@ -93,7 +93,7 @@ LayerShape run_layer(std::int32_t window) {
   layer.query_heads = 6;
   layer.kv_heads = 2;
   layer.key_dim = layer.value_dim = 32;
-  layer.rope = testing::rope_of(32, Rope::Pairs::kHalves, 1.0f);
+  layer.rope = testing::test_rope(32, Rope::Pairs::kHalves, 1.0f);
   layer.window = window;
   layer.logit_scale = 0.2f;
   return layer;
@@ -101,7 +101,7 @@ LayerShape run_layer(std::int32_t window) {
 
 constexpr Domain kKeyDomains[] = {Domain::kPostRopeKey, Domain::kPreRopeKey, Domain::kAnchoredKey};
 
-TEST(Spec4_02_CoefficientSpace, HoldsForRunsOfSegmentsOfAnyLength) {
+TEST(CoefficientSpace, HoldsForSeriesOfSegmentsOfAnyLength) {
   for (const Domain domain : kKeyDomains) {
     for (const std::int32_t unit : {1, 7, 64, 100}) {
       for (const std::int32_t queries : {1, 30}) {
@@ -117,7 +117,7 @@ TEST(Spec4_02_CoefficientSpace, HoldsForRunsOfSegmentsOfAnyLength) {
   }
 }
 
-TEST(Spec4_02_CoefficientSpace, HoldsForAHundredThousandTokens) {
+TEST(CoefficientSpace, HoldsForAHundredThousandTokens) {
   for (const char* codec : {"f16", "int8:row"}) {
     const RunCase c(run_layer(0), std::int32_t(testing::sweep(100000)), 1, 1000,
                     {.domain = Domain::kPostRopeKey, .rank = 8, .codec = codec},
@@ -127,7 +127,7 @@ TEST(Spec4_02_CoefficientSpace, HoldsForAHundredThousandTokens) {
   }
 }
 
-TEST(Spec4_02_CoefficientSpace, BitsOfRunsDoNotDependOnTheNumberOfThreads) {
+TEST(CoefficientSpace, BitsOfSeriesDoNotDependOnTheNumberOfThreads) {
   for (const Domain domain : kKeyDomains) {
     for (const char* codec : {"f16", "int8:row"}) {
       for (const std::int32_t queries : {1, 40}) {
@@ -145,7 +145,7 @@ TEST(Spec4_02_CoefficientSpace, BitsOfRunsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(Spec4_02_CoefficientSpace, WorkingMemoryDoesNotGrowWithTheNumberOfSegments) {
+TEST(CoefficientSpace, WorkingMemoryDoesNotGrowWithTheNumberOfSegments) {
   for (const std::int32_t queries : {1, 40}) {
     std::size_t floats = 0;
     for (const std::int32_t tokens : {64, 1700}) {

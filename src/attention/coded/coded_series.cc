@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention/coded/coded_run.h"
+#include "attention/coded/coded_series.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ struct Sizes {
 
   std::size_t queries() const { return rows * key_dim; }
   std::size_t moved() const { return rows * key; }
-  // In tile form [token][row]: products of a part may touch tokens up to the next multiple.
+  // In panel form [token][row]: products of a part may touch tokens up to the next multiple.
   std::size_t scores() const {
     return rows *
            static_cast<std::size_t>(rows_form ? kBatchStride : kCodedTokens + kTokenMultiple);
@@ -30,7 +30,7 @@ struct Sizes {
   }
   std::size_t state() const { return rows * (2 + value); }
   std::size_t per_row() const { return 4 * rows; }  // decay, begin, end, offset
-  std::size_t row_tile() const {
+  std::size_t wide_rows() const {
     return static_cast<std::size_t>(kCodedTokens) * std::max(key, value);
   }
   std::size_t mean_rows() const { return static_cast<std::size_t>(kCodedTokens) * key_dim; }
@@ -41,13 +41,13 @@ struct Sizes {
   std::size_t numbers() const { return rows_form ? (rows * key + 1) / 2 : 0; }
   std::size_t query_groups() const { return groups() * rows; }
   std::size_t scales() const { return groups() * static_cast<std::size_t>(detail::kScaleRows); }
-  std::size_t code_tile() const { return rows_form ? row_tile() / sizeof(float) : 0; }
+  std::size_t wide_codes() const { return rows_form ? wide_rows() / sizeof(float) : 0; }
   std::size_t integers() const {
-    return numbers() + 2 * query_groups() + 4 * scales() + code_tile();
+    return numbers() + 2 * query_groups() + 4 * scales() + wide_codes();
   }
   std::size_t total() const {
     return 3 * queries() + 2 * moved() + scores() + mean_scores() + state() + per_row() +
-           row_tile() + mean_rows() + row() + value_sums() + integers();
+           wide_rows() + mean_rows() + row() + value_sums() + integers();
   }
 };
 
@@ -67,7 +67,7 @@ const CodedSide::Part* part_of(const CodedSide* side, std::int32_t head) {
 
 }  // namespace
 
-std::size_t run_floats(const AttentionPlan& plan, std::int32_t key_rank,
+std::size_t series_floats(const AttentionPlan& plan, std::int32_t key_rank,
                        std::int32_t value_rank) noexcept {
   return sizes_of(plan, key_rank, value_rank).total();
 }
@@ -82,10 +82,10 @@ std::size_t coded_floats(const AttentionPlan& plan, const SegmentList& list) noe
       value_rank = std::max(value_rank, segment.coded_values->highest_rank());
     }
   }
-  return any ? run_floats(plan, key_rank, value_rank) : 0;
+  return any ? series_floats(plan, key_rank, value_rank) : 0;
 }
 
-CodedRun::CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels,
+CodedSeries::CodedSeries(const AttentionPlan& plan, const AttentionKernels& kernels,
                    const LayerShape& layer, const Queries& queries, const AttentionItem& item,
                    float* work) noexcept
     : plan_(plan),
@@ -97,7 +97,7 @@ CodedRun::CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels,
       rows_(item.positions * plan.group),
       padded_rows_(plan.rows_form() ? rows_ : (rows_ + kPanelRows - 1) / kPanelRows * kPanelRows) {}
 
-bool CodedRun::continues(const Segment& segment) const noexcept {
+bool CodedSeries::continues(const Segment& segment) const noexcept {
   const auto same = [this](const CodedSide* side, const Code* code, std::int32_t head) {
     const CodedSide::Part* part = part_of(side, item_.list_head);
     if (part == nullptr || code == nullptr) return part == nullptr && code == nullptr;
@@ -107,7 +107,7 @@ bool CodedRun::continues(const Segment& segment) const noexcept {
          same(segment.coded_values.get(), value_code_, value_head_);
 }
 
-void CodedRun::start(const Segment& first) noexcept {
+void CodedSeries::start(const Segment& first) noexcept {
   const CodedSide::Part* keys = part_of(first.coded_keys.get(), item_.list_head);
   const CodedSide::Part* values = part_of(first.coded_values.get(), item_.list_head);
   key_code_ = keys != nullptr ? keys->code.get() : nullptr;
@@ -127,7 +127,7 @@ void CodedRun::start(const Segment& first) noexcept {
   load_queries();
 }
 
-void CodedRun::lay_out() {
+void CodedSeries::lay_out() {
   const Sizes s = sizes_of(plan_, key_code_ != nullptr ? key_code_->rank() : 0,
                            value_code_ != nullptr ? value_code_->rank() : 0);
   float* work = work_;
@@ -150,7 +150,7 @@ void CodedRun::lay_out() {
   offset_ = take(s.rows);
   begin_ = reinterpret_cast<std::int32_t*>(take(s.rows));
   end_ = reinterpret_cast<std::int32_t*>(take(s.rows));
-  row_tile_ = take(s.row_tile());
+  wide_rows_ = take(s.wide_rows());
   mean_rows_ = take(s.mean_rows());
   row_ = take(s.row());
   value_sums_ = take(s.value_sums());
@@ -161,24 +161,24 @@ void CodedRun::lay_out() {
   scale_ = take(s.scales());
   scale_offset_ = take(s.scales());
   scale_work_ = take(2 * s.scales());
-  code_tile_ = reinterpret_cast<std::int8_t*>(take(s.code_tile()));
+  wide_codes_ = reinterpret_cast<std::int8_t*>(take(s.wide_codes()));
   // Rows are padded with zeros; what fills them later leaves the padding alone.
   const auto rows = static_cast<std::size_t>(padded_rows_);
   const auto dim = static_cast<std::size_t>(plan_.key_dim);
   const bool anchored = key_code_ != nullptr && key_code_->domain() == Domain::kAnchoredKey;
   std::fill_n(q_, rows * dim, 0.0f);
   if (anchored) std::fill_n(turned_, rows * dim, 0.0f);
-  if (anchored && tile_form()) std::fill_n(mean_panels_, rows * dim, 0.0f);
+  if (anchored && panel_form()) std::fill_n(mean_panels_, rows * dim, 0.0f);
   const std::size_t moved = rows * static_cast<std::size_t>(key_dim_);
   std::fill_n(moved_q_, moved, 0.0f);
-  if (tile_form()) std::fill_n(panels_, moved, 0.0f);
+  if (panel_form()) std::fill_n(panels_, moved, 0.0f);
   std::fill_n(max_, rows, -std::numeric_limits<float>::infinity());
   std::fill_n(sum_, rows, 0.0f);
   std::fill_n(out_, rows * static_cast<std::size_t>(value_dim_), 0.0f);
 }
 
-void CodedRun::add(const Segment& segment, IndexRange part, std::int32_t index) noexcept {
-  const std::int32_t most = tile_form() ? kCodedTokens : kBatchTokens;
+void CodedSeries::add(const Segment& segment, IndexRange part, std::int32_t index) noexcept {
+  const std::int32_t most = panel_form() ? kCodedTokens : kBatchTokens;
   if (tokens_ > 0 && first_index_ + tokens_ != index) flush();
   if (tokens_ == 0) first_index_ = index;
   while (!part.empty()) {
@@ -200,7 +200,7 @@ void CodedRun::add(const Segment& segment, IndexRange part, std::int32_t index) 
 }
 
 // Ranges of the batch's tokens that the rows see; false when no row sees any.
-bool CodedRun::find_ranges() {
+bool CodedSeries::find_ranges() {
   const detail::CodedPiece& first = pieces_[0];
   const detail::CodedPiece& last = pieces_[static_cast<std::size_t>(piece_count_ - 1)];
   const std::int32_t oldest = first.segment->positions.at(first.part.begin);
@@ -231,7 +231,7 @@ bool CodedRun::find_ranges() {
 }
 
 // ALiBi, where the layer has it, for all tokens of the batch that the row sees.
-void CodedRun::add_bias(std::int32_t row) {
+void CodedSeries::add_bias(std::int32_t row) {
   const float slope = alibi_slope(layer_, item_.head * plan_.group + row % plan_.group);
   if (slope == 0.0f) return;
   for (std::int32_t p = 0; p < piece_count_; ++p) {
@@ -239,9 +239,9 @@ void CodedRun::add_bias(std::int32_t row) {
     const std::int32_t n = piece.part.size();
     const IndexRange seen{std::clamp(begin_[row] - piece.at, 0, n),
                           std::clamp(end_[row] - piece.at, 0, n)};
-    const std::ptrdiff_t stride = tile_form() ? padded_rows_ : 1;
+    const std::ptrdiff_t stride = panel_form() ? padded_rows_ : 1;
     float* const s =
-        scores_ + (tile_form() ? row : static_cast<std::ptrdiff_t>(row) * kBatchStride);
+        scores_ + (panel_form() ? row : static_cast<std::ptrdiff_t>(row) * kBatchStride);
     add_alibi(s + (piece.at + seen.begin) * stride, stride, seen.size(), slope,
               position(row / plan_.group), [&](std::int32_t t) {
                 return piece.segment->positions.at(piece.part.begin + seen.begin + t);
@@ -249,7 +249,7 @@ void CodedRun::add_bias(std::int32_t row) {
   }
 }
 
-void CodedRun::soften_rows() {
+void CodedSeries::soften_rows() {
   for (std::int32_t r = 0; r < rows_; ++r) {
     float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kBatchStride;
     if (begin_[r] >= end_[r]) {
@@ -272,18 +272,18 @@ void CodedRun::soften_rows() {
   }
 }
 
-void CodedRun::flush() {
+void CodedSeries::flush() {
   if (tokens_ > 0 && find_ranges()) {
     score_batch();
     if (received_ != nullptr) {
-      tile_form() ? receive_tile() : receive_rows();
+      panel_form() ? receive_panels() : receive_rows();
       piece_count_ = tokens_ = 0;
       return;
     }
-    if (tile_form()) {
+    if (panel_form()) {
       if (layer_.soft_cap > 0.0f) kernels_.cap(scores_, tokens_ * padded_rows_, layer_.soft_cap);
       for (std::int32_t r = 0; r < rows_; ++r) add_bias(r);
-      kernels_.soften_tile(scores_, padded_rows_, tokens_, ranges_ ? begin_ : nullptr, end_, max_,
+      kernels_.soften_panels(scores_, padded_rows_, tokens_, ranges_ ? begin_ : nullptr, end_, max_,
                            sum_, decay_);
     } else {
       soften_rows();
@@ -293,13 +293,13 @@ void CodedRun::flush() {
   piece_count_ = tokens_ = 0;
 }
 
-void CodedRun::finish() noexcept {
+void CodedSeries::finish() noexcept {
   flush();
   open_ = false;
 }
 
 // Value sums out of coefficient space, B c + (sum of weights) mean, [rows][plan.value_dim].
-void CodedRun::synthesise_sums(float* to) {
+void CodedSeries::synthesise_sums(float* to) {
   const Code& code = *value_code_;
   const float* mean = code.mean(value_head_);
   if (code.rank() % kRowMultiple == 0 && code.synthesis(0) != nullptr) {
@@ -319,7 +319,7 @@ void CodedRun::synthesise_sums(float* to) {
   }
 }
 
-void CodedRun::finish(const StateView& state) noexcept {
+void CodedSeries::finish(const StateView& state) noexcept {
   finish();
   const float* sums = out_;
   if (value_code_ != nullptr) {

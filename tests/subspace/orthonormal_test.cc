@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, line 8: |BB' - I|_max <= 1e-5 in f32 after 1e5 updates.
+// |BB' - I|_max <= 1e-5 in f32 after 1e5 updates.
 #include <gtest/gtest.h>
 
 #include "linalg/subspaces.h"
@@ -22,7 +22,7 @@ void feed(Tracker& tracker, const Matrix& rows) {
   }
 }
 
-TEST(Spec4_08, FrequentDirectionsStayOrthonormal) {
+TEST(Orthonormal, FrequentDirectionsStayOrthonormal) {
   for (const Stream& stream : made_streams(4099, 32, 1)) {
     auto tracker = FrequentDirections::create(32, {.sketch_rows = 16}, nullptr);
     feed(**tracker, stream.rows);
@@ -32,7 +32,7 @@ TEST(Spec4_08, FrequentDirectionsStayOrthonormal) {
   }
 }
 
-TEST(Spec4_08, OjaStaysOrthonormalWithEveryNorm) {
+TEST(Orthonormal, OjaStaysOrthonormalWithEveryNorm) {
   // One step per row, the most steps that 1e5 updates can make; heavy tails and constant rows are
   // where a basis without re-orthonormalisation falls apart.
   const auto streams = made_streams(4099, 24, 2);
@@ -52,7 +52,7 @@ TEST(Spec4_08, OjaStaysOrthonormalWithEveryNorm) {
   }
 }
 
-TEST(Spec4_08, OjaInBatchesStaysOrthonormalAtEveryScale) {
+TEST(Orthonormal, OjaInBatchesStaysOrthonormalAtEveryScale) {
   for (const double scale : {1e-30, 1e-3, 1e3, 1e29}) {
     Random random(3);
     Matrix rows = falling_rows(4099, 32, 0.8, random);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, line 1: softmax over parts, merged by their log-sum-exp in any order, is the
+// Softmax over parts, merged by their log-sum-exp in any order, is the
 // softmax over all tokens: any split, masks, logits up to 1e4.
 #include <gtest/gtest.h>
 
@@ -100,14 +100,14 @@ void check(std::uint64_t seed) {
   }
 }
 
-TEST(Spec4_01_BlockwiseSoftmax, PartsMergeInAnyOrderToTheSoftmaxOverAll) {
+TEST(BlockwiseSoftmax, PartsMergeInAnyOrderToTheSoftmaxOverAll) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     check(seed);
     if (HasFatalFailure()) return;
   }
 }
 
-TEST(Spec4_01_BlockwiseSoftmax, MixedListsGiveTheSameBitsForAnyNumberOfThreads) {
+TEST(BlockwiseSoftmax, MixedListsGiveTheSameBitsForAnyNumberOfThreads) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     const testing::RandomCase c = testing::random_case(seed, {.piece_tokens = 700, .pieces = 4});
     const testing::Attended one = testing::attend(c.problem, c.list, 1);

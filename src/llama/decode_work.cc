@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llama/attention_run.h"
+#include "llama/decode_work.h"
 
 #include <algorithm>
 #include <chrono>
@@ -87,13 +87,13 @@ Result<std::vector<Ubatch>> cut_batch(std::span<const BatchRow> rows, std::size_
   return ubatches;
 }
 
-void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member, int size) {
+void attend_node(DecodeWork& work, int layer, const NodeRows& rows, int member, int size) {
   // Every thread sees the same state here: it changes only behind the last barrier.
-  if (run.error || run.current >= run.ubatches.size()) return;
+  if (work.error || work.current >= work.ubatches.size()) return;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Team team(run.team, member, size);
-  Ubatch& ubatch = run.ubatches[run.current];
+  Team team(work.team, member, size);
+  Ubatch& ubatch = work.ubatches[work.current];
   const auto part_of = [&](std::size_t i) {
     const SequenceRows& of = ubatch.sequences[i];
     const auto positions = std::span(ubatch.positions)
@@ -108,14 +108,14 @@ void attend_node(AttentionRun& run, int layer, const NodeRows& rows, int member,
     return step;
   };
   // Of the rows that a decode ends with.
-  const bool sampled = team.leader() && run.certificates.wants(layer) && run.current + 1 == run.ubatches.size();
-  const std::size_t sample = sampled ? run.certificates.choose(ubatch.sequences.size()) : 0;
-  if (sampled) run.certificates.keep(part_of(sample).queries);
+  const bool sampled = team.leader() && work.certificates.wants(layer) && work.current + 1 == work.ubatches.size();
+  const std::size_t sample = sampled ? work.certificates.choose(ubatch.sequences.size()) : 0;
+  if (sampled) work.certificates.keep(part_of(sample).queries);
   Status status = ubatch.batch.step(layer, part_of, team);
   if (!team.leader()) return;
-  if (status && sampled) run.certificates.take(*ubatch.sequences[sample].cache);
-  if (!status) run.error = std::move(status).error();
-  run.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+  if (status && sampled) work.certificates.take(*ubatch.sequences[sample].cache);
+  if (!status) work.error = std::move(status).error();
+  work.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace kvspan

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, line 9: queries and keys are stacked as rows, [2n, d], and the basis is made of
+// Queries and keys are stacked as rows, [2n, d], and the basis is made of
 // right singular vectors, [r, d]. (OjaKV, appendix A.2, stacks columns and takes left vectors,
 // which gives vectors of the wrong length.)
 #include <gtest/gtest.h>
 
 #include "linalg/qr.h"
 #include "linalg/subspaces.h"
-#include "linalg/svd.h"
 #include "subspace/frequent_directions.h"
 #include "subspace/gram_tracker.h"
 #include "tests/linalg/eigen_oracle.h"
@@ -19,7 +18,7 @@ double frobenius_left_out(const MatrixD& A, MatrixView B) {
   return squared_norm(outside(A, B));
 }
 
-TEST(Spec4_09, StackedRowsGiveTheRightSingularVectorsOfTheStack) {
+TEST(StackedRows, StackedRowsGiveTheRightSingularVectorsOfTheStack) {
   for (const std::size_t d : {8u, 20u}) {
     const auto keys = all_streams(70, d, 11), queries = all_streams(70, d, 12);
     for (std::size_t s = 0; s < keys.size(); ++s) {
@@ -55,7 +54,7 @@ TEST(Spec4_09, StackedRowsGiveTheRightSingularVectorsOfTheStack) {
   }
 }
 
-TEST(Spec4_09, TheStackServesBothWhereKeysAloneFailTheQueries) {
+TEST(StackedRows, TheStackServesBothWhereKeysAloneFailTheQueries) {
   // Keys and queries of rank 3 each, in different directions.
   Random random(13);
   const std::size_t d = 16;

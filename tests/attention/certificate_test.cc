@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, lines 3 to 5, as certificates of attention over coded segments: never below the
-// error measured against a cache that codes nothing. Prints how tight they are.
+// Certificates of attention over coded segments are never below the error measured against a cache
+// that codes nothing, and not much above it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,18 +96,21 @@ void check_case(const testing::RandomCase& c, Tightness& tightness) {
   }
 }
 
-void report(Tightness& tightness) {
+// Medians of bound / error, and that they are no more than `most`.
+struct Medians {
+  double logits, weights, output;
+};
+void expect_tight(Tightness& tightness, const Medians& most) {
   const double logits = median(tightness.logits), weights = median(tightness.weights),
                output = median(tightness.output);
-  ::testing::Test::RecordProperty("trials", std::to_string(tightness.trials));
-  ::testing::Test::RecordProperty("median_logit_bound_over_error", std::to_string(logits));
-  ::testing::Test::RecordProperty("median_weight_bound_over_error", std::to_string(weights));
-  ::testing::Test::RecordProperty("median_output_bound_over_error", std::to_string(output));
   std::printf("%zu trials; median bound / error: logits %.2f, weights %.2f, output %.2f\n",
               tightness.trials, logits, weights, output);
+  EXPECT_LE(logits, most.logits);
+  EXPECT_LE(weights, most.weights);
+  EXPECT_LE(output, most.output);
 }
 
-TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredError) {
+TEST(Certificate, NeverFallsBelowTheMeasuredError) {
   Tightness tightness;
   std::uint64_t seed = 1000;
   while (tightness.trials < testing::sweep(100000)) {
@@ -116,7 +119,9 @@ TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredError) {
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
   }
   ASSERT_GT(tightness.output.size(), tightness.trials / 2);
-  report(tightness);
+  // Twice what was measured: 3.8, 4.0 and 7.2; half of all ratios are within 2.7 to 5.9, 2.3 to 7.7
+  // and 3.0 to 13.4.
+  expect_tight(tightness, {7.6, 8.0, 14.4});
 }
 
 // Activations of a model, all its tokens in pieces, half of which are coded by the leading
@@ -162,7 +167,7 @@ testing::RandomCase real_case(const testing::Activations& a, std::uint64_t seed)
   return {ledger, std::move(p), std::move(list)};
 }
 
-TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredErrorOnActivationsOfModels) {
+TEST(Certificate, NeverFallsBelowTheMeasuredErrorOnActivationsOfModels) {
   for (const testing::Activations& a : testing::all_activations()) {
     Tightness tightness;
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
@@ -171,12 +176,13 @@ TEST(Spec4_05_Certificate, NeverFallsBelowTheMeasuredErrorOnActivationsOfModels)
     }
     ASSERT_GT(tightness.output.size(), tightness.trials / 2) << a.name;
     std::printf("%s: ", a.name.c_str());
-    report(tightness);
+    // Twice the largest that was measured of the three: 5.6, 3.1 and 16.8.
+    expect_tight(tightness, {11.2, 6.2, 33.6});
   }
 }
 
 // One query at a time reads integer coefficients as integers, itself and its weights rounded.
-TEST(Spec4_05_Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
+TEST(Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
   Tightness tightness;
   std::uint64_t seed = 500000;
   while (tightness.trials < testing::sweep(10000)) {
@@ -184,13 +190,12 @@ TEST(Spec4_05_Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
                tightness);
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
   }
-  std::printf("%zu trials; median bound / error: logits %.2f, weights %.2f, output %.2f\n",
-              tightness.trials, median(tightness.logits), median(tightness.weights),
-              median(tightness.output));
+  // Twice what was measured: 3.3, 3.2 and 11.2.
+  expect_tight(tightness, {6.6, 6.4, 22.4});
 }
 
 // Logits so large that weights vanish, and bounds of their errors that no exponential holds.
-TEST(Spec4_05_Certificate, HoldsWhereExponentialsOverflow) {
+TEST(Certificate, HoldsWhereExponentialsOverflow) {
   Tightness tightness;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     testing::RandomCase c =
@@ -201,7 +206,7 @@ TEST(Spec4_05_Certificate, HoldsWhereExponentialsOverflow) {
   }
 }
 
-TEST(Spec4_05_Certificate, IsRefusedWhereNoResidualsAreKept) {
+TEST(Certificate, IsRefusedWhereNoResidualsAreKept) {
   Random random(1);
   LayerShape layer;
   layer.query_heads = layer.kv_heads = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, line 6: 0 <= A'A - S'S <= Delta I, Delta <= |A - A_k|_F^2 / (l - k), and the
+// 0 <= A'A - S'S <= Delta I, Delta <= |A - A_k|_F^2 / (l - k), and the
 // certificate |A (I - P_r)|_op^2 <= s_{r+1}(S)^2 + Delta.
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ void expect_certificates(const FrequentDirections& sketch, const MatrixD& A,
   }
 }
 
-TEST(Spec4_06, BoundsAndCertificatesHoldOnEveryStream) {
+TEST(SketchBounds, BoundsAndCertificatesHoldOnEveryStream) {
   const std::pair<std::size_t, std::size_t> shapes[] = {{150, 5}, {90, 16}, {220, 24}, {60, 40}};
   for (const auto& [n, d] : shapes) {
     for (const Stream& stream : all_streams(n, d, n + d)) {
@@ -70,7 +70,7 @@ TEST(Spec4_06, BoundsAndCertificatesHoldOnEveryStream) {
   }
 }
 
-TEST(Spec4_06, MergedSketchesKeepTheBound) {
+TEST(SketchBounds, MergedSketchesKeepTheBound) {
   for (const Stream& stream : all_streams(240, 20, 3)) {
     const std::size_t d = stream.rows.cols(), n = stream.rows.rows();
     const MatrixD A = dense(stream.rows.view());
@@ -90,7 +90,7 @@ TEST(Spec4_06, MergedSketchesKeepTheBound) {
   }
 }
 
-TEST(Spec4_06, WeightedRowsAreRowsTimesTheRootOfTheirWeight) {
+TEST(SketchBounds, WeightedRowsAreRowsTimesTheRootOfTheirWeight) {
   for (const Stream& stream : all_streams(120, 18, 4)) {
     Random random(5);
     std::vector<float> weights(stream.rows.rows());

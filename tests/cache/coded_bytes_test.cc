@@ -1,44 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, lines 10 and 11: bytes reported are bytes allocated, held against the formula and
+// Bytes reported are bytes allocated, held against the formula and
 // against the allocator itself; and selecting tokens commutes with a fixed projection.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <new>
-
 #include "base/memory.h"
 #include "cache/code/coded_side.h"
+#include "tests/base/allocation_watch.h"
 #include "tests/cache/coded_rows.h"
-
-namespace {
-// Every Buffer comes from the aligned operator new, with room to align it, which does not count;
-// and in this program nothing else does.
-std::atomic<long long> allocated_bytes{0};
-constexpr std::size_t kHeader = 64;
-}  // namespace
-
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  if (static_cast<std::size_t>(alignment) > kHeader) std::abort();
-  void* memory = std::aligned_alloc(kHeader, kHeader + (size + kHeader - 1) / kHeader * kHeader);
-  if (memory == nullptr) throw std::bad_alloc();
-  const std::size_t counts = size - kvspan::Buffer::kRoom;
-  std::memcpy(memory, &counts, sizeof(counts));
-  allocated_bytes += static_cast<long long>(counts);
-  return static_cast<char*>(memory) + kHeader;
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  if (memory == nullptr) return;
-  void* start = static_cast<char*>(memory) - kHeader;
-  std::size_t counts = 0;
-  std::memcpy(&counts, start, sizeof(counts));
-  allocated_bytes -= static_cast<long long>(counts);
-  std::free(start);
-}
-void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
-  operator delete(memory, alignment);
-}
 
 namespace kvspan {
 namespace {
@@ -87,12 +55,12 @@ Formula formula(const CodecSpec& spec, std::size_t n, std::size_t rank, std::siz
   return f;
 }
 
-TEST(Spec4_10_Bytes, ReportedAllocatedAndComputedAgreeForEveryCodecAndShape) {
+TEST(CodedBytes, ReportedAllocatedAndComputedAgreeForEveryCodecAndShape) {
   Random random(1);
   for (const char* codec : kCodecs) {
     for (const std::int32_t n : {1, 17, 64, 300}) {
       for (const std::int32_t rank : {1, 13, 32, 40}) {
-        const long long start = allocated_bytes;
+        const long long start = testing::buffer_bytes();
         {
           const std::int32_t heads = 3, d = 16;
           const auto ledger = std::make_shared<Ledger>();
@@ -142,9 +110,10 @@ TEST(Spec4_10_Bytes, ReportedAllocatedAndComputedAgreeForEveryCodecAndShape) {
           EXPECT_EQ(ledger->bytes(MemoryKind::kBases), bytes.bases);
           EXPECT_EQ(ledger->bytes(MemoryKind::kShared), bytes.shared);
           EXPECT_EQ(ledger->total(), bytes.total);
-          EXPECT_EQ(allocated_bytes - start, static_cast<long long>(bytes.total + bytes.shared));
+          EXPECT_EQ(testing::buffer_bytes() - start,
+                    static_cast<long long>(bytes.total + bytes.shared));
         }
-        ASSERT_EQ(allocated_bytes, start) << "nothing is left behind";
+        ASSERT_EQ(testing::buffer_bytes(), start) << "nothing is left behind";
       }
     }
   }
@@ -155,7 +124,7 @@ double document_ratio(double t, double d, double ranks) {
   return 4.0 * t * d / (ranks * (t + d));
 }
 
-TEST(Spec4_10_Bytes, SpectralRatioOfTheDocumentCannotExceedItsLimit) {
+TEST(CodedBytes, SpectralRatioCannotExceedItsLimit) {
   // d = 128, ranks 16 and 32: the formula tends to 10.67 and with a basis per 512 tokens is 8.53;
   // the document's table says 11.1 to 13.8.
   EXPECT_NEAR(document_ratio(1e12, 128, 48), 10.667, 1e-3);
@@ -185,7 +154,7 @@ TEST(Spec4_10_Bytes, SpectralRatioOfTheDocumentCannotExceedItsLimit) {
   EXPECT_LT(full / double(bytes.total), 8.534);
 }
 
-TEST(Spec4_11_Selectors, CommuteWithAFixedProjectionAndTheirRatiosMultiply) {
+TEST(CodedSelection, CommuteWithAFixedProjectionAndTheirRatiosMultiply) {
   Random random(3);
   for (int trial = 0; trial < 20; ++trial) {
     const std::int32_t heads = 2, d = 64, rank = 16, n = 128, kept = 32;

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of an item that lies in a run of coded segments: attention in coefficient space.
+// The part of an item that lies in a series of coded segments: attention in coefficient space.
 //
-// A run is consecutive segments whose key code and value code of the head are the same objects.
-// Methods code a few tokens at a time with codes that live long, so runs are long where segments
+// A series is consecutive segments whose key code and value code of the head are the same objects.
+// Methods code a few tokens at a time with codes that live long, so series are long where segments
 // are short.
-// Keys. The query is moved to where the coefficients are, once per run (post-RoPE), or once per
+// Keys. The query is moved to where the coefficients are, once per series (post-RoPE), or once per
 // anchor block: q.k = q.mean + (B^T q).c, and for anchored keys, with q_a = R(t_a)^T q,
 // q.k = (B^T q_a).c + q_a.Rot(t - t_a) mu. Pre-RoPE keys are rebuilt and turned, row by row. Scores
 // are multiplied by the code's gamma.
-// Values. Weighted sums stay coefficients until the end of the run: sum a v = B (sum a c) + mean
+// Values. Weighted sums stay coefficients until the end of the series: sum a v = B (sum a c) + mean
 // (sum a).
-// Tokens are gathered into batches, whatever the segments' lengths: softmax runs over a batch.
+// Tokens are gathered into batches, whatever the segments' lengths: softmax goes over a batch.
 // Floating-point coefficients of a rank that is a multiple of 8 are read in place by the kernels of
 // full-rank rows. Integer ones are multiplied as integers where few queries ask (rows form), with
 // queries rounded to 16 bits (attention/integer_rows.h), bytes in place, narrower codes unpacked to
-// bytes. What remains, and every coefficient in tile form, is decoded some tokens at a time.
+// bytes. What remains, and every coefficient in panel form, is decoded some tokens at a time.
 // A side without a code takes part as it is: the other side may be coded.
-// Source: spec sections 2 and 4.2; in coefficient space first by Saxena et al., 2024 (Eigen
-// Attention).
+// Source: in coefficient space first by Saxena et al., 2024 (Eigen Attention).
 #pragma once
 
 #include <array>
@@ -32,15 +31,15 @@
 namespace kvspan {
 
 // Tokens decoded at a time.
-inline constexpr std::int32_t kCodedTokens = kTileTokens;
-// Tokens of a batch in rows form, and a row of its scores. Longer than a run of full-rank rows:
+inline constexpr std::int32_t kCodedTokens = kPanelTokens;
+// Tokens of a batch in rows form, and a row of its scores. Longer than a series of full-rank rows:
 // coefficients are shorter than rows, and each batch has its price. Scores of four rows are 16 KiB.
-inline constexpr std::int32_t kBatchTokens = 4 * kRunTokens;
+inline constexpr std::int32_t kBatchTokens = 4 * kRowsTokens;
 inline constexpr std::int32_t kBatchStride = kBatchTokens + kScoreMultiple;
 
-// Floats of working memory that a run needs, for codes of at most these ranks; and for any coded
+// Floats of working memory that a series needs, for codes of at most these ranks; and for any coded
 // segment of a list, 0 when there is none. The plan's shapes are set.
-std::size_t run_floats(const AttentionPlan& plan, std::int32_t key_rank,
+std::size_t series_floats(const AttentionPlan& plan, std::int32_t key_rank,
                        std::int32_t value_rank) noexcept;
 std::size_t coded_floats(const AttentionPlan& plan, const SegmentList& list) noexcept;
 
@@ -73,11 +72,11 @@ inline RowsView rows_at(const float* rows, std::int32_t stride) {
 
 }  // namespace detail
 
-// One run after the other over an item's segments: start, add ..., finish. `work` holds
-// coded_floats() and belongs to the run for as long as it is used.
-class CodedRun {
+// One series after the other over an item's segments: start, add ..., finish. `work` holds
+// coded_floats() and belongs to the series for as long as it is used.
+class CodedSeries {
  public:
-  CodedRun(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
+  CodedSeries(const AttentionPlan& plan, const AttentionKernels& kernels, const LayerShape& layer,
            const Queries& queries, const AttentionItem& item, float* work) noexcept;
 
   // Asks the memory for the beginning of a coded segment some way ahead of `current`, which memory
@@ -85,17 +84,17 @@ class CodedRun {
   void foresee(const Segment& current, std::span<const Segment> next) noexcept;
 
   bool open() const noexcept { return open_; }
-  // Whether the segment can be added to the open run.
+  // Whether the segment can be added to the open series.
   bool continues(const Segment& segment) const noexcept;
   void start(const Segment& first) noexcept;
-  // Attends to the tokens `part` of a segment that continues the run, now or later; `index` is the
+  // Attends to the tokens `part` of a segment that continues the series, now or later; `index` is the
   // first one's in the list.
   void add(const Segment& segment, IndexRange part, std::int32_t index) noexcept;
-  // Attends to what remains and merges the run's outcome into `state`.
+  // Attends to what remains and merges the series's outcome into `state`.
   void finish(const StateView& state) noexcept;
 
   // From now on nothing is attended: received[i] gets, for token index i of the list, the sum over
-  // the rows of 2^(score - lse), lse [rows] in base 2. Then finish() ends a run.
+  // the rows of 2^(score - lse), lse [rows] in base 2. Then finish() ends a series.
   void receive(const float* lse, float* received) noexcept {
     lse_ = lse;
     received_ = received;
@@ -103,7 +102,7 @@ class CodedRun {
   void finish() noexcept;
 
  private:
-  bool tile_form() const { return !plan_.rows_form(); }
+  bool panel_form() const { return !plan_.rows_form(); }
   std::int32_t position(std::int32_t i) const {
     return queries_.positions[static_cast<std::size_t>(item_.first_position + i)];
   }
@@ -113,7 +112,7 @@ class CodedRun {
   // batch; null where that is not known. Their scales are asked for at once.
   const std::byte* values_next(const detail::CodedPiece& piece) const;
   const std::byte* keys_next(const detail::CodedPiece& piece) const;
-  // coded_run.cc
+  // coded_series.cc
   void lay_out();
   void flush();
   bool find_ranges();
@@ -142,7 +141,7 @@ class CodedRun {
                       const std::byte* next);
   // received.cc
   void receive_rows();
-  void receive_tile();
+  void receive_panels();
   // coded_values.cc
   void weigh_batch();
   void weigh_part(const detail::CodedPiece& piece);
@@ -158,7 +157,7 @@ class CodedRun {
   const float* lse_ = nullptr;  // [rows], when receiving
   float* received_ = nullptr;   // null: attend
 
-  // Of the open run.
+  // Of the open series.
   bool open_ = false;
   const Code* key_code_ = nullptr;              // null: full rank
   const Code* value_code_ = nullptr;            // null: full rank
@@ -183,13 +182,13 @@ class CodedRun {
   float* q_ = nullptr;        // [rows][plan.key_dim], scaled
   float* turned_ = nullptr;   // the same at the block's anchor
   float* moved_q_ = nullptr;  // [rows][key_dim]
-  float* panels_ = nullptr;   // what the scores' products read, for the tile form
+  float* panels_ = nullptr;   // what the scores' products read, for the panel form
   float* mean_panels_ = nullptr;
   float *scores_ = nullptr, *mean_scores_ = nullptr;
-  float *max_ = nullptr, *sum_ = nullptr, *out_ = nullptr;  // of this run alone
+  float *max_ = nullptr, *sum_ = nullptr, *out_ = nullptr;  // of this series alone
   float *decay_ = nullptr, *offset_ = nullptr;
   std::int32_t *begin_ = nullptr, *end_ = nullptr;
-  float* row_tile_ = nullptr;    // [kCodedTokens][key_dim or value_dim]
+  float* wide_rows_ = nullptr;    // [kCodedTokens][key_dim or value_dim]
   float* mean_rows_ = nullptr;   // [kCodedTokens][plan.key_dim]
   float* row_ = nullptr;         // one row of any kind
   float* value_sums_ = nullptr;  // [rows][plan.value_dim]
@@ -199,7 +198,7 @@ class CodedRun {
   std::int32_t most_groups_ = 0;                         // that there is room for
   float *scale_ = nullptr, *scale_offset_ = nullptr;     // [groups][scale_rows]
   float* scale_work_ = nullptr;                          // [2 groups][scale_rows]
-  std::int8_t* code_tile_ = nullptr;                     // [kScaleRows][key_dim or value_dim]
+  std::int8_t* wide_codes_ = nullptr;                     // [kScaleRows][key_dim or value_dim]
 };
 
 }  // namespace kvspan

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spec section 4, line 7: |k|^2 = |Bk|^2 + |(I-P)k|^2, with a guard against cancellation.
+// |k|^2 = |Bk|^2 + |(I-P)k|^2, with a guard against cancellation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,7 +48,7 @@ void expect_residual(std::span<const float> x, MatrixView B, const MatrixD& Q,
   EXPECT_EQ(found, residual_squared(x, c, B)) << name;
 }
 
-TEST(Spec4_07, TheEnergyIdentityHoldsOnEveryStream) {
+TEST(Energy, TheEnergyIdentityHoldsOnEveryStream) {
   for (const std::size_t d : {3u, 16u, 64u}) {
     for (const Stream& stream : all_streams(60, d, d)) {
       const std::size_t dim = stream.rows.cols();
@@ -67,7 +67,7 @@ TEST(Spec4_07, TheEnergyIdentityHoldsOnEveryStream) {
 
 // Vectors that leave the span by 10^-1 .. 10^-9 of their length: the difference of squares alone
 // would be noise from 10^-3.5 on.
-TEST(Spec4_07, SmallResidualsAreNotLostToCancellation) {
+TEST(Energy, SmallResidualsAreNotLostToCancellation) {
   Random random(7);
   const std::size_t d = 48, r = 12;
   const Matrix B = *orthonormal_rows(gaussian_rows(r, d, random).view());
@@ -90,7 +90,7 @@ TEST(Spec4_07, SmallResidualsAreNotLostToCancellation) {
   }
 }
 
-TEST(Spec4_07, VectorsWithinTheSpanLeaveNothingAndOthersEverything) {
+TEST(Energy, VectorsWithinTheSpanLeaveNothingAndOthersEverything) {
   Matrix B(2, 4);
   B(0, 1) = B(1, 3) = 1.0f;
   const float inside[] = {0.0f, 3.0f, 0.0f, -4.0f}, outside[] = {1.0f, 0.0f, 2.0f, 0.0f};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile form of attention/kernels.h for x86, over the vector types of kernels_x86.h: one operand is
+// Panel form of attention/kernels.h for x86, over the vector types of kernels_x86.h: one operand is
 // broadcast from memory, the other read as vectors.
 #pragma once
 
@@ -26,7 +26,7 @@ void widen_simd(const RowsView& rows, std::int32_t dim, std::int32_t tokens, flo
 
 // N tokens x C vectors of query rows. The vectors are consecutive in a panel, then in the next.
 template <class V, int N, int C>
-[[gnu::always_inline]] inline void score_tile_block_x86(const float* panel, std::int32_t dim,
+[[gnu::always_inline]] inline void score_panels_block_x86(const float* panel, std::int32_t dim,
                                                         const float* keys, float* scores,
                                                         std::ptrdiff_t rows) {
   constexpr int kPerPanel = kPanelRows / V::kWidth;
@@ -55,22 +55,22 @@ void score_panel_x86(const float* panel, std::int32_t rows, std::int32_t dim, co
                      std::int32_t tokens, float* scores) {
   std::int32_t t = 0;
   const auto block = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
-    score_tile_block_x86<V, N, C>(panel, dim, keys + static_cast<std::ptrdiff_t>(t) * dim,
+    score_panels_block_x86<V, N, C>(panel, dim, keys + static_cast<std::ptrdiff_t>(t) * dim,
                                   scores + static_cast<std::ptrdiff_t>(t) * rows, rows);
     t += N;
   };
-  while (t + V::kTileTokens <= tokens) block(std::integral_constant<int, V::kTileTokens>{});
+  while (t + V::kScoreTokens <= tokens) block(std::integral_constant<int, V::kScoreTokens>{});
   while (t + 2 <= tokens) block(std::integral_constant<int, 2>{});
   if (t < tokens) block(std::integral_constant<int, 1>{});
 }
 
 template <class V>
-void score_tile_simd(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
+void score_panels_simd(const float* panels, std::int32_t rows, std::int32_t dim, const float* keys,
                      std::int32_t tokens, float* scores) noexcept {
-  constexpr std::int32_t kWide = V::kTileVectors * V::kWidth;
+  constexpr std::int32_t kWide = V::kScoreVectors * V::kWidth;
   std::int32_t r = 0;
   for (; r + kWide <= rows; r += kWide) {
-    score_panel_x86<V, V::kTileVectors>(panels + static_cast<std::ptrdiff_t>(r) * dim, rows, dim,
+    score_panel_x86<V, V::kScoreVectors>(panels + static_cast<std::ptrdiff_t>(r) * dim, rows, dim,
                                         keys, tokens, scores + r);
   }
   for (; r < rows; r += kPanelRows) {
@@ -81,7 +81,7 @@ void score_tile_simd(const float* panels, std::int32_t rows, std::int32_t dim, c
 
 // kWeighRows query rows x D vectors of coordinates; with kPart, one vector of `part` coordinates.
 template <class V, int D, bool kPart>
-[[gnu::always_inline]] inline void weigh_tile_block_x86(const float* weights, std::ptrdiff_t rows,
+[[gnu::always_inline]] inline void weigh_panels_block_x86(const float* weights, std::ptrdiff_t rows,
                                                         const float* values, std::ptrdiff_t dim,
                                                         std::int32_t tokens, const float* decay,
                                                         int part, float* out) {
@@ -117,13 +117,13 @@ void weigh_columns_x86(const float* weights, std::int32_t rows, const float* val
                        std::int32_t dim, std::int32_t tokens, const float* decay, int part,
                        float* out) {
   for (std::int32_t r = 0; r < rows; r += V::kWeighRows) {
-    weigh_tile_block_x86<V, D, kPart>(weights + r, rows, values, dim, tokens, decay + r, part,
+    weigh_panels_block_x86<V, D, kPart>(weights + r, rows, values, dim, tokens, decay + r, part,
                                       out + static_cast<std::ptrdiff_t>(r) * dim);
   }
 }
 
 template <class V>
-void weigh_tile_simd(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
+void weigh_panels_simd(const float* weights, std::int32_t rows, const float* values, std::int32_t dim,
                      std::int32_t tokens, const float* decay, float* out) noexcept {
   constexpr std::int32_t kWide = V::kWeighVectors * V::kWidth;
   std::int32_t i = 0;
