@@ -40,6 +40,20 @@ struct LlamaOptions {
   std::string model_path;  // for models with long RoPE factors (Phi 3), which are read from there
 };
 
+// How wrong attention over coded rows can have been at most (certificates, with certify=on), of
+// queries looked at now and then: each sample has the largest bounds of one KV head.
+struct CertificateFigures {
+  struct Bound {
+    double last = 0.0, sum = 0.0, most = 0.0;
+  };
+  std::uint64_t samples = 0;
+  std::int32_t layer = 0, kv_head = 0, tokens = 0;  // of the last
+  Bound logits;          // of |l - l^|, any token
+  Bound weights;         // of |a - a^|_1
+  Bound output;          // of |o - o^|_2
+  double seconds = 0.0;  // that they took
+};
+
 // One thread at a time.
 class LlamaCaches {
  public:
@@ -78,6 +92,13 @@ class LlamaCaches {
   // Of all sequences, and of one.
   CacheBytes bytes() const;
   CacheBytes bytes(std::int32_t sequence) const;
+  // [layers], what bytes().total is made of.
+  std::vector<std::size_t> layer_bytes() const;
+
+  // Certificates of samples, which take this share of the time of decoding; 0, as at first: none.
+  // Only where the recipe has certificates (certify=on); whether it has.
+  bool sample_certificates(double share);
+  const CertificateFigures& certificates() const noexcept;
   // A sequence as bytes, and back (docs/reference/formats/cache.md).
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
   Result<SavedCache> save_with_runs(std::int32_t sequence) const;

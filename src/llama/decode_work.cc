@@ -107,8 +107,13 @@ void attend_node(DecodeWork& work, int layer, const NodeRows& rows, int member, 
     step.out = part(rows.out, of);
     return step;
   };
+  // Of the rows that a decode ends with.
+  const bool sampled = team.leader() && work.certificates.wants(layer) && work.current + 1 == work.ubatches.size();
+  const std::size_t sample = sampled ? work.certificates.choose(ubatch.sequences.size()) : 0;
+  if (sampled) work.certificates.keep(part_of(sample).queries);
   Status status = ubatch.batch.step(layer, part_of, team);
   if (!team.leader()) return;
+  if (status && sampled) work.certificates.take(*ubatch.sequences[sample].cache);
   if (!status) work.error = std::move(status).error();
   work.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }

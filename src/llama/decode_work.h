@@ -11,6 +11,7 @@
 
 #include "kvspan/batch.h"
 #include "kvspan/cache.h"
+#include "llama/certificate_samples.h"
 
 namespace kvspan {
 
@@ -51,6 +52,7 @@ struct DecodeWork {
   TeamState team;
   std::optional<Error> error;  // the first failure; later layers then leave the caches alone
   double seconds = 0.0;        // spent in the nodes
+  CertificateSamples certificates;
 };
 
 // Rows that an attention node stores and reads, as views of the graph's memory.

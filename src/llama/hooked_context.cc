@@ -2,6 +2,7 @@
 #include "llama/hooked_context.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 
 #include "base/fail.h"
@@ -93,8 +94,12 @@ Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow>
     }
   }
   GgmlLogCapture log;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  work.certificates.begin(shape());
   const int status = llama_decode(context, batch);
   llama_synchronize(context);
+  work.certificates.end(std::chrono::duration<double>(Clock::now() - start).count());
   forget(rows);
   if (work.error) return *std::move(work.error);
   if (status == 0) return {};

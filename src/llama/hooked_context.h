@@ -41,6 +41,8 @@ class HookedContext {
   Status decode(const llama_batch& batch, std::span<const BatchRow> rows);
 
   void set_observer(ActivationObserver* observer) noexcept { hook_.set_observer(observer); }
+  CertificateSamples& certificates() noexcept { return hook_.work.certificates; }
+  const CertificateSamples& certificates() const noexcept { return hook_.work.certificates; }
   double attention_seconds() const noexcept { return hook_.work.seconds; }
 
  private:

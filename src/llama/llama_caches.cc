@@ -7,6 +7,8 @@
 #include <map>
 #include <optional>
 
+#include "api/certify_head.h"
+#include "api/layer_bytes.h"
 #include "base/fail.h"
 #include "llama/hooked_context.h"
 
@@ -193,6 +195,25 @@ CacheBytes LlamaCaches::bytes() const {
 CacheBytes LlamaCaches::bytes(std::int32_t sequence) const {
   const KvCache* cache = impl_->find(sequence);
   return cache != nullptr ? cache->bytes() : CacheBytes{};
+}
+
+std::vector<std::size_t> LlamaCaches::layer_bytes() const {
+  std::vector<std::size_t> sums(shape().layers.size());
+  for (const auto& [sequence, cache] : impl_->caches) {
+    const std::vector<std::size_t> of = kvspan::layer_bytes(*cache);
+    for (std::size_t i = 0; i < of.size(); ++i) sums[i] += of[i];
+  }
+  return sums;
+}
+
+bool LlamaCaches::sample_certificates(double share) {
+  const bool has = has_certificates(recipe());
+  impl_->context->certificates().set_share(has ? share : 0.0);
+  return has;
+}
+
+const CertificateFigures& LlamaCaches::certificates() const noexcept {
+  return impl_->context->certificates().figures();
 }
 
 Result<std::vector<std::byte>> LlamaCaches::save(std::int32_t sequence) const {

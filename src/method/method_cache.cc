@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "attention/add_sinks.h"
@@ -533,24 +534,41 @@ Result<std::unique_ptr<KvCache>> MethodCache::fork() const {
   }
 }
 
+void MethodCache::add_bytes(const Layer& of, CacheBytes& bytes, std::vector<const Code*>& codes) {
+  for (const Member& member : of.members) {
+    for (const auto& store : member.group.stores()) store->add_bytes(bytes, codes);
+    bytes.positions += member.group.score_bytes();
+    if (member.policy) {
+      bytes.sketches += member.policy->sketch_bytes();
+      member.policy->add_codes(codes);
+    }
+    if (member.selector) bytes.positions += member.selector->bytes();
+  }
+}
+
 CacheBytes MethodCache::bytes() const {
   CacheBytes bytes;
   std::vector<const Code*> codes;
-  for (const Layer& layer : layers_) {
-    for (const Member& member : layer.members) {
-      for (const auto& store : member.group.stores()) store->add_bytes(bytes, codes);
-      bytes.positions += member.group.score_bytes();
-      if (member.policy) {
-        bytes.sketches += member.policy->sketch_bytes();
-        member.policy->add_codes(codes);
-      }
-      if (member.selector) bytes.positions += member.selector->bytes();
-    }
-  }
+  for (const Layer& layer : layers_) add_bytes(layer, bytes, codes);
   finish_bytes(std::move(codes), bytes);
   // Those that the recipe prepared, whether this sequence has used them yet or not.
   bytes.shared = prepared_->shared->bytes(MemoryKind::kShared);
   return bytes;
+}
+
+std::vector<std::size_t> MethodCache::layer_bytes() const {
+  std::vector<std::size_t> totals;
+  std::set<const Code*> counted;
+  for (const Layer& layer : layers_) {
+    CacheBytes bytes;
+    std::vector<const Code*> codes;
+    add_bytes(layer, bytes, codes);
+    std::erase_if(codes, [&](const Code* code) { return counted.contains(code); });
+    counted.insert(codes.begin(), codes.end());
+    finish_bytes(std::move(codes), bytes);
+    totals.push_back(bytes.total);
+  }
+  return totals;
 }
 
 const Group& MethodCache::group(int layer, std::size_t index) const {

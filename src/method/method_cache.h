@@ -37,6 +37,8 @@ class MethodCache final : public KvCache {
   void clear() override;
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
+  // What `total` of bytes() is made of, by layer; a code of several layers counts in the first.
+  std::vector<std::size_t> layer_bytes() const;
   Status save(const ByteSink& sink) const override { return save(sink, nullptr); }
   using KvCache::save;
   // The same; `runs`, where given, gets the places of tokens in it (kvspan/saved_cache.h).
@@ -129,6 +131,7 @@ class MethodCache final : public KvCache {
   };
 
   MethodCache(const MethodCache& other) = default;
+  static void add_bytes(const Layer& of, CacheBytes& bytes, std::vector<const Code*>& codes);
   Status extend(int layer, Layer& to, const KvRows& rows, bool scanned);
   // attend, all checked.
   Status read(Layer& from, const LayerShape& shape, const Queries& queries,

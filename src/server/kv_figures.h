@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kvspan/cache.h"
+#include "kvspan/llama.h"
 
 namespace kvspan::server {
 
@@ -40,6 +42,8 @@ struct KvFigures {
   std::vector<SequenceFigures> sequences;  // those that hold tokens
   std::int64_t tokens = 0;                 // of them all
   CacheBytes bytes;
+  std::vector<std::size_t> layer_bytes;
+  std::optional<CertificateFigures> certificates;  // where the recipe has them
   std::size_t f16_bytes = 0;  // that as many tokens take at full rank
   std::size_t peak_bytes = 0;
   KvCounts counts;

@@ -12,6 +12,29 @@ double ratio(const KvFigures& kv) {
   return kv.bytes.total > 0 ? static_cast<double>(kv.f16_bytes) / static_cast<double>(kv.bytes.total) : 0.0;
 }
 
+nlohmann::ordered_json layers_json(const std::vector<std::size_t>& bytes) {
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < bytes.size(); ++i) layers.push_back({{"layer", i}, {"bytes", bytes[i]}});
+  return layers;
+}
+
+nlohmann::ordered_json bound_json(const CertificateFigures::Bound& bound, std::uint64_t samples) {
+  return {{"last", bound.last}, {"mean", bound.sum / static_cast<double>(samples)}, {"most", bound.most}};
+}
+
+// Null where the recipe has no certificates, or none has been taken yet.
+nlohmann::ordered_json certificates_json(const std::optional<CertificateFigures>& taken) {
+  if (!taken || taken->samples == 0) return nullptr;
+  return {{"samples", taken->samples},
+          {"seconds", taken->seconds},
+          {"layer", taken->layer},
+          {"kv_head", taken->kv_head},
+          {"tokens", taken->tokens},
+          {"logits", bound_json(taken->logits, taken->samples)},
+          {"weights", bound_json(taken->weights, taken->samples)},
+          {"output", bound_json(taken->output, taken->samples)}};
+}
+
 class MetricsText {
  public:
   template <class Number>
@@ -22,7 +45,8 @@ class MetricsText {
   void head(std::string_view kind, std::string_view name, std::string_view help) {
     fmt::format_to(std::back_inserter(text_), "# HELP kvspan_{0} {1}\n# TYPE kvspan_{0} {2}\n", name, help, kind);
   }
-  void line(std::string_view name, std::string_view label, std::string_view which, std::size_t value) {
+  template <class Number>
+  void line(std::string_view name, std::string_view label, std::string_view which, Number value) {
     fmt::format_to(std::back_inserter(text_), "kvspan_{}{{{}=\"{}\"}} {}\n", name, label, which, value);
   }
   std::string take() { return std::move(text_); }
@@ -30,6 +54,22 @@ class MetricsText {
  private:
   std::string text_;
 };
+
+// A mean over any time is a rate of a sum by the rate of the samples.
+void add_certificates(const CertificateFigures& taken, MetricsText& text) {
+  text.add("counter", "certificate_samples_total", "Queries whose attention was certified.", taken.samples);
+  text.add("counter", "certificate_seconds_total", "Time that took.", taken.seconds);
+  const auto three = [&](std::string_view name, auto of) {
+    text.line(name, "of", "logits", of(taken.logits));
+    text.line(name, "of", "weights", of(taken.weights));
+    text.line(name, "of", "output", of(taken.output));
+  };
+  using Bound = CertificateFigures::Bound;
+  text.head("counter", "certificate_bound_sum", "Bounds of errors, summed over the samples.");
+  three("certificate_bound_sum", [](const Bound& bound) { return bound.sum; });
+  text.head("gauge", "certificate_bound_max", "The largest of them.");
+  three("certificate_bound_max", [](const Bound& bound) { return bound.most; });
+}
 
 }  // namespace
 
@@ -60,6 +100,8 @@ std::string kv_json(const ServedFigures& figures, const AdmissionFigures& admiss
         {"peak", kv.peak_bytes},
         {"f16", kv.f16_bytes}}},
       {"ratio", ratio(kv)},
+      {"layers", layers_json(kv.layer_bytes)},
+      {"certificates", certificates_json(kv.certificates)},
       {"sequences", std::move(sequences)},
       {"budget",
        {{"bytes", admission.budget_bytes},
@@ -136,6 +178,7 @@ std::string kv_metrics(const ServedFigures& figures, const AdmissionFigures& adm
   text.add("counter", "states_loaded_total", "Sequences loaded, from memory or files.", counts.states_loaded);
   text.add("counter", "state_bytes_loaded_total", "Their bytes.", counts.state_bytes_loaded);
   text.add("counter", "state_load_seconds_total", "Time that took.", counts.load_seconds);
+  if (kv.certificates) add_certificates(*kv.certificates, text);
   if (store) {
     text.add("counter", "store_hits_total", "Prompts of which a beginning was found in the store.", store->hits);
     text.add("counter", "store_misses_total", "Prompts of which none was.", store->misses);

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "server/ask_route.h"
+
 namespace kvspan::server {
 namespace {
 
@@ -39,22 +41,9 @@ const Endpoint* find_endpoint(std::string_view path) {
   return found == kEndpoints.end() ? nullptr : &*found;
 }
 
-// What the handler of `path` answers to `body`; null where it refuses.
-json ask(const server_http_context& http, const server_http_req& request, std::string_view path, std::string body) {
-  const auto handler = http.handlers.find(std::string(path));
-  if (handler == http.handlers.end()) return nullptr;
-  const server_http_req question{request.params, request.headers,  std::string(path), "",
-                                 std::move(body), {}, request.should_stop};
-  const server_http_res_ptr answer = handler->second(question);
-  if (!answer || answer->status != 200 || answer->is_stream()) return nullptr;
-  return json::parse(answer->data, nullptr, false);
-}
-
 std::int64_t tokens_of_text(const server_http_context& http, const server_http_req& request, const json& text) {
-  const json body = {{"content", text}, {"add_special", true}, {"parse_special", true}};
-  const json answer = ask(http, request, "/tokenize", body.dump());
-  if (!answer.is_object() || !answer.contains("tokens")) return 0;
-  return static_cast<std::int64_t>(answer["tokens"].size());
+  const auto tokens = tokenize(http, request, text.get<std::string>());
+  return tokens ? static_cast<std::int64_t>(tokens->size()) : 0;
 }
 
 // A prompt is a text, tokens, or a list of such.
@@ -72,7 +61,7 @@ void count_prompt(const server_http_context& http, const server_http_req& reques
     std::int64_t tokens = 0;
     for (const json& one : prompt) tokens += one.is_string() ? tokens_of_text(http, request, one) : 1;
     count.longest = std::max(count.longest, tokens);
-  } else if (prompt.is_object() && prompt.contains("prompt_string")) {
+  } else if (prompt.is_object() && prompt.contains("prompt_string") && prompt["prompt_string"].is_string()) {
     count.longest = std::max(count.longest, tokens_of_text(http, request, prompt["prompt_string"]));
   }
 }
@@ -103,7 +92,8 @@ RequestTokens count_request_tokens(const server_http_context& http, const server
       if (body.contains(key)) count_prompt(http, request, body[key], count);
     }
   } else {
-    const json counted = ask(http, request, endpoint->counter, request.body);
+    const RouteAnswer found = ask_route(http, request, std::string(endpoint->counter), request.body);
+    const json counted = found.status == 200 ? json::parse(found.data, nullptr, false) : json();
     if (counted.is_object()) count.longest = number_of(counted, {"input_tokens"}, 0);
   }
   if (!endpoint->answers) return count;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's routes on their way to its HTTP layer (scripts/join_server.sh): /metrics gets
-// kvspan's figures beside the server's, /kv is added, and with a budget requests that are answered
-// by sequences have to be admitted.
+// kvspan's figures beside the server's, /kv is added, completions that echo their prompt with its
+// log-probabilities are answered here, and with a budget requests that are answered by sequences
+// have to be admitted.
 #include <server-http.h>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <optional>
 
 #include "server/admission.h"
+#include "server/echo_answers.h"
 #include "server/kv_report.h"
 #include "server/page/page.h"
 #include "server/request_tokens.h"
@@ -94,6 +96,12 @@ Handler admitted(const server_http_context& http, const std::string& path, const
   };
 }
 
+Handler with_echo(const server_http_context& http, const Handler& handler) {
+  return [&http, handler](const server_http_req& request) {
+    return wants_echo(request.body) ? answer_echo(http, request) : handler(request);
+  };
+}
+
 Handler with_figures(const Handler& handler) {
   return [handler](const server_http_req& request) {
     server_http_res_ptr answer = handler(request);
@@ -124,5 +132,7 @@ extern "C" void kvspan_serve_route_post(const server_http_context* http, const s
                                         const Handler& handler) {
   const bool limited = kvspan::server::serve_options().kv_budget_bytes > 0;
   const bool asks = limited && kvspan::server::uses_sequences(path);
-  kvspan_server_post(http, path, asks ? kvspan::server::admitted(*http, path, handler) : handler);
+  Handler answers = asks ? kvspan::server::admitted(*http, path, handler) : handler;
+  if (path == "/v1/completions") answers = kvspan::server::with_echo(*http, answers);
+  kvspan_server_post(http, path, answers);
 }

@@ -5,11 +5,14 @@
 #include <limits>
 
 #include "base/fail.h"
+#include "base/memory.h"
 #include "recipe/recipe.h"
 #include "store/store_key.h"
 
 namespace kvspan::server {
 namespace {
+
+constexpr double kCertificateShare = 0.01;  // of the time of decoding
 
 std::uint32_t padded(std::uint32_t n) {
   return (n + 255) / 256 * 256;  // as libllama pads contexts
@@ -42,10 +45,10 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
   if (!params.kv_unified) self->n_ctx_ = self->n_ctx_seq_ * self->n_seq_max_;
   params.n_batch = std::min(params.n_batch, self->n_ctx_);
   params.n_ctx = self->n_ctx_seq_;
-  // The probe of the model asks for the results of up to four rows.
-  if (params.n_outputs_max != 0) params.n_outputs_max = std::max(params.n_outputs_max, 4u);
+  // So many results are asked for where a prompt is scored; the probe of the model asks for four.
+  if (params.n_outputs_max != 0) params.n_outputs_max = std::max(params.n_outputs_max, kScoredRows);
   if (params.n_outputs_max_per_seq != 0) {
-    params.n_outputs_max_per_seq = std::max(params.n_outputs_max_per_seq, 4u);
+    params.n_outputs_max_per_seq = std::max(params.n_outputs_max_per_seq, kScoredRows);
   }
   // Samplers within the graph take one result of a sequence at a time, and the probe asks for more.
   const std::span samplers(params.samplers, params.n_samplers);
@@ -62,6 +65,7 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
                             !llama_model_is_hybrid(model) && !llama_model_is_recurrent(model);
   self->budget_bytes_ = options.kv_budget_bytes;
   self->prefix_blocks_ = options.prefix_blocks;
+  self->has_certificates_ = self->caches_->sample_certificates(kCertificateShare);
   if (self->budget_bytes_ > 0) {
     self->forecast_ = ByteForecast::measure(self->caches_->shape(), self->caches_->factory());
   }
@@ -74,6 +78,7 @@ std::int32_t ServedContext::process(const BatchRecord& batch) {
   state_.clear();
   state_sequence_ = -1;
   const std::int32_t status = process_locked(batch);
+  if (status == 0) note_prompts(batch);
   refresh();
   return status;
 }
@@ -99,12 +104,14 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
     }
   }
   if (!make_room(added)) return 1;
+  find_scored(batch, first);
 
   // Tokens of prompts, and which prompts end here: a row whose result is asked for has to be computed.
   std::map<llama_seq_id, std::vector<llama_token>> coming;
   std::map<llama_seq_id, bool> ends;
   if (prefix_blocks_) {
     for (const RecordedRow& row : batch.rows) {
+      if (sequences_[row.sequence].scored) continue;  // all of them are computed
       if (row.output) ends[row.sequence] = true;
       if (!ends[row.sequence]) coming[row.sequence].push_back(row.token);
     }
@@ -126,12 +133,16 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
       if (ends[id] && pause > caches_->tokens(id) && pause < end) pauses[id] = pause;
     }
   }
-  std::vector<RecordedRow> rows, early;
+  std::vector<RecordedRow> rows, early, scored;
   rows.reserve(batch.rows.size());
   native_rows_.clear();
   std::vector<std::int32_t> held(batch.rows.size(), -1);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const RecordedRow& row = batch.rows[i];
+    if (!row.output && sequences_[row.sequence].scored) {
+      scored.push_back(row);
+      continue;
+    }
     // Only blocks of a prefix are ahead of a batch.
     if (prefix_blocks_ && !row.output && row.position < caches_->tokens(row.sequence)) continue;
     const auto pause = pauses.find(row.sequence);
@@ -144,9 +155,9 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
   }
   if (rows.size() != batch.rows.size()) native_rows_ = std::move(held);
 
-  for (const std::vector<RecordedRow>* part : {&early, &rows}) {
+  for (const std::vector<RecordedRow>* part : {&scored, &early, &rows}) {
     if (part->empty()) continue;
-    if (const Status status = decode(*part); !status) {
+    if (const Status status = part == &scored ? decode_scored(scored) : decode(*part); !status) {
       const Error& error = status.error();
       // Sequences that could not go back to what they were are empty.
       for (const auto& [id, position] : first) {
@@ -168,13 +179,23 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
   }
   for (const RecordedRow& row : batch.rows) sequences_[row.sequence].tokens.push_back(row.token);
   counts_.decodes += 1;
-  counts_.decoded_tokens += early.size() + rows.size();
+  counts_.decoded_tokens += scored.size() + early.size() + rows.size();
   if (prefix_blocks_) {
     for (const auto& [id, more] : coming) {
       if (!more.empty()) prefix_blocks_->save(*caches_, id, sequences_[id].tokens, ends[id]);
     }
   }
   return 0;
+}
+
+// Memory returns when prompts have been read to their ends.
+void ServedContext::note_prompts(const BatchRecord& batch) {
+  bool ends = false;
+  for (const RecordedRow& row : batch.rows) {
+    tokens_read_ += row.output ? 0 : 1;
+    ends |= row.output;
+  }
+  if (ends) return_memory();
 }
 
 std::int32_t ServedContext::native_row(std::int32_t i) const noexcept {
@@ -214,7 +235,7 @@ Status ServedContext::restore(llama_seq_id id, std::size_t count) {
     return fail(ErrorCode::kInvalidArgument, "goes on at {}, and {} tokens of it are known", count,
                 sequence.tokens.size());
   }
-  caches_->clear(id);
+  drop_cache(id);
   if (!make_room({{id, static_cast<std::int64_t>(count)}})) {
     return fail(ErrorCode::kOutOfBudget, "no room to read its {} tokens again", count);
   }
@@ -232,8 +253,24 @@ Status ServedContext::restore(llama_seq_id id, std::size_t count) {
   return {};
 }
 
-void ServedContext::lose(llama_seq_id id) {
+void ServedContext::drop_cache(llama_seq_id id) {
+  left_bytes_ += caches_->bytes(id).total;
   caches_->clear(id);
+}
+
+// The C library keeps what is freed for later. Where that may be more than a small part of what is
+// held, it goes back to the system: else a process would stay as large as it once was. Sequences
+// that end leave what they held; a prompt that is read, what its rows took before they were coded.
+void ServedContext::return_memory() {
+  constexpr std::size_t kLeastBytes = std::size_t{1} << 20, kLeastTokens = 512;
+  const bool left = left_bytes_ >= std::max(kLeastBytes, caches_->bytes().total / 64);
+  if (!left && tokens_read_ < kLeastTokens) return;
+  return_free_memory();
+  left_bytes_ = tokens_read_ = 0;
+}
+
+void ServedContext::lose(llama_seq_id id) {
+  drop_cache(id);
   Sequence& sequence = sequences_[id];
   sequence.lost = !sequence.tokens.empty();
 }
@@ -257,13 +294,16 @@ bool ServedContext::make_room(const std::map<llama_seq_id, std::int64_t>& added)
     lose(oldest);
     ++counts_.dropped_sequences;
   }
+  return_memory();
   return true;
 }
 
 void ServedContext::clear() {
   const std::lock_guard lock(busy_);
+  left_bytes_ += caches_->bytes().total;
   caches_->clear();
   sequences_.clear();
+  return_memory();
   refresh();
 }
 
@@ -277,7 +317,7 @@ bool ServedContext::remove(llama_seq_id id, llama_pos from, llama_pos to) {
     if (to >= 0 && to < held) {
       done = false;  // tokens behind the hole would stay
     } else if (from <= 0) {
-      caches_->clear(each);
+      drop_cache(each);
       sequence.tokens.clear();
       sequence.lost = false;
     } else {
@@ -285,6 +325,7 @@ bool ServedContext::remove(llama_seq_id id, llama_pos from, llama_pos to) {
       if (!sequence.lost && !caches_->truncate(each, from)) lose(each);
     }
   }
+  return_memory();
   refresh();
   return done;
 }
@@ -322,6 +363,8 @@ KvFigures ServedContext::measure() const {
   figures.context = n_ctx_seq_;
   figures.most_sequences = n_seq_max_;
   figures.bytes = caches_->bytes();
+  figures.layer_bytes = caches_->layer_bytes();
+  if (has_certificates_) figures.certificates = caches_->certificates();
   for (const auto& [id, sequence] : sequences_) {
     const std::int32_t tokens = caches_->tokens(id);
     if (tokens == 0) continue;

@@ -22,6 +22,7 @@
 #include "server/batch_record.h"
 #include "server/byte_forecast.h"
 #include "server/kv_figures.h"
+#include "server/prompt_scores.h"
 #include "server/serve.h"
 
 namespace kvspan::server {
@@ -78,16 +79,24 @@ class ServedContext {
     std::vector<llama_token> tokens;
     bool lost = false;           // the cache does not hold them
     std::uint64_t last_used = 0;  // by number of decode
+    std::shared_ptr<PromptScores> scored;  // while its tokens are read and scored
   };
 
   ServedContext() = default;
   std::int32_t process_locked(const BatchRecord& batch);
   Status restore(llama_seq_id sequence, std::size_t tokens);
   Status decode(std::span<const RecordedRow> rows);
+  static constexpr std::uint32_t kScoredRows = 32;
+  void find_scored(const BatchRecord& batch, const std::map<llama_seq_id, llama_pos>& first);
+  Status decode_scored(std::span<const RecordedRow> rows);
   void lose(llama_seq_id sequence);
   bool make_room(const std::map<llama_seq_id, std::int64_t>& added);
   Result<std::vector<std::byte>> encode_state(llama_seq_id sequence) const;
   Status decode_state(llama_seq_id sequence, std::span<const std::byte> bytes);
+  // Forgets what the cache holds of it.
+  void drop_cache(llama_seq_id sequence);
+  void return_memory();
+  void note_prompts(const BatchRecord& batch);
   KvFigures measure() const;
   void refresh();
 
@@ -96,6 +105,7 @@ class ServedContext {
   std::string model_;
   std::uint32_t n_ctx_ = 0, n_ctx_seq_ = 0, n_seq_max_ = 1;
   bool always_goes_back_ = true;
+  bool has_certificates_ = false;
   std::size_t budget_bytes_ = 0;
   std::shared_ptr<PrefixBlocks> prefix_blocks_;
   std::map<llama_seq_id, Sequence> sequences_;
@@ -103,6 +113,9 @@ class ServedContext {
   std::vector<std::byte> state_;           // of state_sequence_, made and not taken yet
   llama_seq_id state_sequence_ = -1;
   std::uint64_t decodes_ = 0;
+  // Since memory was last returned:
+  std::size_t left_bytes_ = 0;   // by sequences that ended
+  std::size_t tokens_read_ = 0;  // of prompts
 
   mutable std::mutex busy_;     // held while caches change
   mutable std::mutex figured_;  // held for figures_

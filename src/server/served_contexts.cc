@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -148,6 +149,23 @@ std::size_t forecast_bytes(std::int64_t tokens) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   return all.served == nullptr ? 0 : all.served->forecast(tokens);
+}
+
+std::string served_piece(llama_token token, bool first) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  if (all.served == nullptr) return {};
+  const llama_vocab* vocabulary = llama_model_get_vocab(llama_get_model(all.served->native()));
+  if (token < 0 || token >= llama_vocab_n_tokens(vocabulary)) return {};
+  if (first && llama_vocab_get_add_bos(vocabulary) && token == llama_vocab_bos(vocabulary)) return {};
+  std::string piece(32, '\0');
+  std::int32_t size = llama_token_to_piece(vocabulary, token, piece.data(), static_cast<std::int32_t>(piece.size()), 0, true);
+  if (size < 0) {
+    piece.resize(static_cast<std::size_t>(-size));
+    size = llama_token_to_piece(vocabulary, token, piece.data(), -size, 0, true);
+  }
+  piece.resize(static_cast<std::size_t>(std::max(size, 0)));
+  return piece;
 }
 
 std::uint32_t served_context_length() {

@@ -36,6 +36,9 @@ struct ServedFigures {
 ServedFigures served_figures();
 // Bytes that a request of so many tokens will take; 0 where nothing limits them.
 std::size_t forecast_bytes(std::int64_t tokens);
+// The text of a token of the model that is served; empty where none is, for no such token, and for
+// the one that the tokenizer puts before every text, where the token is the `first` one.
+std::string served_piece(llama_token token, bool first = false);
 // Tokens that a sequence may have.
 std::uint32_t served_context_length();
 

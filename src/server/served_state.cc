@@ -92,7 +92,7 @@ Status ServedContext::decode_state(llama_seq_id id, std::span<const std::byte> b
   }
   const bool lost = framed.rest.empty() && !framed.words.empty();
   if (lost || framed.words.empty()) {
-    caches_->clear(id);
+    drop_cache(id);
   } else {
     KVSPAN_CHECK_OK(caches_->load(id, framed.rest));
     if (caches_->tokens(id) != static_cast<std::int32_t>(framed.words.size())) {

@@ -19,6 +19,12 @@ ServedFigures some_figures() {
   figures.kv.bytes.total = 1000;
   figures.kv.bytes.coefficients = 900;
   figures.kv.f16_bytes = 4000;
+  figures.kv.layer_bytes = {600, 400};
+  CertificateFigures& certificates = figures.kv.certificates.emplace();
+  certificates.samples = 4;
+  certificates.layer = 1;
+  certificates.tokens = 9;
+  certificates.logits = {0.5, 3.0, 1.5};
   return figures;
 }
 
@@ -28,6 +34,15 @@ TEST(KvReport, JsonHasTheFigures) {
   EXPECT_EQ(read["sequences"][0]["id"], 3);
   EXPECT_EQ(read["bytes"]["coefficients"], 900);
   EXPECT_EQ(read["budget"]["refused"], 7);
+  EXPECT_EQ(read["layers"][1], nlohmann::json({{"layer", 1}, {"bytes", 400}}));
+  EXPECT_EQ(read["certificates"]["logits"], nlohmann::json({{"last", 0.5}, {"mean", 0.75}, {"most", 1.5}}));
+}
+
+TEST(KvReport, WithoutCertificatesThereAreNone) {
+  ServedFigures figures = some_figures();
+  figures.kv.certificates.reset();
+  EXPECT_TRUE(nlohmann::json::parse(kv_json(figures, {}, std::nullopt))["certificates"].is_null());
+  EXPECT_EQ(kv_metrics(figures, {}, std::nullopt).find("certificate"), std::string::npos);
 }
 
 // The text format: a line is a comment of a known kind or a name with a number; each name is declared once, before it is

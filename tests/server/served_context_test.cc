@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace kvspan::server {
@@ -209,6 +210,61 @@ TEST_F(ServedContextTest, WhatAPrefixHasLoadedIsNotComputed) {
   EXPECT_EQ(blocks->saved, 100u);
   EXPECT_EQ(context.native_row(99), 35);
   EXPECT_EQ(logits(context), expected("full", 100));
+}
+
+// Row by row, each with its result.
+TEST_F(ServedContextTest, ScoresOfAPromptAreThoseOfItsRows) {
+  constexpr int kTokens = 150;  // more than two batches
+  // Sums in another order, of 1,200 + 150 numbers in each of five layers, derived in tests/server/killed_stores.py.
+  const double kRounding = 2 * 20 * 6 * std::sqrt(5 * 1350.0) * 0x1p-24;
+  std::vector<llama_token> tokens;
+  for (int i = 0; i < kTokens; ++i) tokens.push_back(token_at(i, 0));
+  const auto context = make("full:store=f32");
+  const auto wanted = wanted_scores().want(tokens, 2);
+  ASSERT_EQ(read(*context, 1, 0, kTokens), 0);
+  ASSERT_TRUE(wanted->complete());
+  ASSERT_EQ(wanted->scores.size(), tokens.size() - 1);
+  const std::vector<float> last = logits(*context), right = expected("full:store=f32", kTokens);
+  const auto plain = make("full:store=f32");
+  for (int i = 0; i + 1 < kTokens; ++i) {
+    BatchRecord batch;
+    batch.rows.push_back({tokens[static_cast<std::size_t>(i)], i, 0, true});
+    ASSERT_EQ(plain->process(batch), 0);
+    const TokenScore score = score_token(logits(*plain), tokens[static_cast<std::size_t>(i) + 1], 2);
+    const TokenScore& found = wanted->scores[static_cast<std::size_t>(i)];
+    EXPECT_NEAR(found.logprob, score.logprob, kRounding) << i;
+    EXPECT_NEAR(found.top[1].second, score.top[1].second, kRounding) << i;
+  }
+  // What follows the prompt is as without.
+  for (std::size_t i = 0; i < last.size(); ++i) EXPECT_NEAR(last[i], right[i], kRounding) << i;
+}
+
+TEST_F(ServedContextTest, LayersHoldWhatAllHold) {
+  for (const char* recipe : {"full", "quant:bits=4,sink=4,recent=16", "bands:calib=online,learn=64"}) {
+    const auto context = make(recipe);
+    ASSERT_EQ(read(*context, 0, 0, 300), 0);
+    ASSERT_EQ(read(*context, 2, 0, 90, 1), 0);
+    const KvFigures figures = context->figures();
+    ASSERT_EQ(figures.layer_bytes.size(), 5u);
+    std::size_t sum = 0;
+    for (const std::size_t bytes : figures.layer_bytes) sum += bytes;
+    EXPECT_EQ(sum, figures.bytes.total) << recipe;
+    EXPECT_FALSE(figures.certificates.has_value()) << recipe;
+  }
+}
+
+TEST_F(ServedContextTest, CertificatesAreSampledWhereTheRecipeHasThem) {
+  const auto context = make("quant:bits=4,sink=4,recent=16,certify=on");
+  ASSERT_EQ(read(*context, 0, 0, 200), 0);
+  for (int i = 200; i < 260; ++i) ASSERT_EQ(read(*context, 0, i, i + 1), 0);
+  const auto certificates = context->figures().certificates;
+  ASSERT_TRUE(certificates.has_value());
+  ASSERT_GE(certificates->samples, 1u);
+  EXPECT_GT(certificates->logits.most, 0.0);
+  EXPECT_GE(certificates->logits.sum, certificates->logits.most);
+  EXPECT_GT(certificates->output.most, 0.0);
+  EXPECT_LE(certificates->weights.most, 2.0);  // |a - a^|_1 of two distributions
+  EXPECT_LT(certificates->layer, 5);
 }
 
 }  // namespace

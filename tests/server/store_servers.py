@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis and kvspan servers for one test or measurement, each on a free port, all ended with it."""
+"""Redis and servers for one test or measurement, each on a free port, all ended with it."""
 import json
+import pathlib
+import re
 import socket
 import subprocess
 import tempfile
@@ -53,10 +55,12 @@ class Redis:
 
 
 class Server:
-    def __init__(self, program, *flags):
+    """kvspan's, or where `command` says so another one with the same flags and endpoints."""
+
+    def __init__(self, program, *flags, command=("serve",)):
         self.port = free_port()
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([program, "serve", "--host", "127.0.0.1", "--port", str(self.port), *flags],
+        self.process = subprocess.Popen([program, *command, "--host", "127.0.0.1", "--port", str(self.port), *flags],
                                         stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
     def wait(self, seconds=300):
@@ -87,6 +91,11 @@ class Server:
 
     def complete(self, tokens, count=8, **more):
         return self.post("/completion", {"prompt": tokens, "n_predict": count, "temperature": 0, "seed": 1, "return_tokens": True, **more})
+
+    def resident(self):
+        """Bytes of the process in memory, without those of files, which the system can drop."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status).group(1))
 
     def store(self):
         return self.get("/kv")["store"]

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/byte_stream.h"
@@ -26,38 +27,57 @@ void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
                                const BFloat16* norms) {
   KVSPAN_EXPECT(tiles_ == 0 ? position % kTileTokens == 0 : position == next_position(),
                 "tiles follow each other, the first at a multiple of 16");
-  const std::size_t tile_bytes = code_->layout().tile_bytes();
-  const std::int32_t place = tiles_ % kBlockTiles;
-  if (place == 0) {
-    Block block{
-        std::make_shared<Buffer>(tile_bytes * kBlockTiles, MemoryKind::kCoefficients, ledger_),
-        std::make_shared<Buffer>(kGainBytes, MemoryKind::kScales, ledger_), nullptr};
-    block.find();
-    if (has_residuals()) {
-      block.norms = std::make_shared<Buffer>(tile_norm_bytes() * kBlockTiles,
-                                             MemoryKind::kPositions, ledger_);
-    }
-    blocks_.push_back(std::move(block));
-  } else {
-    make_sole_owner(blocks_.back().payload, ledger_);
-    blocks_.back().find();
-    make_sole_owner(blocks_.back().gains, ledger_);
-    blocks_.back().find();
-    if (has_residuals()) make_sole_owner(blocks_.back().norms, ledger_);
-  }
-  Block& block = blocks_.back();
-  std::memcpy(block.payload->data() + static_cast<std::size_t>(place) * tile_bytes, tile,
-              tile_bytes);
-  std::memcpy(block.gains->as<std::int8_t>() + place * kTileTokens, gains, kBandTokens);
-  std::memcpy(block.gains->as<std::int8_t>() + kBlockTokens +
-                  static_cast<std::size_t>(place) * sizeof(std::uint16_t),
-              &escaped, sizeof(escaped));
-  if (has_residuals()) {
-    std::memcpy(block.norms->data() + static_cast<std::size_t>(place) * tile_norm_bytes(), norms,
-                tile_norm_bytes());
-  }
+  const std::int32_t in_short = tiles_ - long_tiles();  // below 0: the last long block has room
+  if (joins_ && in_short >= 0 && in_short + std::max(coming_, 1) >= kLongTiles) lengthen();
+  if (tiles_ == block_tiles()) short_.push_back(new_block(kShortTiles));
+  Block& last = short_.empty() ? long_.back() : short_.back();
+  make_sole_owner(last.memory, ledger_);
+  last.find();
+  const Place at = place(tiles_);
+  write_tile(last.memory->data(), static_cast<std::int32_t>(at.tiles),
+             static_cast<std::int32_t>(at.tile), tile, gains, escaped, norms);
   if (tiles_ == 0) first_position_ = position;
   ++tiles_;
+  coming_ = std::max(coming_ - 1, 0);
+}
+
+BandsStore::Block BandsStore::new_block(std::int32_t tiles) const {
+  return Block(std::make_shared<Buffer>(block_bytes(static_cast<std::size_t>(tiles)),
+                                        MemoryKind::kCoefficients, ledger_));
+}
+
+void BandsStore::write_tile(std::byte* block, std::int32_t tiles, std::int32_t i,
+                            const std::uint8_t* tile, const std::int8_t* gains,
+                            std::uint16_t escaped, const BFloat16* norms) const {
+  const auto n = static_cast<std::size_t>(tiles), at = static_cast<std::size_t>(i);
+  const std::size_t tile_bytes = code_->layout().tile_bytes();
+  std::memcpy(block + at * tile_bytes, tile, tile_bytes);
+  std::memcpy(block + gains_at(n) + at * kBandTokens, gains, kBandTokens);
+  std::memcpy(block + escapes_at(n) + at * sizeof(escaped), &escaped, sizeof(escaped));
+  if (has_residuals()) {
+    std::memcpy(block + norms_at(n) + at * tile_norm_bytes(), norms, tile_norm_bytes());
+  }
+}
+
+BandsStore::Block BandsStore::copied(std::int32_t first, std::int32_t tiles) const {
+  Block block = new_block(tiles);
+  for (std::int32_t i = 0; i < tiles && first + i < tiles_; ++i) {
+    const std::int32_t from = first + i;
+    write_tile(block.memory->data(), tiles, i, packed(from), gains(from), escaped(from),
+               has_residuals() ? norms(from) : nullptr);
+  }
+  return block;
+}
+
+// The first short blocks become a long one, which may have room. Where memory is short they stay as
+// they are.
+void BandsStore::lengthen() {
+  try {
+    const auto whole = static_cast<std::ptrdiff_t>(short_.size());
+    long_.push_back(copied(long_tiles(), kLongTiles));
+    short_.erase(short_.begin(), short_.begin() + std::min<std::ptrdiff_t>(whole, kLongTiles / kShortTiles));
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
@@ -66,10 +86,8 @@ void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
   out.put(tiles_);
   for (std::int32_t i = 0; i < tiles_; ++i) {
     const std::size_t start = out.written();
-    const Block& block = blocks_[static_cast<std::size_t>(i / kBlockTiles)];
-    const std::size_t bytes = code_->layout().tile_bytes();
     out.put_bytes(
-        {block.payload->data() + static_cast<std::size_t>(i % kBlockTiles) * bytes, bytes});
+        {reinterpret_cast<const std::byte*>(packed(i)), code_->layout().tile_bytes()});
     out.put_all(std::span<const std::int8_t>(gains(i), kBandTokens));
     out.put(escaped(i));
     if (has_residuals()) {
@@ -96,6 +114,7 @@ Status BandsStore::load(ByteReader& in) {
     return in.wrong("tiles of bands", sizeof(tiles), tiles, fmt::format("0 to {}", kMost));
   }
   BandsStore loaded(code_, ledger_, has_residuals());
+  loaded.expect(tiles);
   std::array<std::int8_t, kBandTokens> token_gains;
   std::vector<BFloat16> token_norms(tile_norm_bytes() / sizeof(BFloat16));
   for (std::int32_t i = 0; i < tiles; ++i) {
@@ -119,18 +138,35 @@ Status BandsStore::load(ByteReader& in) {
 }
 
 std::int32_t BandsStore::forget_before(std::int32_t position) {
-  const std::int32_t whole = std::max(0, position - first_position_) / kBlockTokens;
-  const std::int32_t blocks = std::min(whole, std::max(0, tiles_ - 1) / kBlockTiles);
+  constexpr std::int32_t kShortTokens = kShortTiles * kTileTokens;
+  const std::int32_t whole = std::max(0, position - first_position_) / kShortTokens;
+  const std::int32_t blocks = std::min(whole, std::max(0, tiles_ - 1) / kShortTiles);
   if (blocks == 0) return 0;
-  blocks_.erase(blocks_.begin(), blocks_.begin() + blocks);
-  tiles_ -= blocks * kBlockTiles;
-  first_position_ += blocks * kBlockTokens;
+  std::vector<Block> all;
+  for (std::int32_t i = 0; i < long_tiles() && i < tiles_; i += kShortTiles) {
+    all.push_back(copied(i, kShortTiles));
+  }
+  all.insert(all.end(), short_.begin(), short_.end());
+  long_.clear();
+  short_ = std::move(all);
+  joins_ = false;
+  short_.erase(short_.begin(), short_.begin() + blocks);
+  tiles_ -= blocks * kShortTiles;
+  first_position_ += blocks * kShortTokens;
   return first_position_;
 }
 
 void BandsStore::truncate(std::int32_t tiles) noexcept {
   tiles_ = std::min(tiles_, tiles);
-  blocks_.resize(static_cast<std::size_t>((tiles_ + kBlockTiles - 1) / kBlockTiles));
+  coming_ = 0;
+  const auto keep = [](std::vector<Block>& blocks, std::int32_t used, std::int32_t each) {
+    const std::int32_t count = (std::max(0, used) + each - 1) / each;
+    if (count < static_cast<std::int32_t>(blocks.size())) {
+      blocks.erase(blocks.begin() + count, blocks.end());
+    }
+  };
+  keep(short_, tiles_ - long_tiles(), kShortTiles);
+  keep(long_, tiles_, kLongTiles);
 }
 
 void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
@@ -142,22 +178,22 @@ void BandsStore::ask_for(std::int32_t tile) const noexcept {
   const std::size_t bytes = code_->layout().tile_bytes();
   const std::uint8_t* const from = packed(tile);
   for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
-  if (tile % kBlockTiles != 0) return;
-  const std::int8_t* const gains = block_of(tile).gain_codes;
-  __builtin_prefetch(gains, 0, 2);
-  __builtin_prefetch(gains + kGainBytes - 1, 0, 2);
+  const Place at = place(tile);
+  if (at.tile % kShortTiles != 0) return;
+  __builtin_prefetch(gains(tile), 0, 2);
+  __builtin_prefetch(at.block + escapes_at(at.tiles) + at.tile * sizeof(std::uint16_t), 0, 2);
 }
 
 const BFloat16* BandsStore::norms(std::int32_t tile) const noexcept {
-  return block_of(tile).norms->as<BFloat16>() + tile % kBlockTiles * kTileTokens * residuals_;
+  const Place at = place(tile);
+  return reinterpret_cast<const BFloat16*>(at.block + norms_at(at.tiles) +
+                                           at.tile * tile_norm_bytes());
 }
 
 std::uint16_t BandsStore::escaped(std::int32_t tile) const noexcept {
+  const Place at = place(tile);
   std::uint16_t bits = 0;
-  std::memcpy(&bits,
-              block_of(tile).gain_codes + kBlockTokens +
-                  static_cast<std::size_t>(tile % kBlockTiles) * sizeof(std::uint16_t),
-              sizeof(bits));
+  std::memcpy(&bits, at.block + escapes_at(at.tiles) + at.tile * sizeof(bits), sizeof(bits));
   return bits;
 }
 
@@ -174,21 +210,18 @@ void BandsStore::coefficients(std::int32_t token, float* c) const {
 }
 
 std::size_t BandsStore::payload_bytes() const noexcept {
-  std::size_t sum = 0;
-  for (const Block& block : blocks_) sum += block.payload->bytes();
-  return sum;
+  return code_ ? gains_at(static_cast<std::size_t>(block_tiles())) : 0;
 }
 
 std::size_t BandsStore::gain_bytes() const noexcept {
-  std::size_t sum = 0;
-  for (const Block& block : blocks_) sum += block.gains->bytes();
-  return sum;
+  if (!code_) return 0;
+  const std::size_t all = long_.size() * Buffer::allocated_for(block_bytes(kLongTiles)) +
+                          short_.size() * Buffer::allocated_for(block_bytes(kShortTiles));
+  return all - payload_bytes() - residual_bytes();
 }
 
 std::size_t BandsStore::residual_bytes() const noexcept {
-  std::size_t sum = 0;
-  for (const Block& block : blocks_) sum += has_residuals() ? block.norms->bytes() : 0;
-  return sum;
+  return static_cast<std::size_t>(block_tiles()) * tile_norm_bytes();
 }
 
 }  // namespace kvspan

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tokens of a group that are coded by bands: consecutive positions in tiles of 16, packed
-// (codec/bands/bands_pack.h), a gain for each token. Grown in blocks of 64 tokens. Tokens that are
+// (codec/bands/bands_pack.h), a gain for each token. Grown in blocks of 64 tokens, four of which
+// become one when they are full: what the C library and the sharing of a block take beside it is
+// some hundredths of a short one. A store that forgets old tokens has short ones only. Tokens that are
 // kept exact elsewhere (escapes) keep their place here and are marked: readers leave them out. For
 // certificates each token also keeps how far its rows are from those that were coded, 2 bytes a
-// side and head (MemoryKind::kPositions).
+// side and head. On the ledger all of it is MemoryKind::kCoefficients; the three are told apart by
+// payload_bytes(), gain_bytes() and residual_bytes().
 // Copies share memory; whoever writes first copies the block.
 #pragma once
 
@@ -25,9 +28,9 @@ class ByteWriter;
 
 class BandsStore {
  public:
-  static constexpr std::int32_t kBlockTiles = 4;
   static constexpr std::int32_t kTileTokens = static_cast<std::int32_t>(kBandTokens);
-  static constexpr std::int32_t kBlockTokens = kBlockTiles * kTileTokens;
+  static constexpr std::int32_t kShortTiles = 4;
+  static constexpr std::int32_t kLongTiles = 4 * kShortTiles;
 
   BandsStore() = default;
   BandsStore(std::shared_ptr<const BandsCode> code, std::shared_ptr<Ledger> ledger,
@@ -64,8 +67,11 @@ class BandsStore {
   // std::bad_alloc, and then holds what it held.
   void append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
               std::uint16_t escaped, const BFloat16* residuals = nullptr);
-  // Forgets tokens before `position`, in whole blocks but the last, which tells where the next tile
-  // goes. One beyond the last token forgotten; 0: none.
+  // So many tiles will be appended next: those that fill a long block get it at once.
+  void expect(std::int32_t tiles) noexcept { coming_ = tiles; }
+  // Forgets tokens before `position`, in whole blocks of 64 but the last, which tells where the next
+  // tile goes. One beyond the last token forgotten; 0: none. Throws std::bad_alloc, and then holds
+  // what it held.
   std::int32_t forget_before(std::int32_t position);
   // Forgets all but the first `tiles` tiles.
   void truncate(std::int32_t tiles) noexcept;
@@ -80,7 +86,8 @@ class BandsStore {
   // Asks memory for a tile that will be unpacked soon; none where there is no such tile.
   void ask_for(std::int32_t tile) const noexcept;
   const std::int8_t* gains(std::int32_t tile) const noexcept {
-    return block_of(tile).gain_codes + tile % kBlockTiles * kTileTokens;
+    const Place at = place(tile);
+    return reinterpret_cast<const std::int8_t*>(at.block + gains_at(at.tiles)) + at.tile * kTileTokens;
   }
   std::uint16_t escaped(std::int32_t tile) const noexcept;
   // c^ [places] of one token.
@@ -91,32 +98,52 @@ class BandsStore {
   void save(ByteWriter& out, std::vector<SavedRun>* runs = nullptr) const;
   Status load(ByteReader& in);
 
+  // Together all that its blocks take; what rounds them up to whole cache lines counts as gains.
   std::size_t payload_bytes() const noexcept;
   std::size_t gain_bytes() const noexcept;
   std::size_t residual_bytes() const noexcept;
 
  private:
+  // n tiles in one piece of memory: [n][tile_bytes] packed, [n][16] gains, [n] uint16 of escapes, and
+  // [n][16][residuals_] norms where they are kept.
   struct Block {
-    std::shared_ptr<Buffer> payload;  // [kBlockTiles][tile_bytes]
-    std::shared_ptr<Buffer> gains;    // [64] gains, then [4] uint16 of escapes
-    std::shared_ptr<Buffer> norms;    // [64, residuals_], where kept
-    // Of payload and gains, so that readers need not go through objects in memory far apart.
-    const std::uint8_t* packed = nullptr;
-    const std::int8_t* gain_codes = nullptr;
-    void find() noexcept {
-      packed = payload->as<std::uint8_t>();
-      gain_codes = gains->as<std::int8_t>();
-    }
+    std::shared_ptr<Buffer> memory;
+    // Its beginning, so that readers need not go through objects in memory far apart.
+    const std::uint8_t* begin = nullptr;
+    explicit Block(std::shared_ptr<Buffer> made) : memory(std::move(made)) { find(); }
+    void find() noexcept { begin = memory->as<std::uint8_t>(); }
   };
-  const Block& block_of(std::int32_t tile) const noexcept {
-    return blocks_[static_cast<std::size_t>(tile / kBlockTiles)];
+  // Where a tile is: its number in a block of so many tiles.
+  struct Place {
+    const std::uint8_t* block;
+    std::size_t tile, tiles;
+  };
+  Place place(std::int32_t tile) const noexcept {
+    const std::int32_t rest = tile - long_tiles();
+    const std::int32_t tiles = rest < 0 ? kLongTiles : kShortTiles, number = rest < 0 ? tile : rest;
+    const std::vector<Block>& blocks = rest < 0 ? long_ : short_;
+    return {blocks[static_cast<std::size_t>(number / tiles)].begin,
+            static_cast<std::size_t>(number % tiles), static_cast<std::size_t>(tiles)};
+  }
+  std::int32_t long_tiles() const noexcept {
+    return static_cast<std::int32_t>(long_.size()) * kLongTiles;
+  }
+  std::int32_t block_tiles() const noexcept {  // that the blocks have room for
+    return long_tiles() + static_cast<std::int32_t>(short_.size()) * kShortTiles;
   }
   const std::uint8_t* packed(std::int32_t tile) const noexcept {
-    return block_of(tile).packed +
-           static_cast<std::size_t>(tile % kBlockTiles) * code_->layout().tile_bytes();
+    const Place at = place(tile);
+    return at.block + at.tile * code_->layout().tile_bytes();
   }
   void append_packed(std::int32_t position, const std::uint8_t* tile, const std::int8_t* gains,
                      std::uint16_t escaped, const BFloat16* norms);
+  Block new_block(std::int32_t tiles) const;
+  // Writes number i of a block of so many tiles.
+  void write_tile(std::byte* block, std::int32_t tiles, std::int32_t i, const std::uint8_t* tile,
+                  const std::int8_t* gains, std::uint16_t escaped, const BFloat16* norms) const;
+  // The tiles first .. first + tiles - 1, as far as there are such.
+  Block copied(std::int32_t first, std::int32_t tiles) const;
+  void lengthen();
   const BFloat16* norms(std::int32_t tile) const noexcept;
   float residual(std::int32_t index, std::int32_t token) const noexcept {
     return to_float(norms(token / kTileTokens)[token % kTileTokens * residuals_ + index]);
@@ -124,11 +151,25 @@ class BandsStore {
   std::size_t tile_norm_bytes() const noexcept {
     return kBandTokens * static_cast<std::size_t>(residuals_) * sizeof(BFloat16);
   }
-  static constexpr std::size_t kGainBytes = kBlockTokens + kBlockTiles * sizeof(std::uint16_t);
+  // Offsets in a block of so many tiles; the last is what it takes.
+  std::size_t gains_at(std::size_t tiles) const noexcept {
+    return tiles * code_->layout().tile_bytes();
+  }
+  std::size_t escapes_at(std::size_t tiles) const noexcept {
+    return gains_at(tiles) + tiles * kBandTokens;
+  }
+  std::size_t norms_at(std::size_t tiles) const noexcept {
+    return escapes_at(tiles) + tiles * sizeof(std::uint16_t);
+  }
+  std::size_t block_bytes(std::size_t tiles) const noexcept {
+    return norms_at(tiles) + tiles * tile_norm_bytes();
+  }
 
   std::shared_ptr<const BandsCode> code_;
   std::shared_ptr<Ledger> ledger_;
-  std::vector<Block> blocks_;
+  std::vector<Block> long_, short_;  // tiles of the long ones come first
+  bool joins_ = true;
+  std::int32_t coming_ = 0;  // tiles
   std::int32_t residuals_ = 0;  // norms of a token
   std::int32_t first_position_ = 0;
   std::int32_t tiles_ = 0;

@@ -217,6 +217,9 @@ Status BandsPolicy::settle_wide(Group& group) {
   }
   std::vector<std::int32_t> positions;
   for (std::int32_t i = 0; i < tiles * kTile; ++i) positions.push_back(group.list().position(group.settled() + i));
+  BandsTokens& bands = bands_of(group).back();
+  bands.keys().expect(tiles);
+  if (bands.values() != nullptr) bands.values()->expect(tiles);
   for (std::size_t i = 0; i < ahead_.size(); ++i) {
     KVSPAN_CHECK_OK(append(group, ahead_[i].tile, std::span(positions).subspan(i * CodedTile::kTokens, CodedTile::kTokens),
                            group.settled(), counts_));
