@@ -67,6 +67,7 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
   params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options.block);
   params.n_threads = params.n_threads_batch = options.threads;
   params.type_k = params.type_v = impl->kv_type;
+  params.swa_full = false;  // layers with a window hold no more than that, as in llama.cpp's own programs
   params.flash_attn_type =
       options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   impl->context.reset(llama_init_from_model(impl->model.get(), params));

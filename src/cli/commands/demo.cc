@@ -91,8 +91,10 @@ Result<std::vector<Answer>> answers_of_families(Session& session, std::span<cons
   return answers;
 }
 
+// The first answer in full, then a table that says of the others where they differ.
 std::string table_of(const std::vector<Answer>& answers) {
   using Align = Table::Align;
+  const std::string expected = answers.empty() ? "" : answers.front().generation.text;
   Table table({{"recipe"},
                {"KV", Align::kRight},
                {"f16 / KV", Align::kRight},
@@ -100,10 +102,11 @@ std::string table_of(const std::vector<Answer>& answers) {
                {"answer"}});
   for (const Answer& a : answers) {
     table.add_row({a.recipe, format_bytes(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes),
-                   format_rate(a.decoded_tokens, a.decode_seconds), a.generation.text});
+                   format_rate(a.decoded_tokens, a.decode_seconds),
+                   a.generation.text == expected ? "the same" : a.generation.text});
   }
   const Terminal terminal = describe_terminal(1);
-  return table.text(
+  return fmt::format("Answer: {}\n\n", expected) + table.text(
       terminal.is_terminal ? std::min(kWidth, static_cast<std::size_t>(terminal.width)) : kWidth);
 }
 
@@ -111,9 +114,9 @@ std::string table_of(const std::vector<Answer>& answers) {
 std::string comparison_of(const std::vector<Answer>& answers) {
   if (answers.size() < 2) return "";
   const bool same = answers[0].generation.text == answers[1].generation.text;
-  return fmt::format("{}, from {} times fewer bytes than f16 takes.\n",
+  return fmt::format("{}, and {:.1f} times fewer bytes than f16 takes.\n",
                      same ? "The same answer" : "Not the same answer",
-                     format_ratio(answers[1].kv_bytes_full, answers[1].kv_bytes));
+                     static_cast<double>(answers[1].kv_bytes_full) / static_cast<double>(answers[1].kv_bytes));
 }
 
 Json rows_json(const std::vector<Answer>& answers) {
