@@ -3,6 +3,7 @@
 
 #include "base/byte_stream.h"
 #include "base/fail.h"
+#include "base/memory.h"
 #include "io/user_folders.h"
 #include "recipe/recipe.h"
 
@@ -36,6 +37,7 @@ Result<KeptCodes> KeptCodes::find(const std::string& fingerprint, const CacheSha
     return kept;
   }
   auto caches = CacheFactory::load_codes(shape, recipe, *bytes);
+  return_free_memory();  // reading left holes as large as the codes
   if (caches && caches->calibration_checksum() == calibration) {
     kept.caches_ = *std::move(caches);
   } else if (!caches && caches.error().code != ErrorCode::kUnsupported) {

@@ -6,6 +6,7 @@
 #include "base/fail.h"
 #include "io/sha256.h"
 #include "llama/file_fingerprint.h"
+#include "llama/pages.h"
 
 namespace kvspan {
 namespace {
@@ -26,6 +27,7 @@ std::string fingerprint_of(const GgufFile& file) {
     hash.add(bytes.first(sample));
     hash.add(bytes.subspan((bytes.size() - sample) / 2, sample));
     hash.add(bytes.last(sample));
+    give_back_pages(bytes.data(), bytes.size());  // around each sample the system maps some more
   }
   return hash.finish().substr(0, kDigits);
 }

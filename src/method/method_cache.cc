@@ -12,6 +12,7 @@
 #include "attention/scratch.h"
 #include "base/copy_status.h"
 #include "base/fail.h"
+#include "base/help_wanted.h"
 #include "cache/visible.h"
 #include "method/check_call.h"
 #include "method/reconstruct.h"
@@ -94,7 +95,33 @@ std::vector<float> MethodCache::Member::received_by_token() const {
   return all;
 }
 
+// A selector may yet drop rows.
+int MethodCache::Member::tasks() const noexcept {
+  return policy && !selector ? policy->tasks(group) : 0;
+}
+
+// Where memory ends, settling makes do without, or says so.
+void MethodCache::Member::open_tasks() noexcept {
+  const int count = tasks();
+  if (count == 0) return;
+  try {
+    policy->open_tasks(group);
+    opened = count;
+  } catch (const std::bad_alloc&) {
+    policy->close_tasks();
+  }
+}
+
+void MethodCache::Member::run_task(int task) noexcept {
+  try {
+    policy->run_task(group, task);
+  } catch (const std::bad_alloc&) {
+    // Left to settle.
+  }
+}
+
 Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_needed) {
+  opened = 0;
   // An exception must not leave one thread while the others wait for it.
   // One that left by std::bad_alloc is made again from where it was.
   try {
@@ -297,6 +324,8 @@ Status MethodCache::extend(int layer, Layer& to, const KvRows& rows, bool scanne
                 rows.positions.size(), layer, to.next);
   }
   to.next = rows.positions.back() + 1;
+  to.tasks = 0;
+  for (const Member& member : to.members) to.tasks += member.tasks();
   return {};
 }
 
@@ -408,10 +437,31 @@ Status MethodCache::read(Layer& from, const LayerShape& shape, const Queries& qu
                             from.received, scratch, team);
 }
 
+// What settling a layer's groups can leave to more threads than there are groups. Returns with no items taken.
+void MethodCache::run_tasks(Layer& layer, Team& team) {
+  if (team.places() <= static_cast<int>(layer.members.size()) || layer.tasks < 2) return;
+  if (team.leader()) {
+    for (Member& member : layer.members) member.open_tasks();
+  }
+  team.barrier();
+  with_help(team, [&](int) {
+    for (;;) {
+      int task = team.take();
+      auto member = layer.members.begin();
+      while (member != layer.members.end() && task >= member->opened) task -= (member++)->opened;
+      if (member == layer.members.end()) return;
+      member->run_task(task);
+    }
+  });
+  team.barrier();
+  if (team.leader()) layer.tasks = 0;
+}
+
 Status MethodCache::settle(int layer, Team& team) {
   KVSPAN_CHECK_BY_ALL(check_layer(prepared_->shape, layer), team);
   Layer& at = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
+  run_tasks(at, team);
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
     member.outcome = member.settle(at.queries, first_seen(shape, at.next));

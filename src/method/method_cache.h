@@ -65,6 +65,7 @@ class MethodCache final : public KvCache {
     std::unique_ptr<Selector> selector;  // null: all tokens
     std::int32_t observed_queries = 0;
     Status outcome;               // of the last call, for all threads to read
+    int opened = 0;               // tasks of the next settle
     std::vector<float> received;  // by the last call's queries
     std::vector<std::uint8_t> mask;  // the list's tokens that `received` is of, where not all
     bool group_received = false;     // it is in the group's scores already
@@ -85,6 +86,10 @@ class MethodCache final : public KvCache {
     void observe(std::size_t tokens, std::vector<std::uint8_t> read);
     void rebuild();
     std::vector<const TokenStore*> reads() const;
+    // Those of its policy (method/policies/policy.h).
+    int tasks() const noexcept;
+    void open_tasks() noexcept;
+    void run_task(int task) noexcept;
     // first_needed: tokens before this position are seen no more.
     Status settle(std::int32_t queries, std::int32_t first_needed);
     // `received` at the places of all tokens; empty when there is none.
@@ -92,6 +97,8 @@ class MethodCache final : public KvCache {
     Status save(const StateWriter& to) const;
     Status load(const StateReader& from);
   };
+  struct Layer;
+  static void run_tasks(Layer& layer, Team& team);
   struct Layer {
     std::vector<Member> members;
     std::vector<StorePart> lists;  // the members'
@@ -102,6 +109,7 @@ class MethodCache final : public KvCache {
     std::vector<TensorView<float, 2>> received;
     std::int32_t next = 0;     // beyond every position that was ever appended
     std::int32_t queries = 0;  // of the last attend
+    int tasks = 0;             // of the members, when rows last came: all threads must see the same number
     float limit = 0.0f;        // of numbers in rows
     bool reconstruct = false;
     Status prepared;

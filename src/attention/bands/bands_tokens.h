@@ -40,6 +40,7 @@ class BandsTokens final : public TokenStore {
   // Null where keys() holds both sides.
   BandsStore* values() noexcept { return values_ ? &*values_ : nullptr; }
   const BandsStore& value_store() const noexcept { return values_ ? *values_ : keys_; }
+  bool joint() const noexcept { return !values_; }
   // Tiles that are read, and which the i-th of them is.
   std::int32_t tiles_read() const noexcept {
     return some_ ? static_cast<std::int32_t>(some_->size()) : keys_.tiles();

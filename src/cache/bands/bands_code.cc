@@ -119,14 +119,16 @@ void BandsCode::read_analysis(float* to) const {
 }
 
 void BandsCode::encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-                       float* work) const {
+                       float* work, std::int8_t* values) const {
   transform(count, z, work);
-  for (std::int32_t t = 0; t < count; ++t, work += places_, codes += places_) {
-    quantize(work, codes, gains + t);
+  thread_local std::vector<std::int8_t> unwanted;
+  if (values == nullptr) unwanted.resize(static_cast<std::size_t>(places_));
+  for (std::ptrdiff_t t = 0, at = 0; t < count; ++t, at += places_) {
+    quantize(work + at, codes + at, values != nullptr ? values + at : unwanted.data(), gains + t);
   }
 }
 
-void BandsCode::quantize(const float* c, std::int8_t* codes, std::int8_t* gain) const {
+void BandsCode::quantize(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const {
   float factor = 1.0f;
   *gain = 0;
   if (gain_) {
@@ -140,16 +142,21 @@ void BandsCode::quantize(const float* c, std::int8_t* codes, std::int8_t* gain) 
         log_gain_code(static_cast<float>(std::sqrt(sum / static_cast<double>(layout_.stored()))));
     factor = 1.0f / log_gain(*gain);
   }
-  for (std::int32_t i = 0; i < places_; ++i) {
-    const float level = std::floor(c[i] * factor * inverse_steps_.as<float>()[i]);
-    codes[i] = static_cast<std::int8_t>(
-        std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
+  const bool trellis = layout_.quantizer() == BandsQuantizer::kTrellis;
+  const std::span<const std::uint8_t> widths = layout_.quad_widths();
+  for (std::size_t q = 0; q < widths.size(); ++q) {
+    if (trellis && widths[q] <= kTrellisMaxBits) continue;
+    for (std::size_t i = kBandQuad * q; i < kBandQuad * (q + 1); ++i) {
+      const float level = std::floor(c[i] * factor * inverse_steps_.as<float>()[i]);
+      codes[i] = values[i] = static_cast<std::int8_t>(
+          std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
+    }
   }
-  if (layout_.quantizer() == BandsQuantizer::kTrellis) find_path(c, factor, codes);
+  if (trellis) find_path(c, factor, codes, values);
 }
 
 // Of the components that follow a trellis; the others have their codes.
-void BandsCode::find_path(const float* c, float factor, std::int8_t* codes) const {
+void BandsCode::find_path(const float* c, float factor, std::int8_t* codes, std::int8_t* values) const {
   thread_local TrellisEncoder encoder;
   thread_local std::vector<float> x, weights;
   const auto n = static_cast<std::size_t>(places_);
@@ -159,7 +166,7 @@ void BandsCode::find_path(const float* c, float factor, std::int8_t* codes) cons
     x[i] = c[i] * factor * inverse_steps_.as<float>()[i];
     weights[i] = steps()[i] * steps()[i];
   }
-  encoder.encode(layout_.quad_widths(), x.data(), weights.data(), codes);
+  encoder.encode(layout_.quad_widths(), x.data(), weights.data(), codes, values);
 }
 
 void BandsCode::decode(const std::int8_t* values, std::int8_t gain, float* c) const noexcept {

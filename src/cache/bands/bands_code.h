@@ -159,9 +159,10 @@ class BandsCode {
   void gather(const float* keys, const float* values, std::int32_t position,
               float* z) const noexcept;
   // codes [count, places] and the gains' codes [count] of z [count, D]; work [count, places]
-  // becomes c. Tokens that are coded together read B together, four at a time.
+  // becomes c; values [count, places], where wanted, what the codes stand for. Tokens that are coded together read B
+  // together, four at a time.
   void encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-              float* work) const;
+              float* work, std::int8_t* values = nullptr) const;
   // Of one token.
   void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
     encode(1, z, codes, gain, work);
@@ -203,7 +204,7 @@ class BandsCode {
   }
   float weighed(std::int32_t row, const float* z) const noexcept;
   void transform(std::int32_t count, const float* z, float* c) const noexcept;
-  void quantize(const float* c, std::int8_t* codes, std::int8_t* gain) const;
+  void quantize(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const;
   void make_scale_ranges();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
@@ -212,7 +213,7 @@ class BandsCode {
   static Result<std::shared_ptr<BandsCode>> load_common(BandsParts parts, bool designed,
                                                         ByteReader& in,
                                                         const std::shared_ptr<Ledger>& ledger);
-  void find_path(const float* c, float factor, std::int8_t* codes) const;
+  void find_path(const float* c, float factor, std::int8_t* codes, std::int8_t* values) const;
 
   std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0;
   bool gain_ = true, before_rope_ = false;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codec/bands/trellis.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include <cmath>
 #include <limits>
 
 #include "base/kernels_by_level.h"
@@ -47,17 +52,41 @@ std::uint8_t index_of(int width, std::uint8_t history, std::int8_t code) {
   return static_cast<std::uint8_t>((unsigned{history} << width | low) % kTrellisEntries);
 }
 
-float value_of(std::int8_t held) {
-  return static_cast<float>(held) + 0.5f;
+// Of T_w: T + 1/2, which x is compared with.
+constexpr auto kLevels = [] {
+  std::array<std::array<float, kTrellisEntries>, kTrellisMaxBits> levels{};
+  for (std::size_t w = 0; w < levels.size(); ++w) {
+    for (std::size_t i = 0; i < kTrellisEntries; ++i) levels[w][i] = static_cast<float>(kTables[w][i]) + 0.5f;
+  }
+  return levels;
+}();
+
+const float* levels_of(int width) {
+  return kLevels[static_cast<std::size_t>(width - 1)].data();
 }
 
 std::uint8_t after(std::uint8_t history, std::int8_t code) {
   return static_cast<std::uint8_t>(history << 1 | (code & 1));
 }
 
+// |x - level|, and the smaller of two: on Arm single instructions that compilers do not find.
 template <typename Lanes>
-Lanes square(Lanes x) {
-  return x * x;
+Lanes distance(Lanes x, float level) {
+#if defined(__aarch64__)
+  return vabdq_f32(x, vdupq_n_f32(level));
+#else
+  const Lanes off = x - level;
+  return off < 0.0f ? -off : off;
+#endif
+}
+
+template <typename Lanes>
+Lanes smaller(Lanes a, Lanes b) {
+#if defined(__aarch64__)
+  return vminq_f32(a, b);
+#else
+  return b < a ? b : a;
+#endif
 }
 
 }  // namespace
@@ -79,22 +108,19 @@ TrellisEncoder::Lanes TrellisEncoder::load(const float* from) {
 }
 
 void TrellisEncoder::measure(int width, Lanes x, Lanes weights, Lanes* least) {
-  const std::int8_t* table = trellis_table(width);
+  const float* levels = levels_of(width);
   const int highs = 1 << (width - 1);
-  for (int before = 0; before < 1 << memory_of(width); ++before, table += 2 * highs) {
+  for (int before = 0; before < 1 << memory_of(width); ++before, levels += 2 * highs) {
     for (int bit = 0; bit < 2; ++bit) {
-      Lanes best = square(x - value_of(table[bit]));
-      for (int high = 1; high < highs; ++high) {
-        const Lanes error = square(x - value_of(table[high << 1 | bit]));
-        best = error < best ? error : best;
-      }
-      least[before << 1 | bit] = weights * best;
+      Lanes best = distance(x, levels[bit]);
+      for (int high = 1; high < highs; ++high) best = smaller(best, distance(x, levels[high << 1 | bit]));
+      least[before << 1 | bit] = weights * (best * best);
     }
   }
 }
 
 void TrellisEncoder::encode(std::span<const std::uint8_t> widths, const float* x,
-                            const float* weights, std::int8_t* codes) {
+                            const float* weights, std::int8_t* codes, std::int8_t* values) {
   steps_.resize(widths.size());
   cost_.fill(Lanes{} + 1e30f);
   cost_[0] = Lanes{};
@@ -108,19 +134,18 @@ void TrellisEncoder::encode(std::span<const std::uint8_t> widths, const float* x
       for (std::size_t bit = 0; bit < 2; ++bit) {
         const Lanes one = cost_[from] + least[(from & matter) << 1 | bit];
         const Lanes two = cost_[other] + least[(other & matter) << 1 | bit];
-        const Mask from_other = two < one;
-        steps_[q][from << 1 | bit] = from_other;
-        next_[from << 1 | bit] = from_other ? two : one;
+        steps_[q][from << 1 | bit] = two < one;
+        next_[from << 1 | bit] = smaller(one, two);
       }
     }
     cost_.swap(next_);
   }
-  for (std::size_t i = 0; i < 4; ++i) trace(widths, x, i, codes);
+  for (std::size_t i = 0; i < 4; ++i) trace(widths, x, i, codes, values);
 }
 
 // Back along the best path of one chain. Upper bits of its codes are those nearest to the numbers.
 void TrellisEncoder::trace(std::span<const std::uint8_t> widths, const float* x, std::size_t chain,
-                           std::int8_t* codes) const {
+                           std::int8_t* codes, std::int8_t* values) const {
   std::size_t state = 0;
   for (std::size_t s = 1; s < kStates; ++s) {
     if (cost_[s][chain] < cost_[state][chain]) state = s;
@@ -129,15 +154,17 @@ void TrellisEncoder::trace(std::span<const std::uint8_t> widths, const float* x,
     const int width = widths[q];
     if (width > kTrellisMaxBits) continue;  // its code is not of the trellis
     const std::size_t from = state >> 1 | (steps_[q][state][chain] != 0 ? kStates / 2 : 0);
-    const std::int8_t* table = trellis_table(width) + (from << width) % kTrellisEntries;
+    const std::size_t history = (from << width) % kTrellisEntries;
+    const float* levels = levels_of(width) + history;
     int low = static_cast<int>(state & 1);
     float best = std::numeric_limits<float>::infinity();
     for (int trial = low; trial < 1 << width; trial += 2) {
-      const float off = x[4 * q + chain] - value_of(table[trial]);
-      if (off * off >= best) continue;
-      best = off * off;
+      const float off = std::fabs(x[4 * q + chain] - levels[trial]);
+      if (off >= best) continue;
+      best = off;
       low = trial;
     }
+    values[4 * q + chain] = trellis_table(width)[history + static_cast<std::size_t>(low)];
     // Two's complement within the width.
     codes[4 * q + chain] =
         static_cast<std::int8_t>(low < 1 << (width - 1) ? low : low - (1 << width));

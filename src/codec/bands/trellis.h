@@ -41,9 +41,10 @@ class TrellisEncoder {
  public:
   // x [4 quads]: components divided by their steps; weights [4 quads]: what a squared error of each
   // counts, the square of its step. widths [quads]. codes [4 quads], two's complement within their
-  // widths: of all sequences of codes those of least weighed error, in float.
+  // widths: of all sequences of codes those of least weighed error, in float. values [4 quads]: what they stand for.
+  // Quads of more than kTrellisMaxBits are left as they are, in both.
   void encode(std::span<const std::uint8_t> widths, const float* x, const float* weights,
-              std::int8_t* codes);
+              std::int8_t* codes, std::int8_t* values);
 
  private:
   static constexpr std::size_t kStates = 32;  // the five lowest bits of h
@@ -55,7 +56,7 @@ class TrellisEncoder {
   // Least errors of a quad by the bits that matter, the newest lowest: [2^(7 - width)].
   static void measure(int width, Lanes x, Lanes weights, Lanes* least);
   void trace(std::span<const std::uint8_t> widths, const float* x, std::size_t chain,
-             std::int8_t* codes) const;
+             std::int8_t* codes, std::int8_t* values) const;
 
   std::vector<std::array<Mask, kStates>>
       steps_;  // by quad and new state: whether h's fifth bit was 1

@@ -57,8 +57,7 @@ std::vector<double> trellis_errors(const Matrix& samples, const BandsLayout& lay
   TrellisEncoder encoder;
   for (std::size_t s = 0; s < samples.rows(); s += stride) {
     for (std::size_t p = 0; p < stored; ++p) x[p] = samples(s, p) / steps[p];
-    encoder.encode(layout.quad_widths(), x.data(), weights.data(), codes.data());
-    layout.values(codes.data(), values.data());
+    encoder.encode(layout.quad_widths(), x.data(), weights.data(), codes.data(), values.data());
     for (std::size_t p = 0; p < stored; ++p) {
       const double off = double{steps[p]} * (double{x[p]} - values[p] - 0.5);
       errors[p] += off * off;

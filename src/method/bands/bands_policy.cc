@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <limits>
 
 #include "base/fail.h"
-#include "cache/bands/bands_residuals.h"
 #include "method/bands/learn_bands.h"
 #include "method/policies/unit_policy.h"
 #include "method/state_bytes.h"
@@ -16,59 +14,9 @@
 namespace kvspan {
 namespace {
 
-constexpr std::size_t kTile = kBandTokens;
-// A token stands far out when its coding error is so many times the usual one,
+constexpr auto kTile = static_cast<std::int32_t>(CodedTile::kTokens);
+// A token stands far out when its coding error is so many times the usual one.
 constexpr double kFarOut = 4.0;
-// and is like the first when the cosine between their values, of all heads, is above this. Massive
-// activations, which a model gives to its first token and to a few others, drown what a token says:
-// those few have nearly the first one's values, other tokens nothing of the kind.
-constexpr double kLikeFirst = 0.7;
-
-// Codes of a tile under one code, and each token's squared coding error, the weighed one that the
-// transform makes Euclidean: |c - c^|^2 over what was kept, and what was not.
-struct TileCodes {
-  std::vector<std::int8_t> codes, values;  // [16, places]: packed, and what they stand for
-  std::array<std::int8_t, kTile> gains{};
-  std::array<double, kTile> errors{};
-  std::vector<BFloat16> residuals;  // [16, residual_norms], where the store keeps them
-
-  const BFloat16* norms() const { return residuals.empty() ? nullptr : residuals.data(); }
-};
-
-TileCodes encode(const BandsStore& store, const RowBlock& rows, std::size_t first) {
-  const BandsCode& code = store.code();
-  const auto places = static_cast<std::size_t>(code.places());
-  TileCodes tile;
-  tile.codes.resize(kTile * places);
-  tile.values.resize(kTile * places);
-  const auto width = static_cast<std::size_t>(code.width());
-  std::vector<float> z(kTile * width), c(kTile * places), back(places);
-  const KvRows view = rows.rows(first, kTile);
-  for (std::size_t t = 0; t < kTile; ++t) {
-    code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t],
-                z.data() + t * width);
-  }
-  code.encode(static_cast<std::int32_t>(kTile), z.data(), tile.codes.data(), tile.gains.data(),
-              c.data());
-  for (std::size_t t = 0; t < kTile; ++t) {
-    code.layout().values(tile.codes.data() + t * places, tile.values.data() + t * places);
-    code.decode(tile.values.data() + t * places, tile.gains[t], back.data());
-    for (std::size_t i = 0; i < places; ++i) {
-      const double off = double{c[t * places + i]} - double{back[i]};
-      tile.errors[t] += off * off;
-    }
-  }
-  if (!store.has_residuals()) return tile;
-  const auto norms = static_cast<std::size_t>(BandsStore::residual_norms(code));
-  tile.residuals.resize(kTile * norms);
-  BandsResiduals residuals(code);
-  for (std::size_t t = 0; t < kTile; ++t) {
-    residuals.measure(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t],
-                      tile.values.data() + t * places, tile.gains[t],
-                      tile.residuals.data() + t * norms);
-  }
-  return tile;
-}
 
 // Values of the sequence's first token; none where the list does not hold it.
 std::vector<float> first_values(const Group& group) {
@@ -77,20 +25,10 @@ std::vector<float> first_values(const Group& group) {
   return row.positions[0] == 0 ? std::move(row.values) : std::vector<float>();
 }
 
-double cosine(const float* a, std::span<const float> b) {
-  double product = 0.0, square_a = 0.0, square_b = 0.0;
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    product += double{a[i]} * double{b[i]};
-    square_a += double{a[i]} * double{a[i]};
-    square_b += double{b[i]} * double{b[i]};
-  }
-  return square_a > 0.0 && square_b > 0.0 ? product / std::sqrt(square_a * square_b) : 0.0;
-}
-
 // One beyond the last position that is coded; 0 where none is.
 std::int32_t bands_end(const Group& group) {
   std::int32_t end = 0;
-  for (const BandsTokens* tokens : bands_of(group)) end = std::max(end, tokens->next_position());
+  for (const BandsTokens& tokens : bands_of(group)) end = std::max(end, tokens.next_position());
   return end;
 }
 
@@ -98,10 +36,10 @@ std::int32_t bands_end(const Group& group) {
 
 void BandsPolicy::truncate(const Group& group) {
   counts_.coded = counts_.escaped = 0;
-  for (const BandsTokens* tokens : bands_of(group)) {
-    counts_.coded += tokens->keys().tokens();
-    for (std::int32_t i = 0; i < tokens->keys().tiles(); ++i) {
-      counts_.escaped += std::popcount(tokens->keys().escaped(i));
+  for (const BandsTokens& tokens : bands_of(group)) {
+    counts_.coded += tokens.keys().tokens();
+    for (std::int32_t i = 0; i < tokens.keys().tiles(); ++i) {
+      counts_.escaped += std::popcount(tokens.keys().escaped(i));
     }
   }
 }
@@ -111,49 +49,39 @@ std::int32_t BandsPolicy::forgettable(const Group& group) const {
   return bands_end(group) > 0 ? oldest(group) : 0;
 }
 
-Status BandsPolicy::code_tile(Group& group, const RowBlock& rows, std::size_t first,
-                              std::int32_t at, Counts& tally) const {
-  BandsTokens& bands = *bands_of(group).back();
-  const std::int32_t start = rows.positions[first], end = bands_end(group);
-  constexpr auto size = static_cast<std::int32_t>(kTile);
-  const std::int32_t next = end > 0 ? end : (start + size - 1) / size * size;
-  if (start != next ||
-      rows.positions[first + kTile - 1] != start + static_cast<std::int32_t>(kTile) - 1) {
+Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions,
+                           std::int32_t at, Counts& tally) const {
+  BandsTokens& bands = bands_of(group).back();
+  const std::int32_t start = positions.front(), end = bands_end(group);
+  const std::int32_t next = end > 0 ? end : (start + kTile - 1) / kTile * kTile;
+  if (start != next || positions.back() != start + kTile - 1) {
     return fail(
         ErrorCode::kUnsupported,
         "bands codes consecutive positions from a multiple of {}; found {} to {} where {} was "
         "next",
-        kTile, start, rows.positions[first + kTile - 1], next);
+        kTile, start, positions.back(), next);
   }
-  const TileCodes keys = encode(bands.keys(), rows, first);
-  TileCodes values;
-  if (bands.values() != nullptr) values = encode(*bands.values(), rows, first);
+  // However many tiles were coded at once, tokens are compared with the first while that is at hand.
+  const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
   std::uint16_t mask = 0;
-  std::array<std::uint8_t, kTile> escape{};
+  std::array<std::uint8_t, CodedTile::kTokens> escape{};
   Counts counts = tally;
-  const std::vector<float> first_token = first_values(group);
-  for (std::size_t t = 0; t < kTile; ++t) {
-    const double error = keys.errors[t] + values.errors[t];
+  for (std::size_t t = 0; t < escape.size(); ++t) {
+    const double error = tile.error(t);
     ++counts.coded;
-    const bool massive =
-        cosine(rows.values.data() + (first + t) * first_token.size(), first_token) > kLikeFirst;
-    const bool out = (massive || (counts.usual > 0.0 && error > kFarOut * counts.usual)) &&
-                     static_cast<double>(counts.escaped + 1) <=
-                         options_.escape * static_cast<double>(counts.coded);
+    const bool out =
+        ((knows_first && tile.like_first(t)) || (counts.usual > 0.0 && error > kFarOut * counts.usual)) &&
+        static_cast<double>(counts.escaped + 1) <= options_.escape * static_cast<double>(counts.coded);
     if (out) {
       escape[t] = 1;
       mask = static_cast<std::uint16_t>(mask | 1u << t);
       ++counts.escaped;
       continue;
     }
-    counts.usual +=
-        (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
+    counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
   }
   try {
-    bands.keys().append(start, keys.codes.data(), keys.gains.data(), mask, keys.norms());
-    if (bands.values() != nullptr) {
-      bands.values()->append(start, values.codes.data(), values.gains.data(), mask, values.norms());
-    }
+    tile.append_to(bands, start, mask);
     group.move_out(at, escape);
   } catch (...) {
     bands.truncate(start);  // no token is in both
@@ -183,12 +111,18 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
   Status coded = group.attempt([&](Group& copy) -> Status {
     if (wanted(copy) > 0) {
       const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
-      KVSPAN_TRY(const BandsCodes learnt,
-                 learn_bands(copy.layer(), rows, *options_.design, ledger));
+      KVSPAN_TRY(const BandsCodes learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
       copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
     }
-    for (std::int32_t i = 0; i < n; i += static_cast<std::int32_t>(kTile)) {
-      KVSPAN_CHECK_OK(code_tile(copy, rows, static_cast<std::size_t>(i), oldest(copy), counts));
+    const std::vector<float> first = first_values(copy);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
+      const BandsTokens& bands = bands_of(copy).back();
+      CodedTile tile(bands);
+      for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
+        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
+      }
+      const auto positions = std::span(rows.positions).subspan(i, CodedTile::kTokens);
+      KVSPAN_CHECK_OK(append(copy, tile, positions, oldest(copy), counts));
     }
     return {};
   });
@@ -200,7 +134,6 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
 // the oldest are coded. The order of these steps, and so the segments, does not depend on how the
 // rows came.
 Status BandsPolicy::settle_narrow(Group& group) {
-  constexpr auto tile = static_cast<std::int32_t>(kTile);
   const OneCode keys(options_.narrow->keys->start), values(options_.narrow->values->start);
   const auto narrow = [&](std::int32_t n) {
     return group.code(group.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
@@ -211,33 +144,74 @@ Status BandsPolicy::settle_narrow(Group& group) {
     KVSPAN_CHECK_OK(narrow(missing));
   }
   // Rows that stay at full rank, and tokens that stay at 8 bits.
-  const std::int32_t full = options_.narrow_ends ? tile : options_.recent;
+  const std::int32_t full = options_.narrow_ends ? kTile : options_.recent;
   const std::int32_t kept =
-      options_.narrow_ends ? std::max(0, options_.recent - 1) / tile * tile : 0;
+      options_.narrow_ends ? std::max(0, options_.recent - 1) / kTile * kTile : 0;
   for (;;) {
-    const std::int32_t n = std::max(wanted(group), tile);
+    const std::int32_t n = std::max(wanted(group), kTile);
     if (group.settled() - oldest(group) >= kept + n) {
       KVSPAN_CHECK_OK(code_narrow(group, n));
       continue;
     }
     if (!options_.narrow_ends && wanted(group) == 0) return settle_wide(group);
-    if (group.waiting() < full + tile) return {};
-    KVSPAN_CHECK_OK(narrow(tile));
+    if (group.waiting() < full + kTile) return {};
+    KVSPAN_CHECK_OK(narrow(kTile));
   }
 }
 
 Status BandsPolicy::settle(Group& group) {
+  struct Closing {
+    BandsPolicy& policy;
+    ~Closing() { policy.close_tasks(); }
+  } closing{*this};
   return options_.narrow ? settle_narrow(group) : settle_wide(group);
 }
 
+std::int32_t BandsPolicy::wide_tiles(const Group& group) const noexcept {
+  return std::max(0, (group.waiting() - options_.recent) / kTile);
+}
+
+std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
+  const bool wide =
+      !options_.narrow || (!options_.narrow_ends && !bands_of(group).empty() && options_.refresh == 0);
+  return wide ? wide_tiles(group) * static_cast<std::int32_t>(CodedTile::kPieces) : 0;
+}
+
+void BandsPolicy::open_tasks(const Group& group) {
+  close_tasks();
+  const auto tiles = static_cast<std::size_t>(wide_tiles(group));
+  first_values_ = first_values(group);
+  ahead_.reserve(tiles);
+  const BandsTokens& bands = bands_of(group).back();
+  for (std::size_t i = 0; i < tiles; ++i) ahead_.emplace_back(bands);
+}
+
+void BandsPolicy::run_task(const Group& group, std::int32_t task) {
+  const auto piece = static_cast<std::size_t>(task) % CodedTile::kPieces;
+  constexpr auto kPiece = static_cast<std::int32_t>(CodedTile::kPiece);
+  AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
+  at.tile.encode(bands_of(group).back(), group.read(kPiece * task, kPiece), 0, piece, first_values_);
+  at.done[piece] = true;
+}
+
+void BandsPolicy::close_tasks() noexcept {
+  ahead_ = {};  // nothing of a step's own memory stays
+  first_values_ = {};
+}
+
 Status BandsPolicy::settle_wide(Group& group) {
-  constexpr auto tile = static_cast<std::int32_t>(kTile);
-  const std::int32_t tiles = (group.waiting() - options_.recent) / tile;
+  const std::int32_t tiles = wide_tiles(group);
   if (tiles < 1) return {};
-  const RowBlock rows = group.read(0, tiles * tile);
-  for (std::int32_t i = 0; i < tiles; ++i) {
-    KVSPAN_CHECK_OK(
-        code_tile(group, rows, static_cast<std::size_t>(i) * kTile, group.settled(), counts_));
+  if (ahead_.size() != static_cast<std::size_t>(tiles)) open_tasks(group);
+  for (std::int32_t task = 0; task < tiles * static_cast<std::int32_t>(CodedTile::kPieces); ++task) {
+    const AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
+    if (!at.done[static_cast<std::size_t>(task) % CodedTile::kPieces]) run_task(group, task);
+  }
+  std::vector<std::int32_t> positions;
+  for (std::int32_t i = 0; i < tiles * kTile; ++i) positions.push_back(group.list().position(group.settled() + i));
+  for (std::size_t i = 0; i < ahead_.size(); ++i) {
+    const auto some = std::span(positions).subspan(i * CodedTile::kTokens, CodedTile::kTokens);
+    KVSPAN_CHECK_OK(append(group, ahead_[i].tile, some, group.settled(), counts_));
   }
   return {};
 }
@@ -252,7 +226,7 @@ std::string BandsPolicy::code_source(const Group& group) const {
   }
   const std::int32_t last = bands.size() > 1 ? options_.refresh : options_.learn;
   return fmt::format("learnt from this text, {} times; the last from {} tokens at {} on",
-                     bands.size(), last, bands.back()->keys().first_position());
+                     bands.size(), last, bands.back().keys().first_position());
 }
 
 Status BandsPolicy::save(const StateWriter& to) const {

@@ -13,26 +13,28 @@
 // many later rows wait in the same way and give the next code; tokens keep the code they have.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <ranges>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "attention/bands/bands_tokens.h"
 #include "method/bands/bands_design.h"
+#include "method/bands/coded_tile.h"
 #include "method/coding_plan.h"
 #include "method/policies/policy.h"
 
 namespace kvspan {
 
-// The stores of a group whose method is bands, all but its list: one with given codes, perhaps
+// The stores of a group whose method is bands, all but its list, as BandsTokens&: one with given codes, perhaps
 // still without tokens; of learnt ones one for each time something was learnt, positions
 // increasing. Tokens are added to the last.
 inline auto bands_of(const Group& group) noexcept {
-  return group.stores().subspan(1) | std::views::transform([](const auto& store) {
-           return static_cast<BandsTokens*>(store.get());
-         });
+  return group.stores().subspan(1) |
+         std::views::transform([](const auto& store) -> BandsTokens& { return static_cast<BandsTokens&>(*store); });
 }
 
 struct BandsPolicyOptions {
@@ -51,6 +53,10 @@ struct BandsPolicyOptions {
 class BandsPolicy final : public Policy {
  public:
   explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
+  std::int32_t tasks(const Group& group) const noexcept override;
+  void open_tasks(const Group& group) override;
+  void run_task(const Group& group, std::int32_t task) override;
+  void close_tasks() noexcept override;
   Status settle(Group& group) override;
   void truncate(const Group& group) override;
   std::int32_t forgettable(const Group& group) const override;
@@ -69,16 +75,28 @@ class BandsPolicy final : public Policy {
   std::int32_t oldest(const Group& group) const noexcept;
   // How many rows have to wait at 8 bits for a new code; 0: the one there is will do.
   std::int32_t wanted(const Group& group) const noexcept;
+  // Tiles that settle_wide is to code.
+  std::int32_t wide_tiles(const Group& group) const noexcept;
   struct Counts {
     std::int64_t coded = 0, escaped = 0;
     double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
   };
-  // The tile of rows that starts at index `at` of the list leaves it, and is counted.
-  Status code_tile(Group& group, const RowBlock& rows, std::size_t first, std::int32_t at,
-                   Counts& tally) const;
+  // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted; or, where memory ends,
+  // nothing has happened.
+  Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at,
+                Counts& tally) const;
 
   BandsPolicyOptions options_;
   Counts counts_;
+
+  // Tiles whose pieces are coded as tasks, until the next settle.
+  struct AheadTile {
+    explicit AheadTile(const BandsTokens& bands) : tile(bands) {}
+    CodedTile tile;
+    std::array<bool, CodedTile::kPieces> done{};
+  };
+  std::vector<AheadTile> ahead_;
+  std::vector<float> first_values_;  // of the sequence's first token, all heads
 };
 
 }  // namespace kvspan

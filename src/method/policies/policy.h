@@ -26,6 +26,14 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
+  // What the next settle can leave to several threads: so many tasks, independent of each other. One thread opens them;
+  // then any thread may run any of them, all at the same time, and the group stays as it is until settle. Settling
+  // does itself what was not run, so that tasks may throw std::bad_alloc, and none need be run at all.
+  virtual std::int32_t tasks(const Group& group) const noexcept { return (void)group, 0; }
+  virtual void open_tasks(const Group& group) { (void)group; }
+  virtual void run_task(const Group& group, std::int32_t task) { (void)group, (void)task; }
+  // Forgets what tasks have made.
+  virtual void close_tasks() noexcept {}
   // One thread. On failure, and where it throws std::bad_alloc, it has dealt with whole units or
   // with none, so that the next call goes on as this one would have.
   virtual Status settle(Group& group) = 0;

@@ -28,8 +28,7 @@ double measured_distortion(int width, Random& random, std::size_t quads, int tok
   double sum = 0.0;
   for (int t = 0; t < tokens; ++t) {
     for (float& number : x) number = static_cast<float>(units * random.normal());
-    encoder.encode(widths, x.data(), weights.data(), codes.data());
-    trellis_values(widths, codes.data(), values.data());
+    encoder.encode(widths, x.data(), weights.data(), codes.data(), values.data());
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double off = (double{x[i]} - values[i] - 0.5) / units;
       sum += off * off;
@@ -75,8 +74,10 @@ TEST(Trellis, FindsThePathOfLeastErrorAmongAll) {
       x[i] = static_cast<float>(1.2 * trellis_units(widths[i / 4]) * random.normal());
       weights[i] = static_cast<float>(0.1 + random.uniform());
     }
-    std::vector<std::int8_t> codes(n);
-    TrellisEncoder().encode(widths, x.data(), weights.data(), codes.data());
+    std::vector<std::int8_t> codes(n), values(n), read(n);
+    TrellisEncoder().encode(widths, x.data(), weights.data(), codes.data(), values.data());
+    trellis_values(widths, codes.data(), read.data());
+    EXPECT_EQ(values, read);
     int bits = 0;
     for (const std::uint8_t w : widths) bits += w;
     for (std::size_t place = 0; place < 4; ++place) {

@@ -138,7 +138,7 @@ void check_call(const MethodCache& cache, const SyntheticText& text, int layer,
         const float* q = asked.rows.row(i, h);
         const Rows truth = given(text, std::size_t(layer), first_head + head, first, position);
         const Exact exact = attend(l, q, truth.keys, truth.values);
-        const Rows held = as_held(truth, l, *bands_of(group).front(), head, first, position);
+        const Rows held = as_held(truth, l, bands_of(group).front(), head, first, position);
         const Exact coded = attend(l, q, held.keys, held.values);
         double logits = 0.0, weights = 0.0, values = 0.0, output = 0.0, size = 0.0;
         for (std::size_t t = 0; t < exact.logits.size(); ++t) {
@@ -277,7 +277,7 @@ TEST(BandsCertificate, IsRefusedWhereNoResidualsAreKept) {
           .value());
   testing::run(cache, text, 0, 100, 50);
   const Group& group = cache.group(0, 0);
-  ASSERT_FALSE(bands_of(group).front()->empty());
+  ASSERT_FALSE(bands_of(group).front().empty());
   std::vector<Certificate> bounds(4);
   const Status status = certify(text.shape().layers[0], testing::stores_of(group),
                                 text.queries(0, 99, 1), 0, {bounds.data(), {1, 4}});

@@ -24,7 +24,7 @@ std::vector<std::int32_t> escapes(const SyntheticText& text, const std::string& 
   EXPECT_TRUE(prepared) << recipe << ": " << (prepared ? "" : prepared.error().message);
   MethodCache cache(*prepared);
   testing::run(cache, text, 0, text.size(), 16);
-  const BandsStore& keys = bands_of(cache.group(0, 0))[0]->keys();
+  const BandsStore& keys = bands_of(cache.group(0, 0))[0].keys();
   std::vector<std::int32_t> found;
   for (std::int32_t t = 0; t < keys.tokens(); ++t) {
     if ((keys.escaped(t / 16) >> (t % 16) & 1) != 0) found.push_back(keys.first_position() + t);

@@ -43,7 +43,7 @@ double error_of(const SyntheticText& text, const std::string& recipe, std::int32
 
 std::size_t coded(const Group& group) {
   std::size_t tokens = 0;
-  for (const BandsTokens* bands : bands_of(group)) tokens += std::size_t(bands->keys().tokens());
+  for (const BandsTokens& bands : bands_of(group)) tokens += std::size_t(bands.keys().tokens());
   return tokens;
 }
 
@@ -80,10 +80,10 @@ TEST(BandsOnline, CodesAfterLearningOnly) {
   EXPECT_EQ(group.list().tokens(), 16 + 20);
   EXPECT_NE(cache->policy(0, 0)->code_source(group).find("learnt from this text"),
             std::string::npos);
-  const BandsCode& code = bands_of(group)[0]->keys().code();
+  const BandsCode& code = bands_of(group)[0].keys().code();
   EXPECT_EQ(code.memory_kind(), MemoryKind::kBases);
   EXPECT_EQ(cache->bytes().bases,
-            code.bytes() + bands_of(cache->group(1, 0))[0]->keys().code().bytes());
+            code.bytes() + bands_of(cache->group(1, 0))[0].keys().code().bytes());
   // Forks read the same code; it goes with its last reader.
   auto fork = cache->fork().value();
   EXPECT_EQ(cache->ledger()->bytes(MemoryKind::kBases), cache->bytes().bases);
@@ -109,13 +109,13 @@ TEST(BandsOnline, RefreshLearnsFromEveryNTokens) {
     const Group& group = cache->group(1, 0);
     // 300 - 16 sink - 16 recent = 268 = 48 + 3 x 64 + 28.
     ASSERT_EQ(bands_of(group).size(), 4u) << ends;
-    EXPECT_EQ(bands_of(group)[0]->keys().tokens(), 48);
+    EXPECT_EQ(bands_of(group)[0].keys().tokens(), 48);
     for (std::size_t i = 1; i < 4; ++i) {
-      EXPECT_EQ(bands_of(group)[i]->keys().tokens(), 64);
-      EXPECT_EQ(bands_of(group)[i]->keys().first_position(),
-                bands_of(group)[i - 1]->keys().next_position());
-      EXPECT_NE(bands_of(group)[i]->keys().code().checksum(),
-                bands_of(group)[i - 1]->keys().code().checksum());
+      EXPECT_EQ(bands_of(group)[i].keys().tokens(), 64);
+      EXPECT_EQ(bands_of(group)[i].keys().first_position(),
+                bands_of(group)[i - 1].keys().next_position());
+      EXPECT_NE(bands_of(group)[i].keys().code().checksum(),
+                bands_of(group)[i - 1].keys().code().checksum());
     }
   }
 }
@@ -183,7 +183,7 @@ TEST(BandsOnline, LearntCodesTakeNoMoreRoomThanCalibratedOnes) {
   const Calibration calibration = text.calibration();
   const auto calibrated = make(text, "bands:metric=iso" + tail, &calibration);
   const auto places = [](const MethodCache& of) {
-    return bands_of(of.group(0, 0))[0]->keys().code().places();
+    return bands_of(of.group(0, 0))[0].keys().code().places();
   };
   std::printf(
       "learnt from 2048 tokens and coded in %.2f s: %zu bytes f16, then %zu, %zu of them the "
