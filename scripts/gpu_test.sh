@@ -25,7 +25,7 @@ if has counters; then
 fi
 if has bench; then
   status=0
-  timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --kernels --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
+  timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \
     | tee "$logs/bench.log" || status=$?
   outcomes[bench]=$(outcome $status); tail -3 "$logs/bench.err"
 fi

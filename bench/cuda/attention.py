@@ -5,7 +5,8 @@
 One layer, one query position of each sequence, all steps of it: queries moved, codes read, parts merged,
 ends attended to; scores spread by 2 nats. Medians of replays of a graph over as many sets of sequences as do not fit the
 second-level cache; the best of SDPA's backends in the same run is the baseline. --profile makes a few
-calls of each case without a graph, for a profiler; --kernels adds the mean time of each kernel.
+calls of each case without a graph, for a profiler; --kernels adds the mean time of each kernel, waiting for the one before
+included: kernels of a call begin before the last has ended.
 """
 import argparse, ctypes, json, re, sys
 

@@ -18,8 +18,15 @@
 
 #include "cuda/attend_constants.h"
 #include "cuda/bands/bands_tiles.h"
+#include "cuda/bands/score_units.h"
 
 namespace kvspan::cuda {
+
+// A unit in one word: bytes from the tile's beginning, kind, by how much the sum so far is shifted
+// before it, and by how much the unit's own products after it.
+KVSPAN_HOST_DEVICE constexpr std::uint32_t unit_word(int offset, int kind, int before, int after) {
+  return static_cast<std::uint32_t>(offset | kind << 16 | before << 20 | after << 24);
+}
 
 enum class RowType : std::int32_t { kF32, kF16, kBF16 };
 
@@ -52,9 +59,9 @@ struct AttendCall {
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
   // Of the items before each; apart from them, so that a search reads few lines.
   std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
-  // Tiles of kMoveAnchors anchors and of kFoldBlocks blocks of the mean, likewise.
+  // Tiles of move_anchors anchors and of kFoldBlocks blocks of the mean, likewise.
   std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
-  std::int32_t total_move_tiles = 0, total_fold_tiles = 0;
+  std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors;
 
   // The layer.
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -66,10 +73,10 @@ struct AttendCall {
 
   // Its groups of heads that are coded together; all of one shape. None: full rank only.
   std::int32_t groups = 0, group_heads = 0;
-  std::int32_t chunks = 0, padded_queries = 0;  // of a group
+  std::int32_t chunks = 0, units = 0, padded_queries = 0;  // of a group, units: at most
   std::int32_t anchor = 0;
-  const std::int8_t* key_basis = nullptr;  // [KV heads][chunks] as move_queries.cuh reads it
-  const float* key_scales = nullptr;       // [KV heads][chunks * 64], by query_byte
+  const __half* key_basis = nullptr;       // [KV heads][units * 4] as move_queries.cuh reads it
+  const float* key_scales = nullptr;       // [KV heads]
   const float* key_means = nullptr;        // [KV heads][key_dim], turned by half a position back
   const __half* value_basis = nullptr;     // [KV heads * value_dim][chunks * 64]
   const float2* value_scales = nullptr;    // [KV heads * value_dim]: scale of a row, and mean
@@ -79,6 +86,11 @@ struct AttendCall {
   const std::int32_t* tile_bytes = nullptr;     // [groups]
   const std::int32_t* group_offsets = nullptr;  // [groups], of a group's tiles in a page
   std::int32_t most_tile_bytes = 0;
+  // What scores read (cuda/bands/score_units.h).
+  const std::int32_t* group_units = nullptr;    // [groups]
+  const std::uint32_t* unit_table = nullptr;    // [groups][kMaxUnits]: unit_word
+  const uint4* unit_levels = nullptr;           // [groups][kMaxUnits][4]: bytes with all bits set
+  const float* score_scales = nullptr;          // [groups]: what a sum's 1 counts
 
   // The mean of keys: what queries fold to and what positions make of it (cache/anchored_means.h).
   std::int32_t mean_terms = 0;  // multiple of 16; 0: keys have no mean
@@ -98,16 +110,28 @@ struct AttendCall {
   RowType out_type = RowType::kF32;
 
   // Working memory.
-  std::int8_t* moved = nullptr;    // [groups][anchors][chunks][padded queries][64]
-  float2* moved_scales = nullptr;  // [groups][anchors][padded queries]: scale, sum of levels (int)
-  uint2* folded = nullptr;         // [groups][means][n tiles][mean_terms / 16][32]
-  float* folded_constants = nullptr;  // [groups][means][padded queries]
+  // Of each group and anchor: coefficients [units][padded queries][64], then for each of these
+  // queries the scale of its scores and what to take off their sums (int).
+  std::byte* moved = nullptr;
+  // Of each group and block of the mean: operands [n tiles][mean_terms / 16][32 lanes], then for each
+  // of the padded queries what all positions add.
+  std::byte* folded = nullptr;
   __half* part_means = nullptr;       // [groups][parts][padded queries][chunks * 64], of levels
   float2* part_states = nullptr;      // [groups][parts][padded queries]: maximum, sum of weights
   float* row_sums = nullptr;          // [row parts][query heads][value_dim]
   float2* row_states = nullptr;       // [row parts][query heads]
 
   AttendItem items[kMaxItems];
+
+  // Bytes of what is above, of one anchor and of one block; multiples of 16.
+  KVSPAN_HOST_DEVICE std::int32_t moved_coefficients() const { return units * padded_queries * 64; }
+  KVSPAN_HOST_DEVICE std::int32_t moved_bytes() const {
+    return moved_coefficients() + padded_queries * 8;
+  }
+  KVSPAN_HOST_DEVICE std::int32_t folded_operands() const { return padded_queries * mean_terms * 2; }
+  KVSPAN_HOST_DEVICE std::int32_t folded_bytes() const {
+    return folded_operands() + padded_queries * 4;
+  }
 };
 
 }  // namespace kvspan::cuda

@@ -7,12 +7,18 @@ namespace kvspan::cuda {
 inline constexpr int kMaxItems = 64;  // of one launch; longer calls are cut
 // Positions that share one product of a query with the mean of keys.
 inline constexpr int kMeanBlock = 128;
+inline constexpr int kLeastMeanTerms = 48;  // of such a product, zeros added
 inline constexpr int kPageTokens = 256;    // of codes
 inline constexpr int kRowPageTokens = 64;  // of full-rank rows
 // Anchors and the middles of mean blocks are multiples of this.
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group
-inline constexpr int kMoveAnchors = 8;  // to which queries are moved at once
-inline constexpr int kFoldBlocks = 32;  // of the mean, for which queries are folded at once
+// Anchors that queries are moved to by one block: at least and at most.
+inline constexpr int kMoveAnchors = 8, kMostMoveAnchors = 32;
+// Weights times gains are whole numbers of 2^-kWeightBits of a power of two above the largest, with
+// kFractionBits bits behind the point before they are rounded: what is added then still leaves a
+// byte. With as few bits of its own as a sum with 4,096 keeps.
+inline constexpr float kWeightBits = 7.98828125f, kFractionBits = 8.0f;
+inline constexpr int kFoldBlocks = 64;  // of the mean, for which queries are folded at once
 
 }  // namespace kvspan::cuda

@@ -8,8 +8,10 @@ namespace {
 
 // Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
 constexpr std::int32_t kMostTeamTokens = 32768;
-// Full-rank rows are read 16 at a time; warps that a multiprocessor has for them.
-constexpr std::int32_t kRowTile = 16;
+// Full-rank rows are read 16 at a time, at least so many by a warp, since what it leaves has to be
+// merged; rows of more than 128 numbers take long enough as they are. Warps that a multiprocessor
+// has for them.
+constexpr std::int32_t kRowTile = 16, kLeastRows = 48, kShortRow = 128;
 constexpr int kRowWarps = 16;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -69,9 +71,17 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
   const std::int64_t row_places = std::max<std::int64_t>(
       1, std::int64_t{limits.processors} * kRowWarps / std::max(1, call.kv_heads));
+  const std::int64_t least_rows =
+      std::max(call.key_dim, call.value_dim) <= kShortRow ? kLeastRows : kRowTile;
   const std::int64_t row_quantum =
-      (std::max<std::int64_t>(1, (rows + row_places - 1) / row_places) + kRowTile - 1) / kRowTile *
-      kRowTile;
+      (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
+      kRowTile * kRowTile;
+  // Blocks that move queries: about one for each processor, so that all begin at once.
+  call.move_anchors = kMoveAnchors;
+  while (call.move_anchors < kMostMoveAnchors &&
+         anchors * call.kv_heads > std::int64_t{call.move_anchors} * limits.processors) {
+    call.move_anchors *= 2;
+  }
   for (int i = 0; i < count; ++i) {
     AttendItem item = items[static_cast<std::size_t>(i)];
     const std::int32_t own = steps_of(item.coded, limits.step_tokens);
@@ -96,7 +106,7 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     call.total_means += item.means;
     call.total_parts += item.parts;
     call.total_row_parts += item.row_parts;
-    call.total_move_tiles += ceil_div(item.anchors, kMoveAnchors);
+    call.total_move_tiles += ceil_div(item.anchors, call.move_anchors);
     call.total_fold_tiles += ceil_div(item.means, kFoldBlocks);
     call.items[call.item_count++] = item;
   }

@@ -78,7 +78,7 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
       bytes = std::max(bytes, (count * size + 255) / 256 * 256);
     }
   };
-  Part moved, scales, folded, constants, sums, states, row_sums, row_states;
+  Part moved, folded, sums, states, row_sums, row_states;
   for (const LayerTables& layer : layers_) {
     const AttendCall& a = layer.attend;
     const cuda::AttendVariant* v = layer.variant;
@@ -89,37 +89,32 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     const auto rows = static_cast<std::size_t>(a.padded_queries), groups = std::size_t(a.groups);
     const auto places = static_cast<std::size_t>(a.chunks) * cuda::kChunkPlaces;
     const auto anchors = std::size_t(l.anchors), means = std::size_t(l.means);
-    moved.need(groups * anchors * places * rows, 1);
-    scales.need(groups * anchors * rows, sizeof(float2));
-    folded.need(groups * means * (rows / 8) * std::size_t(a.mean_terms / 16) * 32, sizeof(uint2));
-    constants.need(groups * means * rows, sizeof(float));
+    moved.need(groups * anchors, std::size_t(a.moved_bytes()));
+    folded.need(groups * means, std::size_t(a.folded_bytes()));
     sums.need(groups * std::size_t(l.parts) * rows * places, sizeof(__half));
     states.need(groups * std::size_t(l.parts) * rows, sizeof(float2));
     const std::size_t row_queries = std::size_t(l.row_parts) * std::size_t(a.query_heads);
     row_sums.need(row_queries * std::size_t(a.value_dim), sizeof(float));
     row_states.need(row_queries, sizeof(float2));
   }
-  const Part* const parts[] = {&moved, &scales, &folded,   &constants,
-                               &sums,  &states, &row_sums, &row_states};
+  const Part* const parts[] = {&moved, &folded, &sums, &states, &row_sums, &row_states};
   std::size_t total = 0;
-  std::byte* at[8];
+  std::byte* at[std::size(parts)];
   for (const Part* part : parts) total += part->bytes;
   KVSPAN_TRY(working_memory_, DeviceMemory::create(total));
   total = 0;
-  for (std::size_t i = 0; i < 8; ++i) {
+  for (std::size_t i = 0; i < std::size(parts); ++i) {
     at[i] = working_memory_.as<std::byte>() + total;
     total += parts[i]->bytes;
   }
   for (LayerTables& layer : layers_) {
     AttendCall& a = layer.attend;
-    a.moved = reinterpret_cast<std::int8_t*>(at[0]);
-    a.moved_scales = reinterpret_cast<float2*>(at[1]);
-    a.folded = reinterpret_cast<uint2*>(at[2]);
-    a.folded_constants = reinterpret_cast<float*>(at[3]);
-    a.part_means = reinterpret_cast<__half*>(at[4]);
-    a.part_states = reinterpret_cast<float2*>(at[5]);
-    a.row_sums = reinterpret_cast<float*>(at[6]);
-    a.row_states = reinterpret_cast<float2*>(at[7]);
+    a.moved = at[0];
+    a.folded = at[1];
+    a.part_means = reinterpret_cast<__half*>(at[2]);
+    a.part_states = reinterpret_cast<float2*>(at[3]);
+    a.row_sums = reinterpret_cast<float*>(at[4]);
+    a.row_states = reinterpret_cast<float2*>(at[5]);
   }
   return {};
 }

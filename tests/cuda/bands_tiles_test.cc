@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
 #include <vector>
 
 #include "base/random.h"
@@ -33,13 +32,6 @@ TEST(BandsTiles, EveryBitOfAChunkBelongsToOneCode) {
     }
     for (const std::uint32_t word : words) EXPECT_EQ(word, ~0u) << "width " << width;
   }
-}
-
-TEST(BandsTiles, QueryBytesAreAPermutation) {
-  std::set<int> seen;
-  for (int place = 0; place < kChunkPlaces; ++place) seen.insert(query_byte(place));
-  EXPECT_EQ(seen.size(), std::size_t{kChunkPlaces});
-  EXPECT_EQ(*seen.rbegin(), kChunkPlaces - 1);
 }
 
 TEST(BandsTiles, ReadsBackWhatWasPut) {

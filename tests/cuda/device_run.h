@@ -14,6 +14,7 @@
 #include "cuda/bands/bands_tiles.h"
 #include "cuda/bands/device_recipe.h"
 #include "kvspan/cuda.h"
+#include "tests/cuda/unit_bytes.h"
 #include "tests/method/synthetic.h"
 
 namespace kvspan::testing {
@@ -124,6 +125,7 @@ class Reference {
     for (const auto& code : codes_) chunks = std::max(chunks, (code->places() + 63) / 64);
     for (const auto& code : codes_) {
       layouts_.emplace_back(code->layout(), chunks);
+      units_.push_back(cuda::score_units(layouts_.back()));
       for (std::int32_t h = 0; h < code->heads(); ++h) {
         std::vector<float> rows(std::size_t(code->key_dim()) * std::size_t(code->places()));
         code->read_key_rows(h, rows.data());
@@ -180,16 +182,14 @@ class Reference {
       level[p] = layouts_[g].get(tile, token, int(p)) + 0.5;
     }
     std::vector<float> u(q, q + d), mu(code.key_mean(within), code.key_mean(within) + d);
-    double longest = 0.0, mean_pairs = 0.0;
+    double mean_pairs = 0.0;
     const auto pairs = code.rope().angles.size();
     const bool neighbours = code.rope().pairs == Rope::Pairs::kNeighbours;
     for (std::size_t j = 0; j < pairs; ++j) {
       const std::size_t a = neighbours ? 2 * j : j, b = neighbours ? 2 * j + 1 : j + pairs;
       const double own = std::hypot(double{q[a]}, double{q[b]});
-      longest = std::max(longest, own * code.rope().magnitude);
       mean_pairs += own * std::hypot(double{mu[a]}, double{mu[b]}) * code.rope().magnitude;
     }
-    for (std::size_t i = 2 * pairs; i < d; ++i) longest = std::max(longest, std::abs(double{q[i]}));
     // The query at the anchor, and what the mean adds: q . R(t) mu.
     turn_back(code, code.anchor_of(t), u);
     double mean = 0.0;
@@ -200,27 +200,37 @@ class Reference {
     }
     const std::vector<float>& rows = key_rows_[std::size_t(kv)];
     std::vector<double> moved(n);
-    double most = 0.0, square = 0.0, turned = 0.0;
+    double most = 0.0, products = 0.0;
     for (std::size_t p = 0; p < n; ++p) {
-      for (std::size_t i = 0; i < d; ++i) moved[p] += double{u[i]} * rows[i * n + p];
+      for (std::size_t i = 0; i < d; ++i) {
+        const double product = double{u[i]} * rows[i * n + p];
+        moved[p] += product;
+        products += product * level[p] * product * level[p];
+      }
       most = std::max(most, std::abs(moved[p]));
-      square += level[p] * level[p];
       score += moved[p] * level[p] * gain;
     }
-    for (std::size_t i = 0; i < d; ++i) {
-      double sum = 0.0;
-      for (std::size_t p = 0; p < n; ++p) sum += double{rows[i * n + p]} * level[p];
-      turned += sum * sum;
+    // Bytes that are multiplied, each as far as it is from its middle.
+    double square = 0.0;
+    for (const cuda::ScoreUnit& unit : units_[g]) {
+      for (int c = 0; c < 4; ++c) {
+        const std::vector<int> bytes = unit_bytes_of(tile, unit, token, c);
+        for (std::size_t i = 0; i < 16; ++i) {
+          const double byte = bytes[i] - 0.5 * cuda::unit_form(unit.kind).full[i];
+          square += std::ldexp(byte * byte, -2 * unit.exponent);
+        }
+      }
     }
     score = (score + mean) * layer_.logit_scale;
-    // Rounding to a step of s has the deviation s / sqrt(12); products with the mean have f16
-    // factors, each off by up to 2^-11 of itself, with at most four times a pair's product in all
-    // terms.
-    const double of_query = longest / 127.0 / std::sqrt(12.0) * std::sqrt(turned) * gain;
-    const double of_moved = most / 127.0 / std::sqrt(12.0) * std::sqrt(square) * gain;
+    // Rounding to a step of s has the deviation s / sqrt(12); coefficients of bytes are at most 1.51
+    // times as large as the largest of the moved query. Before that turned queries, the basis and
+    // their products are rounded to f16, each off by up to 2^-11 of itself. Products with the mean
+    // have f16 factors too, with at most four times a pair's product in all terms.
+    const double of_moved = 1.51 * most / 127.0 / std::sqrt(12.0) * std::sqrt(square) * gain;
+    const double of_halves = 1.51 * std::sqrt(3.0 * products) * std::ldexp(gain, -11);
     const double of_mean = 4.0 * mean_pairs * std::ldexp(1.0, -11);
-    deviation =
-        layer_.logit_scale * (std::sqrt(of_query * of_query + of_moved * of_moved) + of_mean / 6.0);
+    deviation = layer_.logit_scale *
+                (std::sqrt(of_moved * of_moved + of_halves * of_halves) + of_mean / 6.0);
     const BandsCode::Rows values = code.value_rows(within);
     for (std::size_t i = 0; i < value.size(); ++i) {
       double sum = 0.0;
@@ -283,6 +293,7 @@ class Reference {
   std::vector<std::vector<std::byte>> tiles_;
   std::int32_t sink_, coded_;
   std::vector<cuda::BandsTiles> layouts_;
+  std::vector<std::vector<cuda::ScoreUnit>> units_;
   std::vector<std::vector<float>> key_rows_;  // by KV head
 };
 

@@ -8,7 +8,13 @@ namespace {
 
 template <class Shape>
 int shared_bytes(const AttendNeed& need) {
-  return AttendMemory<Shape>(need.mean_terms, need.tile_bytes, need.chunks * kChunkPlaces).bytes;
+  AttendCall call;  // as the layer's will be
+  call.mean_terms = need.mean_terms;
+  call.most_tile_bytes = need.tile_bytes;
+  call.chunks = need.chunks;
+  call.units = need.units;
+  call.padded_queries = Shape::kRows;
+  return AttendMemory<Shape>(call).bytes;
 }
 
 template <int kRows8, int kChunks, int kTeam, int kTeams, bool kUniform2>
@@ -63,8 +69,8 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
 
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream) {
-  const AttendNeed need{call.padded_queries, call.chunks, variant.uniform2, call.most_tile_bytes,
-                        call.mean_terms};
+  const AttendNeed need{call.padded_queries,  call.chunks,     call.units, variant.uniform2,
+                        call.most_tile_bytes, call.mean_terms};
   cudaLaunchConfig_t config{};
   config.gridDim =
       dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups));

@@ -3,11 +3,12 @@
 //
 // A team of kTeam warps takes 32 kTeam tokens at a time. Each warp makes the scores of 32 tokens
 // from all components, and the weighted sums of 1 / kTeam of the components over all tokens of the
-// team; so that sums stay in registers as whole numbers. Teams are independent until the end.
+// team; so that sums stay in registers as whole numbers. Teams are independent but for their first
+// step.
 //
-// Scores of codes whose fields lie at different bits are summed apart (kClasses), so that no field
-// has to be moved; where queries are many there are not registers enough for that, and fields are
-// moved to the lowest bit.
+// Scores are products of shifted words of codes with coefficients that make good for what else lies
+// in them (cuda/bands/score_units.h). Sums over tokens cannot do so: there neighbouring bytes are
+// other tokens, and fields are masked.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -27,200 +28,204 @@ struct AttendShape {
   static constexpr int kRows8 = kRows8_, kRows = 8 * kRows8_, kChunks = kChunks_, kTeam = kTeam_;
   static constexpr int kTeams = kTeams_, kWarps = kTeam_ * kTeams_, kThreads = 32 * kWarps;
   static constexpr bool kUniform2 = kUniform2_;
-  static constexpr int kClasses = kRows8 == 1 ? 4 : 1;
-  static constexpr int kStages = 3;                    // of what is asked for ahead
+  static constexpr int kChains = kRows8 == 1 ? 2 : 1;  // of products that wait for each other
+  // Steps that are asked for ahead: as many as fit.
+  static constexpr int kStages =
+      kRows8 == 4 || (kRows8 == 1 && (kTeam * kChunks > 6 || kTeams > 6)) ? 2 : 3;
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
+  // Moved queries are copied to shared memory, an anchor ahead; where they are many they are read
+  // where they are.
+  static constexpr bool kCopyQueries = kRows8 == 1;
+  // Chunk k of a warp's own: where widths differ neighbours go to different warps.
+  __device__ static constexpr int chunk_of(int rank, int k) {
+    return kUniform2 ? rank * kChunks + k : k * kTeam + rank;
+  }
+  static constexpr int kStepMeans =
+      kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
 };
 
-// Integer sums of the scores of 32 tokens, by class: half, queries / 8, fragment.
+// Moved queries of an anchor, from the lane's bytes of the first unit on.
 template <class Shape>
-using ScoreSums = int[Shape::kClasses][2][Shape::kRows8][4];
+struct MovedQueries {
+  std::uint32_t copied = 0;
+  const std::byte* there = nullptr;
+  __device__ __forceinline__ uint4 read(int at) const {
+    if constexpr (Shape::kCopyQueries) {
+      return load_shared4(copied + static_cast<unsigned>(at));
+    } else {
+      return *reinterpret_cast<const uint4*>(there + at);
+    }
+  }
+};
+
+// Integer sums of the scores of 32 tokens, by chain: half, queries / 8, fragment.
+template <class Shape>
+using ScoreSums = int[Shape::kChains][2][Shape::kRows8][4];
 // Weighted sums of the codes of a chunk: field, queries / 8, fragment.
 template <class Shape>
 using ChunkSums = int[4][Shape::kRows8][4];
 
+// Coefficients of 64 bytes for query 8 n + g, the lane's words.
 template <class Shape>
-__device__ __forceinline__ void load_queries(const std::int8_t* chunk, int g, int c,
-                                             std::uint32_t (&q)[Shape::kRows8][4]) {
+__device__ __forceinline__ void load_queries(const MovedQueries<Shape>& moved, int unit,
+                                             uint4 (&q)[Shape::kRows8]) {
+#pragma unroll
+  for (int n = 0; n < Shape::kRows8; ++n) q[n] = moved.read((unit * Shape::kRows + 8 * n) * 64);
+}
+
+// Two words of each of the thread's four tokens; kHigh: the unit's words 2 and 3.
+template <class Shape, bool kHigh>
+__device__ __forceinline__ void score_words(const std::uint32_t (&x)[4], const std::uint32_t (&y)[4],
+                                            const uint4 (&q)[Shape::kRows8], bool first,
+                                            ScoreSums<Shape>& sums) {
+  constexpr int kChain = kHigh ? Shape::kChains - 1 : 0;
 #pragma unroll
   for (int n = 0; n < Shape::kRows8; ++n) {
-    const uint4 x = *reinterpret_cast<const uint4*>(chunk + (8 * n + g) * 64 + 16 * c);
-    q[n][0] = x.x, q[n][1] = x.y, q[n][2] = x.z, q[n][3] = x.w;
+    const std::uint32_t p = kHigh ? q[n].z : q[n].x, r = kHigh ? q[n].w : q[n].y;
+    auto& low = sums[kChain][0][n];
+    auto& high = sums[kChain][1][n];
+    if (first && (Shape::kChains > 1 || !kHigh)) {
+      mma_u8_s8_first(low, x[0], x[1], y[0], y[1], p, r);
+      mma_u8_s8_first(high, x[2], x[3], y[2], y[3], p, r);
+    } else {
+      mma_u8_s8(low, x[0], x[1], y[0], y[1], p, r);
+      mma_u8_s8(high, x[2], x[3], y[2], y[3], p, r);
+    }
   }
 }
 
-// Where fields of a plane go: with one class to the lowest bit, otherwise they stay if they can.
-// kWeight: bits below them that another plane has.
-template <class Shape, int kFrom, int kWeight>
-struct FieldPlace {
-  static constexpr bool kOne = Shape::kClasses == 1;
-  static constexpr int kTo = kOne ? kWeight : kFrom >= kWeight ? kFrom : kFrom + kWeight;
-  static constexpr int kClass = kOne ? 0 : (kTo - kWeight) / 2;
-};
-
-// Fields of one plane, t[b] being bytes of token b of the thread's quad.
-template <class Shape, int kBits, int kFrom, int kWeight>
-__device__ __forceinline__ void score_field(const std::uint32_t (&t)[4], int query_field,
-                                            const std::uint32_t (&q)[Shape::kRows8][4],
-                                            ScoreSums<Shape>& sums) {
-  using Place = FieldPlace<Shape, kFrom, kWeight>;
+// The same words shifted: by 0 and kBy, and, of a unit that has one plane, by twice and three times
+// that.
+template <class Shape, int kBy, bool kHigh>
+__device__ __forceinline__ void score_shifted(const std::uint32_t (&t)[4],
+                                              const uint4 (&q)[Shape::kRows8], bool first,
+                                              ScoreSums<Shape>& sums) {
   std::uint32_t y[4];
 #pragma unroll
-  for (int b = 0; b < 4; ++b) y[b] = field<kBits, kFrom, Place::kTo>(t[b]);
-#pragma unroll
-  for (int n = 0; n < Shape::kRows8; ++n) {
-    mma_u8_s8_short(sums[Place::kClass][0][n], y[0], y[1], q[n][query_field]);
-    mma_u8_s8_short(sums[Place::kClass][1][n], y[2], y[3], q[n][query_field]);
-  }
+  for (int b = 0; b < 4; ++b) y[b] = t[b] << kBy;
+  score_words<Shape, kHigh>(t, y, q, first, sums);
 }
-
-// Two chunks of 2 bits. first: of their tile.
-template <class Shape, int kField>
-__device__ __forceinline__ void score_two(const std::uint32_t (&t)[4], const std::uint32_t (&u)[4],
-                                          const std::uint32_t (&p)[Shape::kRows8][4],
-                                          const std::uint32_t (&q)[Shape::kRows8][4], bool first,
-                                          ScoreSums<Shape>& sums) {
-  using Place = FieldPlace<Shape, 2 * kField, 0>;
-  std::uint32_t y[4], z[4];
-#pragma unroll
-  for (int b = 0; b < 4; ++b) {
-    y[b] = field<2, 2 * kField, Place::kTo>(t[b]);
-    z[b] = field<2, 2 * kField, Place::kTo>(u[b]);
-  }
-#pragma unroll
-  for (int n = 0; n < Shape::kRows8; ++n) {
-    auto& low = sums[Place::kClass][0][n];
-    auto& high = sums[Place::kClass][1][n];
-    if (first && (Shape::kClasses > 1 || kField == 0)) {
-      mma_u8_s8_first(low, y[0], y[1], z[0], z[1], p[n][kField], q[n][kField]);
-      mma_u8_s8_first(high, y[2], y[3], z[2], z[3], p[n][kField], q[n][kField]);
-    } else {
-      mma_u8_s8(low, y[0], y[1], z[0], z[1], p[n][kField], q[n][kField]);
-      mma_u8_s8(high, y[2], y[3], z[2], z[3], p[n][kField], q[n][kField]);
-    }
-  }
-}
-
-template <class Shape, int kWidth>
-__device__ __forceinline__ void score_chunk(std::uint32_t chunk, const UnpackLane& lane,
-                                            const std::uint32_t (&q)[Shape::kRows8][4],
+template <class Shape, int kBy>
+__device__ __forceinline__ void score_plane(const std::uint32_t (&t)[4],
+                                            const uint4 (&q)[Shape::kRows8], bool first,
                                             ScoreSums<Shape>& sums) {
-  std::uint32_t t[4];
-  if constexpr (kWidth == 2 || kWidth == 3) {
-    load_matrices(chunk + lane.rows, t);
-    score_field<Shape, 2, 0, 0>(t, 0, q, sums);
-    score_field<Shape, 2, 2, 0>(t, 1, q, sums);
-    score_field<Shape, 2, 4, 0>(t, 2, q, sums);
-    score_field<Shape, 2, 6, 0>(t, 3, q, sums);
-  } else if constexpr (kWidth >= 4 && kWidth <= 6) {
-    load_matrices(chunk + lane.rows, t);
-    score_field<Shape, 4, 0, 0>(t, 0, q, sums);
-    score_field<Shape, 4, 4, 0>(t, 1, q, sums);
-    load_matrices(chunk + kPlaneBytes + lane.rows, t);
-    score_field<Shape, 4, 0, 0>(t, 2, q, sums);
-    score_field<Shape, 4, 4, 0>(t, 3, q, sums);
-  } else if constexpr (kWidth == 8) {
+  std::uint32_t y[4], z[4];
+  score_shifted<Shape, kBy, false>(t, q, first, sums);
 #pragma unroll
-    for (int f = 0; f < 4; ++f) {
-      load_matrices(chunk + static_cast<unsigned>(f * kPlaneBytes) + lane.rows, t);
-      score_field<Shape, 8, 0, 0>(t, f, q, sums);
-    }
-  }
-  if constexpr (kWidth == 1 || kWidth == 3 || kWidth == 5) {
-    read_token_bits(chunk + kWidth / 2 * kPlaneBytes, lane, t);
-    score_field<Shape, 1, 0, kWidth - 1>(t, 0, q, sums);
-    score_field<Shape, 1, 2, kWidth - 1>(t, 1, q, sums);
-    score_field<Shape, 1, 4, kWidth - 1>(t, 2, q, sums);
-    score_field<Shape, 1, 6, kWidth - 1>(t, 3, q, sums);
-  } else if constexpr (kWidth == 6) {
-    load_matrices(chunk + 2 * kPlaneBytes + lane.rows, t);
-    score_field<Shape, 2, 0, 4>(t, 0, q, sums);
-    score_field<Shape, 2, 2, 4>(t, 1, q, sums);
-    score_field<Shape, 2, 4, 4>(t, 2, q, sums);
-    score_field<Shape, 2, 6, 4>(t, 3, q, sums);
+  for (int b = 0; b < 4; ++b) y[b] = t[b] << (2 * kBy), z[b] = t[b] << (3 * kBy);
+  score_words<Shape, true>(y, z, q, first, sums);
+}
+
+// A unit at `unit` in shared memory.
+template <class Shape>
+__device__ __forceinline__ void score_unit(int kind, std::uint32_t unit, const UnpackLane& lane,
+                                           const uint4 (&q)[Shape::kRows8],
+                                           ScoreSums<Shape>& sums) {
+  std::uint32_t t[4], u[4];
+  if (kind == 2) {
+    load_matrices(unit + lane.rows, t);
+    score_plane<Shape, 2>(t, q, false, sums);
+  } else if (kind == 1) {
+    read_token_bits(unit, lane, t);
+    score_plane<Shape, 1>(t, q, false, sums);
+  } else if (kind == 4) {
+    load_matrices(unit + lane.rows, t);
+    load_matrices(unit + kPlaneBytes + lane.rows, u);
+    score_shifted<Shape, 4, false>(t, q, false, sums);
+    score_shifted<Shape, 4, true>(u, q, false, sums);
+  } else {
+    load_matrices(unit + lane.rows, t);
+    load_matrices(unit + kPlaneBytes + lane.rows, u);
+    score_words<Shape, false>(t, u, q, false, sums);
+    load_matrices(unit + 2 * kPlaneBytes + lane.rows, t);
+    load_matrices(unit + 3 * kPlaneBytes + lane.rows, u);
+    score_words<Shape, true>(t, u, q, false, sums);
   }
 }
 
-// All chunks of a tile at `tile` in shared memory.
+// Words `kWord` of two units of 2 bits at once.
+template <class Shape, int kWord>
+__device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
+                                           const uint4 (&q)[2][Shape::kRows8], bool first,
+                                           ScoreSums<Shape>& sums) {
+  constexpr int kChain = kWord % Shape::kChains;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t a[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = t[half][i] << (2 * kWord);
+#pragma unroll
+    for (int n = 0; n < Shape::kRows8; ++n) {
+      const uint4& own = q[kWord / 2][n];
+      const std::uint32_t b0 = kWord % 2 == 0 ? own.x : own.z, b1 = kWord % 2 == 0 ? own.y : own.w;
+      if (first && kWord < Shape::kChains) {
+        mma_u8_s8_first(sums[kChain][half][n], a[0], a[1], a[2], a[3], b0, b1);
+      } else {
+        mma_u8_s8(sums[kChain][half][n], a[0], a[1], a[2], a[3], b0, b1);
+      }
+    }
+  }
+}
+
+// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory.
 template <class Shape>
-__device__ __forceinline__ void score_tile(const AttendCall& call, int group, std::uint32_t tile,
-                                           const std::int8_t* moved, const UnpackLane& lane, int g,
-                                           int c, ScoreSums<Shape>& sums) {
-  constexpr int kQueryBytes = Shape::kRows * 64;
-  std::uint32_t p[Shape::kRows8][4];
+__device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words,
+                                           std::uint32_t tile, const MovedQueries<Shape>& moved,
+                                           const UnpackLane& lane, ScoreSums<Shape>& sums) {
   if constexpr (Shape::kUniform2) {
     constexpr int kMost = Shape::kTeam * Shape::kChunks;  // exactly so many (find_variant)
     static_assert(kMost % 2 == 0);
 #pragma unroll
     for (int k = 0; k < kMost; k += 2) {
-      std::uint32_t t[4], u[4], q[Shape::kRows8][4];
-      const std::uint32_t chunk = tile + static_cast<unsigned>(k * kPlaneBytes) + lane.rows;
-      load_matrices(chunk, t);
-      load_queries<Shape>(moved + k * kQueryBytes, g, c, p);
-      load_matrices(chunk + kPlaneBytes, u);
-      load_queries<Shape>(moved + (k + 1) * kQueryBytes, g, c, q);
-      score_two<Shape, 0>(t, u, p, q, k == 0, sums);
-      score_two<Shape, 1>(t, u, p, q, k == 0, sums);
-      score_two<Shape, 2>(t, u, p, q, k == 0, sums);
-      score_two<Shape, 3>(t, u, p, q, k == 0, sums);
+      std::uint32_t t[2][4];  // the first two tokens of a quad from two chunks, and the last two
+      const std::uint32_t from = tile + static_cast<unsigned>(k * kPlaneBytes) + lane.pair_rows;
+      load_matrices(from, t[0]);
+      load_matrices(from + 16 * 16, t[1]);
+      uint4 q[2][Shape::kRows8];  // words 0 and 1, 2 and 3 of both
+      load_queries<Shape>(moved, k, q[0]);
+      load_queries<Shape>(moved, k + 1, q[1]);
+      score_pair<Shape, 0>(t, q, k == 0, sums);
+      score_pair<Shape, 1>(t, q, k == 0, sums);
+      score_pair<Shape, 2>(t, q, k == 0, sums);
+      score_pair<Shape, 3>(t, q, k == 0, sums);
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < Shape::kClasses * 2 * Shape::kRows8 * 4; ++i) {
+    for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
       sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] = 0;
     }
-    const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
-    std::uint32_t chunk = tile;
+    uint4 next[Shape::kRows8];
+    load_queries<Shape>(moved, 0, next);
+    std::uint32_t next_word = unit_words[0];
 #pragma unroll 1
-    for (int k = 0; k < call.chunks; ++k) {
-      load_queries<Shape>(moved + k * kQueryBytes, g, c, p);
-      const int width = __ldg(widths + k);
-      switch (width) {
-        case 1:
-          score_chunk<Shape, 1>(chunk, lane, p, sums);
-          break;
-        case 2:
-          score_chunk<Shape, 2>(chunk, lane, p, sums);
-          break;
-        case 3:
-          score_chunk<Shape, 3>(chunk, lane, p, sums);
-          break;
-        case 4:
-          score_chunk<Shape, 4>(chunk, lane, p, sums);
-          break;
-        case 5:
-          score_chunk<Shape, 5>(chunk, lane, p, sums);
-          break;
-        case 6:
-          score_chunk<Shape, 6>(chunk, lane, p, sums);
-          break;
-        default:
-          score_chunk<Shape, 8>(chunk, lane, p, sums);
-          break;
+    for (int k = 0; k < units; ++k) {
+      uint4 q[Shape::kRows8];
+#pragma unroll
+      for (int n = 0; n < Shape::kRows8; ++n) q[n] = next[n];
+      const std::uint32_t word = next_word;
+      if (k + 1 < units) {
+        load_queries<Shape>(moved, k + 1, next);
+        next_word = unit_words[k + 1];
       }
-      chunk += static_cast<unsigned>(4 * chunk_words(width));
+      const int before = static_cast<int>(word >> 20 & 15u);
+      if (before != 0) {
+#pragma unroll
+        for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
+          sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] <<= before;
+        }
+      }
+      score_unit<Shape>(static_cast<int>(word >> 16 & 15u), tile + (word & 0xffffu), lane, q, sums);
     }
   }
 }
 
-// The score of token b and query 8 n + 2 c + e, as a number; `levels`: sum of (2^w - 1) q.
+// The score of token b and query 8 n + 2 c + e, in whole numbers; off: what is to be added.
 template <class Shape>
-__device__ __forceinline__ float score_of(const ScoreSums<Shape>& sums, int n, int e, int b,
-                                          int levels) {
+__device__ __forceinline__ int score_of(const ScoreSums<Shape>& sums, int n, int e, int b, int off) {
   const int half = b / 2, at = b % 2 * 2 + e;
-  if constexpr (Shape::kClasses == 1) {
-    return static_cast<float>(2 * sums[0][half][n][at] - levels) * 0.5f;
-  } else if constexpr (Shape::kUniform2) {
-    // At most 512 places of 3 times 127, 64 times.
-    int sum = sums[3][half][n][at] + 4 * sums[2][half][n][at];
-    sum += 16 * sums[1][half][n][at];
-    sum += 64 * sums[0][half][n][at];
-    return static_cast<float>(sum - 32 * levels) * (1.0f / 64.0f);
-  } else {
-    const int low = sums[3][half][n][at] + 4 * sums[2][half][n][at];
-    const int high = sums[1][half][n][at] + 4 * sums[0][half][n][at] - 2 * levels;
-    return fmaf(static_cast<float>(high), 0.25f, static_cast<float>(low) * (1.0f / 64.0f));
-  }
+  int sum = sums[0][half][n][at] + off;
+  if constexpr (Shape::kChains > 1) sum += sums[1][half][n][at];
+  return sum;
 }
 
 template <class Shape>
@@ -293,14 +298,14 @@ __device__ __forceinline__ void sum_chunk_2(std::uint32_t chunk, const UnpackLan
 }
 
 template <class Shape>
-__device__ __forceinline__ void sum_chunk_of(int width, std::uint32_t chunk, const UnpackLane& lane,
+__device__ __forceinline__ void sum_chunk_of(std::uint32_t width, std::uint32_t chunk, const UnpackLane& lane,
                                              const std::uint32_t (&w)[Shape::kRows8][2],
                                              ChunkSums<Shape>& sums) {
   switch (width) {
     case 1:
       return sum_chunk<Shape, 1>(chunk, lane, w, sums);
     case 2:
-      return sum_chunk<Shape, 2>(chunk, lane, w, sums);
+      return sum_chunk_2<Shape>(chunk, lane, w, sums);
     case 3:
       return sum_chunk<Shape, 3>(chunk, lane, w, sums);
     case 4:
@@ -323,7 +328,7 @@ __device__ __forceinline__ void numbers_of(const ChunkSums<Shape>& sums, int wid
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       int sum = sums[f][n][2 * i + e];
-      if (Shape::kUniform2 && f > 0) sum -= sums[f - 1][n][2 * i + e];
+      if (width == 2 && f > 0) sum -= sums[f - 1][n][2 * i + e];
       const float unit = __int_as_float((127 - sum_shift(width, i, f)) << 23);
       x[4 * i + f] = static_cast<float>(sum) * unit;
     }

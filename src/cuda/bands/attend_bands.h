@@ -10,7 +10,7 @@ namespace kvspan::cuda {
 
 // What a group's codes ask of a kernel.
 struct AttendNeed {
-  int queries, chunks;
+  int queries, chunks, units;
   bool uniform2;  // all codes have 2 bits
   int tile_bytes, mean_terms;
 };

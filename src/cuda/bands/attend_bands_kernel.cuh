@@ -1,191 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over coded tokens: a block goes through the tiles of its part of a sequence and leaves
 // one partial result.
-//
-// Weights times gains are rounded to 8 bits of a power of two that follows the largest so far: when
-// it grows, sums are shifted. A weight is rounded down after something between 0 and 1 was added
-// that differs from token to token, so that weights far below the unit count as often as they
-// should.
 #pragma once
 
 #include "cuda/bands/attend_bands.cuh"
-#include "cuda/kernels/softmax.cuh"
+#include "cuda/bands/attend_weights.cuh"
 
 namespace kvspan::cuda {
 
-// Parts of a power of two that weights are rounded to: what is added when rounding is still a byte.
-inline constexpr float kWeightUnits = 254.0f;
-
-// Where things lie in shared memory.
+// Where things lie in shared memory. A slot of a ring has a step's tiles and what queries make of
+// the mean of keys there.
 template <class Shape>
 struct AttendMemory {
-  int mean_table, rings, weights, maxima, sums, barriers, bytes;
-  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int places) {
+  int slot_bytes, moved_bytes;
+  int mean_table, rings, moved, weights, maxima, states, rounded, units, barriers, bytes;
+  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size,
+                                   int places) {
+    slot_bytes = Shape::kTeam * tile_bytes + Shape::kStepMeans * folded_bytes;
+    moved_bytes = Shape::kCopyQueries ? moved_size : 0;
     mean_table = 0;
     rings = mean_terms * kMeanBlock * 2;
-    const int ring = Shape::kTeams * Shape::kStages * Shape::kTeam * tile_bytes;
-    const int reduce = Shape::kTeams * Shape::kRows * (places + 4) * 4;  // when all is read
-    weights = rings + (ring > reduce ? ring : reduce);
+    moved = rings + Shape::kTeams * Shape::kStages * slot_bytes;
+    const int end = moved + Shape::kTeams * 2 * moved_bytes;
+    const int reduce = rings + Shape::kTeams * Shape::kRows * (places + 4) * 4;  // when all is read
+    weights = end > reduce ? end : reduce;
     maxima = weights + 2 * Shape::kTeams * Shape::kRows * Shape::kWeightStride * 4;
-    sums = maxima + Shape::kWarps * Shape::kRows * 4;
-    barriers = sums + Shape::kWarps * Shape::kRows * 8;
-    bytes = barriers + Shape::kTeams * Shape::kStages * 8;
+    states = maxima + 3 * Shape::kWarps * Shape::kRows * 4;
+    rounded = states + Shape::kWarps * Shape::kRows * 8;
+    units = rounded + Shape::kWarps * Shape::kRows * 4;
+    barriers = units + kMaxUnits * 4;
+    bytes = barriers + Shape::kTeams * (Shape::kStages + 2) * 8;
   }
+  __host__ __device__ explicit AttendMemory(const AttendCall& call)
+      : AttendMemory(call.mean_terms, call.most_tile_bytes, call.folded_bytes(), call.moved_bytes(),
+                     call.chunks * kChunkPlaces) {}
 };
-
-template <int kTeam>
-__device__ __forceinline__ void team_barrier(int team) {
-  if constexpr (kTeam == 1) {
-    __syncwarp();
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(32 * kTeam) : "memory");
-  }
-}
-
-// Whether any thread of the team says so; a barrier too.
-template <int kTeam>
-__device__ __forceinline__ bool any_of_team(int team, bool own) {
-  if constexpr (kTeam == 1) return __any_sync(~0u, own);
-  int found;
-  asm volatile(
-      "{.reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.cta.red.or.pred q, %2, %3, p; selp.u32 %0, "
-      "1, 0, q;}"
-      : "=r"(found)
-      : "r"(static_cast<int>(own)), "r"(team + 1), "n"(32 * kTeam)
-      : "memory");
-  return found != 0;
-}
-
-// What a thread knows of the softmax of its queries 8 n + 2 c and + 1.
-template <int kRows8>
-struct RunningSoftmax {
-  float most[kRows8][2];     // a whole number: weights count 2^-most
-  float weights[kRows8][2];  // sums over the thread's tokens
-  float rounded[kRows8][2];  // of weights times gains as they were rounded, in kWeightUnits
-
-  __device__ __forceinline__ RunningSoftmax() {
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) most[n][e] = kNothing, weights[n][e] = 0.0f, rounded[n][e] = 0.0f;
-    }
-  }
-};
-
-// What a tile's scores need beside its codes and the moved queries; kept from tile to tile.
-template <int kRows8>
-struct TileOperands {
-  static constexpr int kFirstSteps = 3;  // of the mean's products, the others are asked for late
-  float4 scales[kRows8];                 // of queries 8 n + 2 c and + 1: scale, sum of levels
-  float2 constants[kRows8];              // of the mean
-  uint2 folded[kRows8][kFirstSteps];
-
-  __device__ __forceinline__ void load_scales(const float2* from, int c) {
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-      scales[n] = *reinterpret_cast<const float4*>(from + 8 * n + 2 * c);
-    }
-  }
-  __device__ __forceinline__ void load_mean(const float* tile_constants, const uint2* tile_folded,
-                                            int steps, int c) {
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-      constants[n] = *reinterpret_cast<const float2*>(tile_constants + 8 * n + 2 * c);
-#pragma unroll
-      for (int s = 0; s < kFirstSteps; ++s) {
-        if (s < steps) folded[n][s] = tile_folded[(n * steps + s) * 32];
-      }
-    }
-  }
-};
-
-// Bits of the tokens of a tile that lie in `coded` and have not escaped.
-__device__ __forceinline__ std::uint32_t seen_tokens(const Range& coded, int tile,
-                                                     std::uint32_t escaped) {
-  const int first = tile * kTileTokens;
-  std::uint32_t bits = ~escaped;
-  if (first < coded.first) {
-    bits = first + kTileTokens <= coded.first ? 0u : bits & (~0u << (coded.first - first));
-  }
-  if (first + kTileTokens > coded.last) {
-    bits = first >= coded.last ? 0u : bits & (~0u >> (first + kTileTokens - coded.last));
-  }
-  return bits;
-}
-
-// Scores of the thread's four tokens for each of its queries: v[n][e][b]. table: the mean's, of this
-// tile and thread.
-template <class Shape>
-__device__ __forceinline__ void finish_scores(const AttendCall& call,
-                                              const TileOperands<Shape::kRows8>& operands,
-                                              const uint2* tile_folded, const uint4* table,
-                                              std::uint32_t seen, int g, const float (&gain)[4],
-                                              const ScoreSums<Shape>& sums,
-                                              float (&v)[Shape::kRows8][2][4]) {
-  constexpr int kRows8 = Shape::kRows8;
-  float mean[2][kRows8][4];
-#pragma unroll
-  for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      mean[half][n][0] = mean[half][n][2] = operands.constants[n].x;
-      mean[half][n][1] = mean[half][n][3] = operands.constants[n].y;
-    }
-  }
-  const int steps = call.mean_terms / 16;
-#pragma unroll
-  for (int s = 0; s < TileOperands<kRows8>::kFirstSteps; ++s) {
-    if (s >= steps) break;
-    const uint4 low = table[s * 32], high = table[(steps + s) * 32];
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-      mma_f16(mean[0][n], low, operands.folded[n][s]);
-      mma_f16(mean[1][n], high, operands.folded[n][s]);
-    }
-  }
-#pragma unroll 1
-  for (int s = TileOperands<kRows8>::kFirstSteps; s < steps; ++s) {
-    const uint4 low = table[s * 32], high = table[(steps + s) * 32];
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-      const uint2 q = tile_folded[(n * steps + s) * 32];
-      mma_f16(mean[0][n], low, q);
-      mma_f16(mean[1][n], high, q);
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < kRows8; ++n) {
-    const float4 scale = operands.scales[n];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float unit = e == 0 ? scale.x : scale.z;
-      const int levels = __float_as_int(e == 0 ? scale.y : scale.w);
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        v[n][e][b] = fmaf(score_of<Shape>(sums, n, e, b, levels), unit * gain[b],
-                          mean[b / 2][n][b % 2 * 2 + e]);
-      }
-    }
-  }
-  if (call.soft_cap > 0.0f) {
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-#pragma unroll
-        for (int b = 0; b < 4; ++b) v[n][e][b] = capped(v[n][e][b], call.soft_cap);
-      }
-    }
-  }
-  if (seen != ~0u) {
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      if ((seen >> token_at(g, b) & 1u) != 0) continue;
-#pragma unroll
-      for (int n = 0; n < kRows8; ++n) v[n][0][b] = v[n][1][b] = kUnseen;
-    }
-  }
-}
 
 // The tokens that a block works on, in steps of kTeam tiles, as shares of its teams.
 template <class Shape>
@@ -210,10 +59,182 @@ struct AttendPart {
   }
 };
 
+// What a team reads on its way to shared memory. One thread of its first warp asks for codes, one of
+// its second for queries: kStages steps ahead where they are folded, an anchor ahead where they are
+// moved. Pages are looked up one page ahead of their first tile.
+template <class Shape>
+struct TeamCopies {
+  static constexpr int kPageTiles = kPageTokens / kTileTokens;
+  const std::byte* pool;
+  const std::int32_t* code_pages;
+  const std::byte *moved, *folded;  // of the item's first anchor and block
+  std::int64_t page_bytes;
+  const std::byte* source = nullptr;
+  char *slots, *moved_slots;
+  std::uint64_t* barriers;  // of slots, then of moved queries
+  std::int32_t next_page = 0;
+  int step_bytes, slot_bytes, folded_bytes, moved_bytes, begin, end, asked, slot = 0;
+  int next_index = 0, pages, first_mean, means, first_anchor, anchors, anchor, asked_anchor = 0;
+
+  __device__ __forceinline__ TeamCopies(const AttendCall& call, const AttendItem& item, int group,
+                                        const AttendMemory<Shape>& memory, char* shared, int team,
+                                        int first, int last)
+      : pool(call.code_pool + call.group_offsets[group]),
+        code_pages(item.code_pages),
+        moved(call.moved + (static_cast<std::int64_t>(group) * call.total_anchors +
+                            item.anchors_before) *
+                               call.moved_bytes()),
+        folded(call.folded + (static_cast<std::int64_t>(group) * call.total_means +
+                              item.means_before) *
+                                 call.folded_bytes()),
+        page_bytes(call.code_page_bytes),
+        slots(shared + memory.rings + team * Shape::kStages * memory.slot_bytes),
+        moved_slots(shared + memory.moved + team * 2 * memory.moved_bytes),
+        barriers(reinterpret_cast<std::uint64_t*>(shared + memory.barriers) +
+                 team * (Shape::kStages + 2)),
+        step_bytes(Shape::kTeam * call.tile_bytes[group]),
+        slot_bytes(memory.slot_bytes),
+        folded_bytes(call.folded_bytes()),
+        moved_bytes(call.moved_bytes()),
+        begin(first),
+        end(last),
+        asked(first),
+        pages((item.coded.last + kPageTokens - 1) / kPageTokens),
+        first_mean(item.first_mean),
+        means(item.means),
+        first_anchor(item.first_anchor),
+        anchors(item.anchors),
+        anchor(call.anchor) {}
+
+  // Where the first step begins.
+  __device__ __forceinline__ void look_up() {
+    if (begin >= end) return;
+    const int tile = begin * Shape::kTeam;
+    next_index = tile / kPageTiles;
+    source = pool + __ldg(code_pages + next_index) * page_bytes +
+             static_cast<std::int64_t>(tile % kPageTiles / Shape::kTeam) * step_bytes;
+    look_ahead();
+  }
+  __device__ __forceinline__ void look_ahead() {
+    ++next_index;
+    if (next_index < pages) next_page = __ldg(code_pages + next_index);
+  }
+  // Codes of the next step.
+  __device__ __forceinline__ void ask_codes() {
+    if (asked * Shape::kTeam % kPageTiles == 0 && asked != begin) {
+      source = pool + next_page * page_bytes;
+      look_ahead();
+    }
+    expect_bytes(barriers + slot, static_cast<std::uint32_t>(step_bytes + Shape::kStepMeans * folded_bytes));
+    copy_bulk(slots + slot * slot_bytes, source, static_cast<std::uint32_t>(step_bytes), barriers + slot);
+    source += step_bytes;
+    ++asked;
+    slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
+  }
+  // Folded queries of the next step, which go to the same slot.
+  __device__ __forceinline__ void ask_folded() {
+    const int step = asked, to = slot;
+    ++asked;
+    slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
+#pragma unroll
+    for (int i = 0; i < Shape::kStepMeans; ++i) {
+      // Tiles of a step that the item does not reach meet the last blocks that it does.
+      const int block = step * Shape::kTeam * kTileTokens / kMeanBlock + i - first_mean;
+      copy_bulk(slots + to * slot_bytes + step_bytes + i * folded_bytes,
+                folded + static_cast<std::int64_t>(min(max(block, 0), means - 1)) * folded_bytes,
+                static_cast<std::uint32_t>(folded_bytes), barriers + to);
+    }
+  }
+  __device__ __forceinline__ const std::byte* moved_of(int index) const {
+    return moved + static_cast<std::int64_t>(min(max(index - first_anchor, 0), anchors - 1)) * moved_bytes;
+  }
+  // Moved queries up to those of anchor `index`, if a step still needs them.
+  __device__ __forceinline__ void ask_moved(int index) {
+    while (asked_anchor <= index && asked_anchor * anchor < end * Shape::kTeam * kTileTokens) {
+      const int to = asked_anchor % 2;
+      expect_bytes(barriers + Shape::kStages + to, static_cast<std::uint32_t>(moved_bytes));
+      copy_bulk(moved_slots + to * moved_bytes, moved_of(asked_anchor),
+                static_cast<std::uint32_t>(moved_bytes), barriers + Shape::kStages + to);
+      ++asked_anchor;
+    }
+  }
+};
+
+// Sums of the warp's chunks with the weights of a step. weights: of query g, tokens of c. own: where
+// chunks lie in a tile, in bytes, and above 2^24 their widths; 0: no chunk.
+template <class Shape>
+__device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t tiles, int tile_bytes,
+                                         int rank, const std::uint32_t (&own)[Shape::kChunks],
+                                         const UnpackLane& unpack,
+                                         ChunkSums<Shape> (&acc)[Shape::kChunks]) {
+#pragma unroll(Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1)
+  for (int t = 0; t < Shape::kTeam; ++t) {
+    const std::uint32_t codes = tiles + static_cast<unsigned>(t * tile_bytes);
+    std::uint32_t w[Shape::kRows8][2];
+#pragma unroll
+    for (int n = 0; n < Shape::kRows8; ++n) {
+      const std::uint32_t row =
+          weights + static_cast<unsigned>(8 * n * Shape::kWeightStride + 8 * t) * 4;
+      w[n][0] = load_shared(row);
+      w[n][1] = load_shared(row + 16);
+    }
+#pragma unroll
+    for (int k = 0; k < Shape::kChunks; ++k) {
+      if constexpr (Shape::kUniform2) {
+        sum_chunk_2<Shape>(
+            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w,
+            acc[k]);
+      } else {
+        if (own[k] != 0) sum_chunk_of<Shape>(own[k] >> 24, codes + (own[k] & 0xffffffu), unpack, w, acc[k]);
+      }
+    }
+  }
+}
+
+// Maxima and sums of weights of all warps, merged: what the part leaves of its softmax, and the
+// factor of this team's sums for each of the thread's queries.
+template <class Shape>
+__device__ __forceinline__ void merge_states(RunningSoftmax<Shape::kRows8>& state, bool any,
+                                             int warp, int g, int c, float2* states,
+                                             std::uint32_t* rounded) {
+  constexpr int kRows = Shape::kRows;
+#pragma unroll
+  for (int n = 0; n < Shape::kRows8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (!any) state.most[n][e] = kNothing;
+#pragma unroll
+      for (int o = 4; o < 32; o *= 2) {
+        state.weights[n][e] += __shfl_xor_sync(~0u, state.weights[n][e], o);
+        state.rounded[n][e] += __shfl_xor_sync(~0u, state.rounded[n][e], o);
+      }
+      if (g == 0) {
+        const int at = warp * kRows + 8 * n + 2 * c + e;
+        states[at] = make_float2(state.most[n][e], state.weights[n][e]);
+        rounded[at] = state.rounded[n][e];
+      }
+    }
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ float2 state_of_block(const float2* states, int query) {
+  float whole = kNothing, sum = 0.0f;
+#pragma unroll
+  for (int w = 0; w < Shape::kWarps; ++w) whole = fmaxf(whole, states[w * Shape::kRows + query].x);
+#pragma unroll
+  for (int w = 0; w < Shape::kWarps; ++w) {
+    const float2 own = states[w * Shape::kRows + query];
+    sum += own.y * exp2_approx(own.x - whole);
+  }
+  return make_float2(whole, sum);
+}
+
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attend_bands_kernel(const __grid_constant__ AttendCall call) {
   constexpr int kRows8 = Shape::kRows8, kRows = Shape::kRows, kTeam = Shape::kTeam;
+  static_assert(kTeam > 1);
   extern __shared__ __align__(128) char shared[];
   ask_for_parameters(call);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
@@ -222,246 +243,146 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   cudaTriggerProgrammaticLaunchCompletion();  // what merges the parts waits itself
   const AttendPart<Shape> part(call, part_index);
   const AttendItem& item = call.items[part.item];
-  const AttendMemory<Shape> memory(call.mean_terms, call.most_tile_bytes,
-                                   call.chunks * kChunkPlaces);
+  const AttendMemory<Shape> memory(call);
   const int tile_bytes = call.tile_bytes[group];
-  char* const ring = shared + memory.rings + team * Shape::kStages * kTeam * call.most_tile_bytes;
   std::uint32_t* const all_weights = reinterpret_cast<std::uint32_t*>(shared + memory.weights) +
                                      team * 2 * kRows * Shape::kWeightStride;
-  float* const maxima = reinterpret_cast<float*>(shared + memory.maxima) + team * kTeam * kRows;
-  std::uint64_t* const barriers =
-      reinterpret_cast<std::uint64_t*>(shared + memory.barriers) + team * Shape::kStages;
-
-  // Steps of the team. Asked for by one thread; pages are looked up one page ahead of their first
-  // tile.
+  auto* const unit_words = reinterpret_cast<std::uint32_t*>(shared + memory.units);
+  const TeamMaxima<Shape> maxima{reinterpret_cast<float*>(shared + memory.maxima), team, rank};
   const int begin = part.cut(part.first_share + team), end = part.cut(part.first_share + team + 1);
-  const std::byte* const pool = call.code_pool + call.group_offsets[group];
-  constexpr int kPageTiles = kPageTokens / kTileTokens;
-  const bool asks = rank == 0 && lane == 0;
-  const int pages = (item.coded.last + kPageTokens - 1) / kPageTokens;
-  const std::byte* source = nullptr;
-  std::int32_t next_page = 0;
-  int asked = begin, ask_slot = 0, next_index = 0;
-  if (asks && begin < end) {
-    const int first_tile = begin * kTeam;
-    next_index = first_tile / kPageTiles;
-    source = pool + __ldg(item.code_pages + next_index) * call.code_page_bytes +
-             static_cast<std::int64_t>(first_tile % kPageTiles) * tile_bytes;
-    ++next_index;
-    if (next_index < pages) next_page = __ldg(item.code_pages + next_index);
-  }
-  const auto ask = [&] {
-    const int tile = asked * kTeam % kPageTiles;
-    if (tile == 0 && asked != begin) {
-      source = pool + next_page * call.code_page_bytes;
-      ++next_index;
-      if (next_index < pages) next_page = __ldg(item.code_pages + next_index);
-    }
-    copy_bulk(ring + ask_slot * kTeam * call.most_tile_bytes, source, kTeam * tile_bytes,
-              barriers + ask_slot);
-    source += kTeam * tile_bytes;
-    ++asked;
-    ask_slot = ask_slot + 1 == Shape::kStages ? 0 : ask_slot + 1;
-  };
+  TeamCopies<Shape> copies(call, item, group, memory, shared, team, begin, end);
+  const bool asks = rank == 0 && lane == 0, asks_queries = rank == 1 && lane == 0;
+  if (asks) copies.look_up();
 
-  {  // The mean's table, and barriers.
+  {  // The mean's table, the units, and barriers.
     const int count = call.mean_terms * kMeanBlock * 2 / 16;
 #pragma unroll 2
     for (int i = threadIdx.x; i < count; i += Shape::kThreads) {
       reinterpret_cast<uint4*>(shared)[i] = __ldg(call.mean_table + i);
     }
-    if (asks) {
-      for (int s = 0; s < Shape::kStages; ++s) make_barrier(barriers + s);
+    if (!Shape::kUniform2 && threadIdx.x < kMaxUnits) {
+      unit_words[threadIdx.x] = __ldg(call.unit_table + group * kMaxUnits + threadIdx.x);
+    }
+    if (threadIdx.x == 0) {
+      auto* const all = reinterpret_cast<std::uint64_t*>(shared + memory.barriers);
+#pragma unroll 1
+      for (int i = 0; i < Shape::kTeams * (Shape::kStages + 2); ++i) make_barrier(all + i);
       publish_barriers();
     }
   }
   __syncthreads();
   if (asks) {
-    while (asked < end && asked < begin + Shape::kStages) ask();
+#pragma unroll 1
+    while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_codes();
   }
+  const int units = Shape::kUniform2 ? call.units : __ldg(call.group_units + group);
   cudaGridDependencySynchronize();  // moved and folded queries are there
+  int anchor = begin * kTeam * kTileTokens / call.anchor, next_anchor = 0;
+  if (asks_queries && begin < end) {
+    if (Shape::kCopyQueries) {
+      copies.asked_anchor = anchor;
+      copies.ask_moved(anchor + 1);
+    }
+#pragma unroll 1
+    while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_folded();
+  }
 
   ChunkSums<Shape> acc[Shape::kChunks] = {};
   RunningSoftmax<kRows8> state;
   const UnpackLane unpack(lane);
-  const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks + rank * Shape::kChunks;
-  const std::int32_t* const offsets =
-      call.chunk_offsets + group * kMaxChunks + rank * Shape::kChunks;
+  std::uint32_t own_chunks[Shape::kChunks];
+#pragma unroll
+  for (int k = 0; k < Shape::kChunks; ++k) {
+    const int chunk = group * kMaxChunks + Shape::chunk_of(rank, k);
+    const bool there = !Shape::kUniform2 && Shape::chunk_of(rank, k) < call.chunks;
+    own_chunks[k] = there ? held(static_cast<std::uint32_t>(__ldg(call.chunk_widths + chunk)) << 24 |
+                                 4 * static_cast<std::uint32_t>(__ldg(call.chunk_offsets + chunk)))
+                          : 0;
+  }
   const int mean_steps = call.mean_terms / 16;
   const Range coded = item.coded;
-  // Tiles of a step that the item does not reach meet the last blocks that it does.
-  const int last_anchor = item.anchors - 1, last_mean = item.means - 1;
-  const std::int64_t first_anchor =
-      static_cast<std::int64_t>(group) * call.total_anchors + item.anchors_before;
-  const std::int64_t first_mean =
-      static_cast<std::int64_t>(group) * call.total_means + item.means_before;
   constexpr int kMeanTiles = kMeanBlock / kTileTokens;
-  TileOperands<kRows8> operands;
-  const std::int8_t* moved = nullptr;
-  const uint2* folded = nullptr;
-  int next_anchor = 0, mean_block = -1, slot = 0;
+  QueryScales<kRows8> scales;
+  MovedQueries<Shape> moved;
+  const int first_anchor = anchor;
+  int slot = 0, raises = 0;
   std::uint32_t parity = 0;
+  std::uint64_t* const barriers = copies.barriers;
+  const std::uint32_t first_slot = held(shared_address(copies.slots));
+  const std::uint32_t first_moved = held(shared_address(copies.moved_slots));
+  const std::uint32_t rank_bytes = held(static_cast<unsigned>(rank * tile_bytes));
+  const std::uint32_t gain_bytes =
+      held(static_cast<unsigned>((rank + 1) * tile_bytes - kTileTail + 4 * g));
+  const std::uint32_t folded_at = held(static_cast<unsigned>(
+      kTeam * tile_bytes + rank * kTileTokens / kMeanBlock * call.folded_bytes()));
+  const std::uint32_t moved_lane = held(static_cast<unsigned>(64 * g + 16 * c));
+  std::uint32_t* const own_weights = all_weights + 2 * c * Shape::kWeightStride + 8 * rank + g;
+  const std::uint32_t read_weights =
+      held(shared_address(all_weights + g * Shape::kWeightStride + c));
+  const uint4* const table = reinterpret_cast<const uint4*>(shared) + lane;
+  if (begin == end) maxima.share_nothing(g, c);
 
 #pragma unroll 1
   for (int step = begin; step < end; ++step) {
     const int tile = step * kTeam + rank;
-    if (step == begin || tile * kTileTokens >= next_anchor) {
-      const int anchor = tile * kTileTokens / call.anchor;
+    if (tile * kTileTokens >= next_anchor) {
+      anchor = tile * kTileTokens / call.anchor;
       next_anchor = (anchor + 1) * call.anchor;
-      const std::int64_t at = first_anchor + min(max(anchor - item.first_anchor, 0), last_anchor);
-      moved = call.moved + at * (call.chunks * kRows * 64);
-      operands.load_scales(call.moved_scales + at * kRows, c);
-    }
-    if (tile / kMeanTiles != mean_block) {
-      mean_block = tile / kMeanTiles;
-      const std::int64_t at = first_mean + min(max(mean_block - item.first_mean, 0), last_mean);
-      folded = call.folded + at * kRows8 * mean_steps * 32 + lane;
-      operands.load_mean(call.folded_constants + at * kRows, folded, mean_steps, c);
+      const int of_scales = call.moved_coefficients() + 16 * c;
+      if constexpr (Shape::kCopyQueries) {
+        wait_barrier(barriers + Shape::kStages + anchor % 2,
+                     static_cast<std::uint32_t>(anchor - first_anchor) >> 1 & 1u);
+        const std::uint32_t from =
+            first_moved + static_cast<unsigned>(anchor % 2 * memory.moved_bytes);
+        moved.copied = from + moved_lane;
+        scales.load([&](int at) { return load_shared4(from + static_cast<unsigned>(of_scales + at)); });
+      } else {
+        const std::byte* const from = copies.moved_of(anchor);
+        moved.there = from + moved_lane;
+        scales.load([&](int at) { return *reinterpret_cast<const uint4*>(from + of_scales + at); });
+      }
     }
     wait_barrier(barriers + slot, parity);
-    const std::uint32_t tiles =
-        shared_address(ring + slot * kTeam * call.most_tile_bytes);
-    const auto* const tail = reinterpret_cast<const std::uint32_t*>(
-        ring + slot * kTeam * call.most_tile_bytes + (rank + 1) * tile_bytes - kTileTail);
-
+    const std::uint32_t tiles = first_slot + static_cast<unsigned>(slot * memory.slot_bytes);
     ScoreSums<Shape> sums;
-    score_tile<Shape>(call, group, tiles + static_cast<unsigned>(rank * tile_bytes), moved, unpack,
-                      g, c, sums);
-    float v[kRows8][2][4], log_gain[4], gain[4];
-    const std::uint32_t gains = tail[g];
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      log_gain[b] = 0.125f * static_cast<float>(static_cast<std::int8_t>(gains >> (8 * b)));
-      gain[b] = exp2_approx(log_gain[b]);
+    score_tile<Shape>(units, unit_words, tiles + rank_bytes, moved, unpack, sums);
+    const TokenGains gains(load_shared(tiles + gain_bytes));
+    float v[kRows8][2][4];
+    finish_scores<Shape>(call, scales, state, tiles + folded_at,
+                         table + tile % kMeanTiles * 2 * mean_steps * 32, lane, gains, sums, v);
+    const bool whole = tile * kTileTokens >= coded.first && (tile + 1) * kTileTokens <= coded.last;
+    if (!whole || call.soft_cap > 0.0f) {
+      cap_and_mask<Shape>(call.soft_cap, seen_tokens(coded, tile), g, state, v);
     }
-    const uint4* const table = reinterpret_cast<const uint4*>(shared) +
-                               tile % kMeanTiles * 2 * mean_steps * 32 + lane;
-    finish_scores<Shape>(call, operands, folded, table, seen_tokens(coded, tile, tail[8]), g, gain,
-                         sums, v);
-
-    float most[kRows8][2];
-    bool grows = false;
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        most[n][e] = fmaxf(fmaxf(v[n][e][0] + log_gain[0], v[n][e][1] + log_gain[1]),
-                           fmaxf(v[n][e][2] + log_gain[2], v[n][e][3] + log_gain[3]));
-        grows |= most[n][e] > state.most[n][e];
-      }
-    }
-    const bool any = any_of_team<kTeam>(team, grows);
-    // All of the team are done with the step before: its slot can be filled again.
-    if (kTeam > 1 && asks && step > begin && asked < end) ask();
-    if (any) {
-#pragma unroll
-      for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-#pragma unroll
-          for (int o = 4; o < 32; o *= 2) {
-            most[n][e] = fmaxf(most[n][e], __shfl_xor_sync(~0u, most[n][e], o));
-          }
-        }
-      }
-      if constexpr (kTeam > 1) {
-        if (g == 0) {
-#pragma unroll
-          for (int n = 0; n < kRows8; ++n) {
-            maxima[rank * kRows + 8 * n + 2 * c] = most[n][0];
-            maxima[rank * kRows + 8 * n + 2 * c + 1] = most[n][1];
-          }
-        }
-        team_barrier<kTeam>(team);
-#pragma unroll
-        for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            for (int r = 0; r < kTeam; ++r) {
-              most[n][e] = fmaxf(most[n][e], maxima[r * kRows + 8 * n + 2 * c + e]);
-            }
-          }
-        }
-        team_barrier<kTeam>(team);
-      }
-#pragma unroll
-      for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float next = fmaxf(state.most[n][e], ceilf(most[n][e]));
-          const int by = static_cast<int>(fminf(next - state.most[n][e], 31.0f));
-          if (!__any_sync(~0u, by > 0)) continue;
-          const float factor = exp2_approx(state.most[n][e] - next);
-          state.most[n][e] = next;
-          state.weights[n][e] *= factor;
-          state.rounded[n][e] *= factor;
-#pragma unroll
-          for (int k = 0; k < Shape::kChunks; ++k) {
-#pragma unroll
-            for (int f = 0; f < 4; ++f) {
-              acc[k][f][n][e] >>= by;
-              acc[k][f][n][e + 2] >>= by;
-            }
-          }
-        }
-      }
-    }
-    // What is added before rounding, in 256ths of a unit: multiples of the golden ratio, spread
-    // evenly over tokens. A weight has 8 bits after the point in the number's lowest bits.
-    float offset[4];
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const auto token = static_cast<std::uint32_t>(tile * kTileTokens + token_at(g, b));
-      offset[b] = __uint_as_float(__byte_perm(token * 2654435769u, 0x4b400000, 0x7653));
-      gain[b] *= 256.0f * kWeightUnits;
-    }
-    std::uint32_t* const weights = all_weights + step % 2 * kRows * Shape::kWeightStride;
-#pragma unroll
-    for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        std::uint32_t byte[4];
-#pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          const float w = exp2_approx(v[n][e][b] - state.most[n][e]);
-          state.weights[n][e] += w;
-          byte[b] = __float_as_uint(fmaf(w, gain[b], offset[b]));
-        }
-        const std::uint32_t packed = __byte_perm(__byte_perm(byte[0], byte[1], 0x0051),
-                                                 __byte_perm(byte[2], byte[3], 0x0051), 0x5410);
-        state.rounded[n][e] += static_cast<float>(__dp4a(packed, 0x01010101u, 0u));
-        weights[(8 * n + 2 * c + e) * Shape::kWeightStride + 8 * rank + g] = packed;
-      }
-    }
-    team_barrier<kTeam>(team);
+    const std::uint32_t half = step % 2 != 0 ? kRows * Shape::kWeightStride : 0;
+    float added[kRows8][2];
+    std::uint32_t rounded[kRows8][2];
+    bool raised = false;
 #pragma unroll 1
-    for (int t = 0; t < kTeam; ++t) {
-      const std::uint32_t codes = tiles + static_cast<unsigned>(t * tile_bytes);
-      std::uint32_t w[kRows8][2];
+    while (true) {
+      const bool over = weigh<Shape>(v, gains, tile, g, added, rounded, own_weights + half);
+      const bool first = step == begin && !raised;
+      if (!any_of_team<kTeam>(team, over || first)) break;
+      raised = true;
+      maxima.raise(first, raises, g, c, gains, v, state, acc);
+      ++raises;
+    }
 #pragma unroll
-      for (int n = 0; n < kRows8; ++n) {
-        const std::uint32_t* const row = weights + (8 * n + g) * Shape::kWeightStride + 8 * t + c;
-        w[n][0] = row[0];
-        w[n][1] = row[4];
-      }
+    for (int n = 0; n < kRows8; ++n) {
 #pragma unroll
-      for (int k = 0; k < Shape::kChunks; ++k) {
-        if (!Shape::kUniform2 && rank * Shape::kChunks + k >= call.chunks) break;
-        if constexpr (Shape::kUniform2) {
-          sum_chunk_2<Shape>(
-              codes + static_cast<unsigned>((rank * Shape::kChunks + k) * kPlaneBytes), unpack, w,
-              acc[k]);
-        } else {
-          sum_chunk_of<Shape>(__ldg(widths + k),
-                              codes + 4 * static_cast<unsigned>(__ldg(offsets + k)), unpack, w,
-                              acc[k]);
-        }
+      for (int e = 0; e < 2; ++e) {
+        state.weights[n][e] += added[n][e];
+        state.rounded[n][e] = __dp4a(rounded[n][e], 0x01010101u, state.rounded[n][e]);
       }
     }
-    if constexpr (kTeam == 1) {
-      __syncwarp();
-      if (asks && asked < end) ask();
+    // All of the team are done with the step before: its slot can be filled again, and that of the
+    // queries of the anchor before.
+    if (asks && step > begin && copies.asked < end) copies.ask_codes();
+    if (asks_queries) {
+      if (step > begin && copies.asked < end) copies.ask_folded();
+      if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
     }
+    add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, rank, own_chunks, unpack, acc);
     slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
     parity ^= slot == 0 ? 1u : 0u;
   }
@@ -475,26 +396,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
               min(share, bytes - part_index * share));
   }
 
-  // Softmax states of the team's warps, then of the block.
-  float* const block_maxima = reinterpret_cast<float*>(shared + memory.maxima);
-  float2* const block_sums = reinterpret_cast<float2*>(shared + memory.sums);
-  team_barrier<kTeam>(team);  // nobody reads the team's maxima any more
-#pragma unroll
-  for (int n = 0; n < kRows8; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-#pragma unroll
-      for (int o = 4; o < 32; o *= 2) {
-        state.weights[n][e] += __shfl_xor_sync(~0u, state.weights[n][e], o);
-        state.rounded[n][e] += __shfl_xor_sync(~0u, state.rounded[n][e], o);
-      }
-      if (g == 0) {
-        const int at = warp * kRows + 8 * n + 2 * c + e;
-        block_maxima[at] = state.most[n][e];
-        block_sums[at] = make_float2(state.weights[n][e], state.rounded[n][e]);
-      }
-    }
-  }
+  float2* const states = reinterpret_cast<float2*>(shared + memory.states);
+  auto* const rounded = reinterpret_cast<std::uint32_t*>(shared + memory.rounded);
+  merge_states<Shape>(state, begin < end, warp, g, c, states, rounded);
   __syncthreads();
   const int places = call.chunks * kChunkPlaces, stride = places + 4;
   float* const reduce = reinterpret_cast<float*>(shared + memory.rings);
@@ -503,23 +407,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int query = 8 * n + 2 * c + e;
-      float whole = kNothing, rounded = 0.0f;
-      for (int w = 0; w < Shape::kWarps; w += kTeam) {
-        whole = fmaxf(whole, block_maxima[w * kRows + query]);
-      }
-      for (int r = 0; r < kTeam; ++r) rounded += block_sums[(team * kTeam + r) * kRows + query].y;
-      const float factor = exp2_approx(state.most[n][e] - whole) / kWeightUnits;
+      float whole = kNothing;
+      std::uint32_t sum = 0;  // of the team
+      for (int w = 0; w < Shape::kWarps; w += kTeam) whole = fmaxf(whole, states[w * kRows + query].x);
+      for (int r = 0; r < kTeam; ++r) sum += rounded[(team * kTeam + r) * kRows + query];
+      const float factor = exp2_approx(state.most[n][e] - whole - kWeightBits);
 #pragma unroll
       for (int k = 0; k < Shape::kChunks; ++k) {
-        if (rank * Shape::kChunks + k >= call.chunks) break;
-        const int width = Shape::kUniform2 ? 2 : widths[k];
-        const float bias = 0.5f * static_cast<float>((1 << width) - 1) * rounded;
+        if (Shape::chunk_of(rank, k) >= call.chunks) break;
+        const int width = Shape::kUniform2 ? 2 : static_cast<int>(own_chunks[k] >> 24);
+        const float bias =
+            0.5f * static_cast<float>((1 << width) - 1) * static_cast<float>(sum);
         float x[8];
         numbers_of<Shape>(acc[k], width, n, e, x);
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[j] = (x[j] - bias) * factor;
         float* const to = reduce + (team * kRows + query) * stride +
-                          (rank * Shape::kChunks + k) * kChunkPlaces + 8 * g;
+                          Shape::chunk_of(rank, k) * kChunkPlaces + 8 * g;
         *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
         *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
       }
@@ -527,22 +431,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
   __syncthreads();
   const std::int64_t at = static_cast<std::int64_t>(group) * call.total_parts + part_index;
-  float2* const states =
-      reinterpret_cast<float2*>(shared + memory.weights);  // nobody reads weights now
   if (threadIdx.x < kRows) {
-    const int query = threadIdx.x;
-    float whole = kNothing, sum = 0.0f;
-    for (int w = 0; w < Shape::kWarps; w += kTeam) {
-      whole = fmaxf(whole, block_maxima[w * kRows + query]);
-    }
-    for (int w = 0; w < Shape::kWarps; ++w) {
-      const float most = block_maxima[w / kTeam * kTeam * kRows + query];
-      sum += block_sums[w * kRows + query].x * exp2_approx(most - whole);
-    }
-    states[query] = make_float2(whole, sum);
-    call.part_states[at * kRows + query] = states[query];
+    call.part_states[at * kRows + threadIdx.x] = state_of_block<Shape>(states, threadIdx.x);
   }
-  __syncthreads();
 #pragma unroll 1
   for (int i = threadIdx.x; i < kRows * places / 4; i += Shape::kThreads) {
     const int query = i / (places / 4), p = i % (places / 4) * 4;
@@ -554,7 +445,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     // Means of levels times gains: f16 holds them to 2^-11, far below what their roundings leave
     // open.
-    const float inverse = states[query].y > 0.0f ? 1.0f / states[query].y : 0.0f;
+    const float2 merged = state_of_block<Shape>(states, query);
+    const float inverse = merged.y > 0.0f ? 1.0f / merged.y : 0.0f;
     __half2 both[2] = {__floats2half2_rn(sum.x * inverse, sum.y * inverse),
                        __floats2half2_rn(sum.z * inverse, sum.w * inverse)};
     *reinterpret_cast<uint2*>(call.part_means + (at * kRows + query) * places + p) =

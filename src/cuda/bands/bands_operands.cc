@@ -9,35 +9,49 @@
 namespace kvspan::cuda {
 namespace {
 
-// The place of a chunk that byte `at` of 64 of a moved query meets: query_byte, inverted.
-int place_of_byte(int at) {
-  return 4 * (4 * (at / 16) + at % 4) + at % 16 / 4;
+// What a unit's 64 coefficients are of a key's numbers, [64][dim].
+std::vector<double> coefficient_rows(const BandsCode& code, const ScoreUnit& unit,
+                                     const std::vector<float>& key_rows) {
+  const auto dim = static_cast<std::size_t>(code.key_dim());
+  const auto places = static_cast<std::size_t>(code.places());
+  const UnitForm& form = unit_form(unit.kind);
+  std::vector<double> rows(64 * dim);
+  for (std::size_t i = 0; i < 64 * 16; ++i) {
+    const std::size_t byte = i / 16, field = i % 16;
+    const double by = std::ldexp(form.inverse[byte % 16][field], form.exponent);
+    const std::size_t place =
+        static_cast<std::size_t>(unit.chunk) * kChunkPlaces + byte / 16 * 16 + field;
+    if (by == 0.0 || place >= places) continue;
+    for (std::size_t k = 0; k < dim; ++k) rows[byte * dim + k] += by * key_rows[k * places + place];
+  }
+  return rows;
 }
 
-// Number `dim` of the key row of a place, in 255ths of its scale.
-std::int8_t key_number(const BandsCode& code, std::int32_t head, int place, int dim) {
-  if (place >= code.places() || dim >= code.key_dim()) return 0;
-  const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(place / 16) * code.dim_quads() + dim / 4;
-  return code.key_tiles(head)[(quad * 16 + place % 16) * 4 + dim % 4];
-}
-
-void put_key_basis(const BandsCode& code, int chunks, int key_steps, BandsOperands& to) {
+// In f16, a head's largest number 1: key_scales makes that good. Numbers that f16 holds badly then
+// are far below what a coefficient is rounded by.
+void put_key_basis(const BandsCode& code, int panel_units, int key_steps, BandsOperands& to) {
+  const auto dim = static_cast<std::size_t>(code.key_dim());
+  const auto panel = static_cast<std::size_t>(panel_units);
+  std::vector<float> key_rows(dim * static_cast<std::size_t>(code.places()));
   for (std::int32_t h = 0; h < code.heads(); ++h) {
-    for (int k = 0; k < chunks; ++k) {
-      for (int s = 0; s < key_steps; ++s) {
-        for (int i = 0; i < 4 * 32 * 2; ++i) {
-          const int lane = i / 2 % 32, j = i / 64 * 2 + i % 2, n = lane / 4, c = lane % 4;
-          const int place = kChunkPlaces * k + place_of_byte(16 * (n / 2) + 2 * j + n % 2);
-          for (int b = 0; b < 8; ++b) {
-            const int dim = 32 * s + 16 * (b / 4) + 4 * c + b % 4;
-            to.key_basis.push_back(key_number(code, h, place, dim));
-          }
-        }
-      }
+    code.read_key_rows(h, key_rows.data());
+    std::vector<std::vector<double>> of_units;
+    double most = 0.0;
+    for (const ScoreUnit& unit : to.units) {
+      of_units.push_back(coefficient_rows(code, unit, key_rows));
+      for (const double x : of_units.back()) most = std::max(most, std::abs(x));
     }
-    for (int i = 0; i < chunks * kChunkPlaces; ++i) {
-      const int place = i / kChunkPlaces * kChunkPlaces + place_of_byte(i % kChunkPlaces);
-      to.key_scales.push_back(place < code.places() ? code.key_scales(h)[place] : 0.0f);
+    to.key_scales.push_back(static_cast<float>(most));
+    for (std::size_t first = 0; first < to.units.size(); first += panel) {
+      for (int i = 0; i < 4 * panel_units * key_steps * 32 * 8; ++i) {
+        const int e = i % 8, lane = i / 8 % 32, s = i / 256 % key_steps, slice = i / 256 / key_steps;
+        const PanelByte at = panel_byte(panel_units, 16 * slice + 8 * (e / 4) + lane / 4);
+        const auto k = static_cast<std::size_t>(16 * s + 8 * (e / 2 % 2) + 2 * (lane % 4) + e % 2);
+        const std::vector<double>& rows = of_units[first + static_cast<std::size_t>(at.unit)];
+        const auto row = static_cast<std::size_t>(16 * at.lane + 4 * at.word + at.byte);
+        const double x = k < dim && most > 0.0 ? rows[row * dim + k] / most : 0.0;
+        to.key_basis.push_back(to_half(static_cast<float>(x)));
+      }
     }
     const float* mean = code.anchored_means().mean(h);
     to.key_means.insert(to.key_means.end(), mean, mean + code.key_dim());
@@ -87,11 +101,12 @@ void put_analysis(const BandsCode& code, std::size_t places, BandsOperands& to) 
 
 }  // namespace
 
-BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps) {
+BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps) {
   BandsOperands to;
   to.tiles = BandsTiles(code.layout(), chunks);
   const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
-  put_key_basis(code, chunks, key_steps, to);
+  to.units = score_units(to.tiles);
+  put_key_basis(code, panel_units, key_steps, to);
   put_value_basis(code, places, to);
   put_quantizer(code, places, to);
   put_analysis(code, places, to);
@@ -107,7 +122,7 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
   const int sines = to.alone + to.alone % 2, evens = 2 * sines;
   const int odds = evens + (to.slow > 0 ? kOrders - 1 : 0);
   const int used = odds + (to.slow > 0 ? kOrders : 0);
-  to.terms = std::max(16, (used + 15) / 16 * 16);
+  to.terms = std::max(kLeastMeanTerms, (used + 15) / 16 * 16);
   if (to.slow > 0) {
     to.slow_table.assign(means.slow(), means.slow() + static_cast<std::ptrdiff_t>(to.slow) * 8);
   }

@@ -10,14 +10,16 @@
 #include "cache/bands/anchored_means.h"
 #include "cache/bands/bands_code.h"
 #include "cuda/bands/bands_tiles.h"
+#include "cuda/bands/score_units.h"
 
 namespace kvspan::cuda {
 
 // places below are those of all chunks, empty ones included.
 struct BandsOperands {
   BandsTiles tiles;
-  std::vector<std::int8_t> key_basis;  // [heads][chunks][steps][4][32 lanes][2][8], move_queries.cuh
-  std::vector<float> key_scales;       // [heads][places], by query_byte within chunks
+  std::vector<ScoreUnit> units;
+  std::vector<Half> key_basis;         // [heads][units * 4][key_steps][32 lanes][8], move_queries.cuh
+  std::vector<float> key_scales;       // [heads], of the basis
   std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
   std::vector<Half> value_basis;       // [heads * value_dim][places]
   std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
@@ -27,8 +29,8 @@ struct BandsOperands {
   std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [places]
 };
 
-// chunks: at least those of the code. key_steps: of 32 numbers of a key.
-BandsOperands bands_operands(const BandsCode& code, int chunks, int key_steps);
+// chunks: at least those of the code. key_steps: of 16 numbers of a key.
+BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps);
 
 // Products of queries with the mean of keys (cache/anchored_means.h), for blocks of kMeanBlock.
 struct MeanOperands {

@@ -104,13 +104,6 @@ KVSPAN_HOST_DEVICE constexpr int token_of_half(int width, int half) {
   return token_at(rest / 16, rest % 4);
 }
 
-// Byte of a moved query, of 64 for a chunk, that meets a place: lane c's bytes lie together, field
-// by field.
-KVSPAN_HOST_DEVICE constexpr int query_byte(int place) {
-  const int i = place / 4;
-  return 16 * (i / 4) + 4 * (place % 4) + i % 4;
-}
-
 class BandsTiles {
  public:
   BandsTiles() = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What queries make of the mean of keys: for each block of kMeanBlock positions the sums of
 // cache/bands/anchored_means.h, in f16 and in the order of a matrix operand; what is equal for all
-// positions of a block stays in f32. A warp takes one query head and kFoldBlocks blocks, one for each
+// positions of a block stays in f32. A warp takes one query head and kFoldBlocks blocks, some for each
 // thread, and either the pairs that are met alone or the slow ones.
 #pragma once
 
@@ -24,120 +24,154 @@ __device__ __forceinline__ std::uint32_t halves(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
-// u . Rot mu = Re(conj(mu) u) cos + Im(conj(mu) u) sin: a warp for each query. Queries have been read
-// (read_queries), with RoPE's magnitude.
+// u . Rot mu = Re(conj(mu) u) cos + Im(conj(mu) u) sin: a warp for query n.
+__device__ __forceinline__ void multiply_means(const AttendCall& call, const HeadTile& tile, int n,
+                                               const FoldMemory& memory, char* shared) {
+  const int lane = threadIdx.x & 31, pairs = call.rope_pairs;
+  const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
+  const auto number = [&](int i) {
+    return read_number(call.queries.data, from + i, call.queries.type);
+  };
+  const float scale = call.logit_scale * 1.44269504f, turned = scale * call.rope_magnitude;
+  const float* const mean = call.key_means + tile.head * call.key_dim;
+  float2* const to = reinterpret_cast<float2*>(shared + memory.products) + n * pairs;
+#pragma unroll 2
+  for (int j = lane; j < pairs; j += 32) {
+    const PairPlace at = pair_place(j, pairs, call.neighbours);
+    const float x = turned * number(at.first), y = turned * number(at.second);
+    const float p = __ldg(mean + at.first), q = __ldg(mean + at.second);
+    to[j] = make_float2(x * p + y * q, y * p - x * q);
+  }
+  float constant = 0.0f;
+#pragma unroll 1
+  for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
+    constant += scale * number(i) * __ldg(mean + i);
+  }
+  for (int o = 16; o > 0; o /= 2) constant += __shfl_xor_sync(~0u, constant, o);
+  if (lane == 0) reinterpret_cast<float*>(shared + memory.constants)[n] = constant;
+}
+
+// Turns at the middle of each block, [pairs][blocks]: two pairs by each thread.
 template <int kWarps>
-__device__ __forceinline__ void multiply_means(const AttendCall& call, const HeadTile& tile,
-                                               const PrepareMemory& memory, char* shared) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int pairs = call.rope_pairs, numbers = 32 * key_steps_of(call.key_dim);
-  const float scale = call.logit_scale * 1.44269504f;
-  for (int n = warp; n < kTileQueries; n += kWarps) {
-    const float* const query = reinterpret_cast<const float*>(shared + memory.queries) + n * numbers;
-    const float* const mean = call.key_means + tile.head * call.key_dim;
-    float2* const to = reinterpret_cast<float2*>(shared + memory.products) + n * pairs;
+__device__ __forceinline__ void read_turns(const AttendCall& call, int first, int count,
+                                           const FoldMemory& memory, char* shared) {
+  constexpr int kOwn = kFoldBlocks / kWarps, kStep = kMeanBlock / kTurnStep;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
 #pragma unroll 1
-    for (int j = lane; j < pairs; j += 32) {
-      const PairPlace at = pair_place(j, pairs, call.neighbours);
-      const float x = scale * query[at.first], y = scale * query[at.second];
-      const float p = __ldg(mean + at.first), q = __ldg(mean + at.second);
-      to[j] = make_float2(x * p + y * q, y * p - x * q);
+  for (int j = 2 * lane; j < pairs; j += 64) {
+    float4 turn[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int block = first + min(warp + i * kWarps, count - 1);
+      turn[i] = __ldg(reinterpret_cast<const float4*>(call.turns + (kStep * block + kStep / 2) * pairs + j));
     }
-    float constant = 0.0f;
-#pragma unroll 1
-    for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
-      constant += scale * query[i] * __ldg(mean + i);
+    float2* const to = reinterpret_cast<float2*>(shared + memory.turns) + j * FoldMemory::kTurnStride + warp;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      to[i * kWarps] = make_float2(turn[i].x, turn[i].y);
+      to[FoldMemory::kTurnStride + i * kWarps] = make_float2(turn[i].z, turn[i].w);
     }
-    for (int o = 16; o > 0; o /= 2) constant += __shfl_xor_sync(~0u, constant, o);
-    if (lane == 0) reinterpret_cast<float*>(shared + memory.constants)[n] = constant;
   }
 }
 
 // Blocks first .. first + count - 1 of the mean, up to kFoldBlocks, of which the first is `slot` in
-// working memory. All of the block's threads come here together.
+// working memory. All of the block's threads come here together, products and turns having been
+// made.
 template <int kWarps>
-__device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTile& tile, int first,
-                                            int count, std::int64_t slot,
-                                            const PrepareMemory& memory, char* shared) {
+__device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTile& tile, int count,
+                                            std::int64_t slot, const FoldMemory& memory,
+                                            char* shared) {
+  constexpr int kOwn = kFoldBlocks / 32;  // blocks of a thread: lane, lane + 32, ..
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int pairs = call.rope_pairs, alone = call.mean_alone, sines = alone + alone % 2;
   const int evens = 2 * sines, steps = call.mean_terms / 16;
-  // Turns at the middle of each block, [pairs][blocks].
-  float2* const turns = reinterpret_cast<float2*>(shared + memory.turns);
-#pragma unroll
-  for (int block = warp; block < kFoldBlocks; block += kWarps) {
-    const int turn = ((first + min(block, count - 1)) * kMeanBlock + kMeanBlock / 2) / kTurnStep;
-    const float2* const from = call.turns + static_cast<std::int64_t>(turn) * pairs;
-#pragma unroll 2
-    for (int j = lane; j < pairs; j += 32) turns[j * kTurnStride + block] = __ldg(from + j);
-  }
-  __syncthreads();
+  const float2* const turns = reinterpret_cast<const float2*>(shared + memory.turns) + lane;
   auto* const folded = reinterpret_cast<std::uint32_t*>(shared + memory.folded);
 #pragma unroll 1
   for (int unit = warp; unit < tile.queries * 2; unit += kWarps) {
     const int n = unit / 2;
     const float2* const products = reinterpret_cast<const float2*>(shared + memory.products) + n * pairs;
     std::uint32_t* const row = folded + (n * kFoldBlocks + lane) * memory.fold_stride;
-    const auto turned = [&](int j) {
-      const float2 w = products[j], by = turns[j * kTurnStride + lane];
+    const int next = 32 * memory.fold_stride;
+    const auto turned = [&](float2 w, int j, int i) {
+      const float2 by = turns[j * FoldMemory::kTurnStride + 32 * i];
       return make_float2(w.x * by.x + w.y * by.y, w.y * by.x - w.x * by.y);
     };
     if (unit % 2 == 0) {
 #pragma unroll 2
       for (int j = 0; j < alone; j += 2) {
-        const float2 u = turned(j);
-        const float2 v = j + 1 < alone ? turned(j + 1) : make_float2(0.0f, 0.0f);
-        row[folded_word(j)] = halves(u.x, v.x);
-        row[folded_word(sines + j)] = halves(u.y, v.y);
+        const bool two = j + 1 < alone;
+        const float2 w = products[j], z = two ? products[j + 1] : make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          const float2 u = turned(w, j, i), v = turned(z, two ? j + 1 : j, i);
+          row[i * next + folded_word(j)] = halves(u.x, v.x);
+          row[i * next + folded_word(sines + j)] = halves(u.y, v.y);
+        }
       }
       continue;
     }
-    float even[4] = {}, odd[4] = {};
+    float even[kOwn][4] = {}, odd[kOwn][4] = {};
     const float4* by = reinterpret_cast<const float4*>(call.mean_slow_table);
     int j = alone;
-#pragma unroll 3
+#pragma unroll 2
     for (; j < call.mean_slowest; ++j, by += 2) {
-      const float2 u = turned(j);
+      const float2 w = products[j];
       const float4 e = __ldg(by), d = __ldg(by + 1);
-      even[0] += u.x * e.x, even[1] += u.x * e.y, even[2] += u.x * e.z, even[3] += u.x * e.w;
-      odd[0] += u.y * d.x, odd[1] += u.y * d.y, odd[2] += u.y * d.z, odd[3] += u.y * d.w;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const float2 u = turned(w, j, i);
+        even[i][0] += u.x * e.x, even[i][1] += u.x * e.y, even[i][2] += u.x * e.z, even[i][3] += u.x * e.w;
+        odd[i][0] += u.y * d.x, odd[i][1] += u.y * d.y, odd[i][2] += u.y * d.z, odd[i][3] += u.y * d.w;
+      }
     }
     // The slowest pairs need the two lowest polynomials of either parity only.
-#pragma unroll 6
+#pragma unroll 4
     for (; j < pairs; ++j, by += 2) {
-      const float2 u = turned(j);
+      const float2 w = products[j];
       const float2 e = __ldg(reinterpret_cast<const float2*>(by));
       const float2 d = __ldg(reinterpret_cast<const float2*>(by + 1));
-      even[0] += u.x * e.x, even[1] += u.x * e.y;
-      odd[0] += u.y * d.x, odd[1] += u.y * d.y;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const float2 u = turned(w, j, i);
+        even[i][0] += u.x * e.x, even[i][1] += u.x * e.y;
+        odd[i][0] += u.y * d.x, odd[i][1] += u.y * d.y;
+      }
     }
-    int used = evens;
-    if (call.mean_slow > 0) {
-      row[folded_word(evens)] = halves(even[1], even[2]);
-      row[folded_word(evens + 2)] = halves(even[3], odd[0]);
-      row[folded_word(evens + 4)] = halves(odd[1], odd[2]);
-      row[folded_word(evens + 6)] = halves(odd[3], 0.0f);
-      used += 8;
-    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      int used = evens;
+      if (call.mean_slow > 0) {
+        row[i * next + folded_word(evens)] = halves(even[i][1], even[i][2]);
+        row[i * next + folded_word(evens + 2)] = halves(even[i][3], odd[i][0]);
+        row[i * next + folded_word(evens + 4)] = halves(odd[i][1], odd[i][2]);
+        row[i * next + folded_word(evens + 6)] = halves(odd[i][3], 0.0f);
+        used += 8;
+      }
 #pragma unroll 1
-    for (int k = used; k < call.mean_terms; k += 2) row[folded_word(k)] = 0;
-    if (lane < count) {
-      call.folded_constants[(slot + lane) * call.padded_queries + tile.group_query + n] =
-          even[0] + reinterpret_cast<const float*>(shared + memory.constants)[n];
+      for (int k = used; k < call.mean_terms; k += 2) row[i * next + folded_word(k)] = 0;
+      if (32 * i + lane < count) {
+        auto* const constants = reinterpret_cast<float*>(
+            call.folded + (slot + 32 * i + lane) * call.folded_bytes() + call.folded_operands());
+        constants[tile.group_query + n] =
+            even[i][0] + reinterpret_cast<const float*>(shared + memory.constants)[n];
+      }
     }
   }
   __syncthreads();
-  // 16 bytes by each thread: two for each step of a query and block.
+  // 16 bytes by each thread at a time: two for each step of a query and block.
+  const int part = threadIdx.x % 2;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < tile.queries * count * steps * 2; i += 32 * kWarps) {
-    const int part = i % 2, s = i / 2 % steps, rest = i / 2 / steps;
-    const int block = rest % count, n = rest / count, query = tile.group_query + n;
-    const std::uint32_t* const from =
-        folded + (n * kFoldBlocks + block) * memory.fold_stride + 8 * s + 4 * part;
-    uint4* const to = reinterpret_cast<uint4*>(
-        call.folded + ((slot + block) * (call.padded_queries / 8) + query / 8) * steps * 32 +
-        s * 32 + query % 8 * 4 + 2 * part);
-    *to = make_uint4(from[0], from[1], from[2], from[3]);
+  for (int i = threadIdx.x / 2; i < tile.queries * kFoldBlocks; i += 16 * kWarps) {
+    const int block = i % kFoldBlocks, n = i / kFoldBlocks, query = tile.group_query + n;
+    if (block >= count) continue;
+    const std::uint32_t* from = folded + i * memory.fold_stride + 4 * part;
+    auto* to = reinterpret_cast<uint4*>(call.folded + (slot + block) * call.folded_bytes() +
+                                        (query / 8 * steps * 32 + query % 8 * 4 + 2 * part) * 8);
+#pragma unroll 1
+    for (int s = 0; s < steps; ++s, from += 8, to += 16) {
+      *to = make_uint4(from[0], from[1], from[2], from[3]);
+    }
   }
 }
 

@@ -2,7 +2,9 @@
 #include "cuda/bands/layer_tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include "base/fail.h"
 #include "cuda/bands/bands_operands.h"
@@ -64,22 +66,25 @@ Status LayerTables::add_codes(const LayerShape& layer,
     }
     chunks = std::max(chunks, chunks_of(*code));
   }
+  if (first.rope().angles.size() % 2 != 0) {
+    return fail(ErrorCode::kUnsupported,
+                "RoPE over {} numbers is not on the device; allowed: multiples of 4",
+                2 * first.rope().angles.size());
+  }
   const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
-  std::vector<BandsOperands> operands;
+  int most = 0;
+  std::size_t units = 0;
   for (const auto& code : codes) {
-    operands.push_back(bands_operands(*code, chunks, (layer.key_dim + 31) / 32));
-    uniform2 = uniform2 && operands.back().tiles.all_of_width(2);
+    const BandsTiles tiles(code->layout(), chunks);
+    uniform2 = uniform2 && tiles.all_of_width(2);
+    units = std::max(units, score_units(tiles).size());
+    most = std::max(most, static_cast<int>(tiles.tile_bytes()));
   }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
   const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
                             layer.key_dim, MemoryKind::kShared, nullptr);
   const MeanOperands mean = mean_operands(means);
-
-  int most = 0;
-  for (const BandsOperands& o : operands) {
-    most = std::max(most, static_cast<int>(o.tiles.tile_bytes()));
-  }
-  const AttendNeed need{queries, chunks, uniform2, most, mean.terms};
+  const AttendNeed need{queries, chunks, static_cast<int>(units), uniform2, most, mean.terms};
   variant = find_variant(need);
   if (variant == nullptr) {
     return fail(
@@ -89,6 +94,11 @@ Status LayerTables::add_codes(const LayerShape& layer,
         "few bits",
         chunks * kChunkPlaces, most, queries);
   }
+  const int panel_units = variant->uniform2 ? 2 : 1;
+  std::vector<BandsOperands> operands;
+  for (const auto& code : codes) {
+    operands.push_back(bands_operands(*code, chunks, panel_units, (layer.key_dim + 15) / 16));
+  }
 
   BandsOperands all;  // of all groups, one after the other
   const auto add = []<class T>(std::vector<T>& to, const std::vector<T>& from) {
@@ -97,9 +107,44 @@ Status LayerTables::add_codes(const LayerShape& layer,
   std::vector<EncodeCall::Group> encoders;
   std::vector<std::uint8_t> widths(codes.size() * kMaxChunks);
   std::vector<std::int32_t> offsets(codes.size() * kMaxChunks);
+  std::vector<std::uint32_t> unit_table(codes.size() * kMaxUnits);
+  std::vector<std::uint8_t> unit_levels(codes.size() * kMaxUnits * 64);
+  std::vector<std::int32_t> group_units;
+  std::vector<float> score_scales;
   std::size_t at = 0;
   for (std::size_t g = 0; g < operands.size(); ++g) {
-    const BandsOperands& o = operands[g];
+    BandsOperands& o = operands[g];
+    const int last = o.units.back().exponent;
+    int before = o.units.front().exponent;
+    for (std::size_t u = 0; u < o.units.size(); ++u) {
+      const ScoreUnit& unit = o.units[u];
+      unit_table[g * kMaxUnits + u] =
+          unit_word(unit.offset, unit.kind, unit.exponent - before, last - unit.exponent);
+      before = unit.exponent;
+    }
+    for (std::size_t i = 0; i < o.units.size() * 64; ++i) {
+      const auto panel = static_cast<std::size_t>(64 * panel_units);
+      const PanelByte byte = panel_byte(panel_units, static_cast<int>(i % panel));
+      const ScoreUnit& unit =
+          o.units[i / panel * static_cast<std::size_t>(panel_units) + static_cast<std::size_t>(byte.unit)];
+      unit_levels[g * kMaxUnits * 64 + i] =
+          unit_form(unit.kind).full[static_cast<std::size_t>(4 * byte.word + byte.byte)];
+    }
+    group_units.push_back(static_cast<std::int32_t>(o.units.size()));
+    score_scales.push_back(std::ldexp(1.0f, -last));
+    // Heads of all groups have as many units; those that a group has not are zeros.
+    const std::size_t heads = static_cast<std::size_t>(first.heads());
+    const auto widen = [&](auto& numbers) {
+      using T = typename std::remove_reference_t<decltype(numbers)>::value_type;
+      const std::size_t own = numbers.size() / heads, all_own = own / o.units.size() * units;
+      std::vector<T> wide(heads * all_own);
+      for (std::size_t h = 0; h < heads; ++h) {
+        std::copy_n(numbers.begin() + static_cast<std::ptrdiff_t>(h * own), own,
+                    wide.begin() + static_cast<std::ptrdiff_t>(h * all_own));
+      }
+      numbers = std::move(wide);
+    };
+    widen(o.key_basis);
     add(all.key_basis, o.key_basis);
     add(all.key_scales, o.key_scales);
     add(all.key_means, o.key_means);
@@ -127,8 +172,14 @@ Status LayerTables::add_codes(const LayerShape& layer,
     at += o.tiles.tile_bytes() * (kPageTokens / kTileTokens);
   }
   code_page_bytes_ = at;
-  KVSPAN_TRY(attend.key_basis, upload<std::int8_t>(all.key_basis));
+  KVSPAN_TRY(const Half* key_basis, upload<Half>(all.key_basis));
+  attend.key_basis = reinterpret_cast<const __half*>(key_basis);
   KVSPAN_TRY(attend.key_scales, upload<float>(all.key_scales));
+  KVSPAN_TRY(attend.group_units, upload<std::int32_t>(group_units));
+  KVSPAN_TRY(attend.unit_table, upload<std::uint32_t>(unit_table));
+  KVSPAN_TRY(const std::uint8_t* levels, upload<std::uint8_t>(unit_levels));
+  attend.unit_levels = reinterpret_cast<const uint4*>(levels);
+  KVSPAN_TRY(attend.score_scales, upload<float>(score_scales));
   KVSPAN_TRY(attend.key_means, upload<float>(all.key_means));
   KVSPAN_TRY(const Half* basis, upload<Half>(all.value_basis));
   attend.value_basis = reinterpret_cast<const __half*>(basis);
@@ -144,6 +195,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   a.groups = static_cast<std::int32_t>(codes.size());
   a.group_heads = first.heads();
   a.chunks = chunks;
+  a.units = static_cast<std::int32_t>(units);
   a.padded_queries = variant->rows;
   a.anchor = first.anchor_block();
   a.most_tile_bytes = most;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queries into coefficient space: turned back by the angle of each anchor, rounded to 8 bits, times
-// the key rows of B (8 bits too, with a scale for each place), and rounded to 8 bits again with one
-// scale for a row, in the order that attention reads. A block does so for a tile of heads and
-// kMoveAnchors anchors: 32 rows, a chunk of 64 places by each warp.
-// Whole numbers become floats and back by adding 1.5 x 2^23, whose lowest bits count units.
+// Queries into coefficient space: turned back by the angle of each anchor, times the coefficients'
+// basis in f16, and rounded to 8 bits with one scale for a row, in the order that attention reads
+// (cuda/bands/score_units.h). A block does so for a tile of heads and a run of anchors, kTiles tiles
+// of 16 rows at a time; a warp takes 16 coefficients of every kWarps-th slice.
+// What this takes is waiting for memory: all that a stage reads is asked for before it is used, and
+// the basis comes nearer before the queries are there.
 #pragma once
 
 #include "cuda/bands/prepare_memory.cuh"
@@ -12,8 +13,7 @@
 
 namespace kvspan::cuda {
 
-inline constexpr float kUnits = 12582912.0f;  // 1.5 x 2^23
-inline constexpr int kUnitBits = 0x4b400000;  // the same, as bits
+inline constexpr float kUnits = 12582912.0f;  // 1.5 x 2^23: the lowest bits of a sum count units
 
 // The anchors at hand: `count` from `first` on; where the first is in working memory.
 struct MoveAnchors {
@@ -21,242 +21,289 @@ struct MoveAnchors {
   std::int64_t slot;
 };
 
-// The item's queries as numbers, zeros beyond them, and the longest of a query's pairs and other
-// numbers: none is larger, however turned.
-template <int kWarps>
-__device__ __forceinline__ void read_queries(const AttendCall& call, const HeadTile& tile,
-                                             const PrepareMemory& memory, char* shared) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  float* const queries = reinterpret_cast<float*>(shared + memory.queries);
-  const int numbers = 32 * key_steps_of(call.key_dim), repeats = call.query_heads / call.kv_heads;
-  for (int n = warp; n < kTileQueries; n += kWarps) {
-    const bool used = n < tile.queries;
-    const std::int64_t from =
-        tile.item * call.queries.token_stride +
-        (tile.head * repeats + tile.query + (used ? n : 0)) * call.queries.head_stride;
-    float* const query = queries + n * numbers;
-#pragma unroll 2
-    for (int k = 2 * lane; k < numbers; k += 64) {
-      float2 x = make_float2(0.0f, 0.0f);
-      if (used && k < call.key_dim) x = read_two(call.queries.data, from + k, call.queries.type);
-      const float by = k < 2 * call.rope_pairs ? call.rope_magnitude : 1.0f;
-      *reinterpret_cast<float2*>(query + k) = make_float2(by * x.x, by * x.y);
-    }
-    __syncwarp();
-    float most = 0.0f;
-#pragma unroll 1
-    for (int j = lane; j < call.rope_pairs; j += 32) {
-      const PairPlace at = pair_place(j, call.rope_pairs, call.neighbours);
-      const float x = query[at.first], y = query[at.second];
-      most = fmaxf(most, x * x + y * y);
-    }
-#pragma unroll 1
-    for (int i = 2 * call.rope_pairs + lane; i < call.key_dim; i += 32) {
-      most = fmaxf(most, query[i] * query[i]);
-    }
-    for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-    if (lane == 0) reinterpret_cast<float*>(shared + memory.longest)[n] = sqrtf(most);
-  }
+// d + the products of four signed bytes with four unsigned ones.
+__device__ __forceinline__ int add_levels(std::uint32_t bytes, std::uint32_t levels, int d) {
+  int sum;
+  asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(bytes), "r"(levels), "r"(d));
+  return sum;
 }
 
-// Rows of the tile, turned and rounded: row 4 a + n is query n at anchor a. All queries of an anchor
-// by one warp. Rows beyond the last anchor repeat it.
-template <int kWarps>
-__device__ __forceinline__ void turn_rows(const AttendCall& call, const MoveAnchors& anchors,
-                                          const PrepareMemory& memory, char* shared) {
-  constexpr int kLanePairs = kMaxPairs / 32;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int pairs = call.rope_pairs, numbers = 32 * key_steps_of(call.key_dim);
-#pragma unroll 1
-  for (int a = warp; a < kMoveAnchors; a += kWarps) {
-    const int position =
-        (anchors.first + min(a, anchors.count - 1)) * call.anchor + call.anchor / 2;
-    const float2* const turns =
-        call.turns + static_cast<std::int64_t>(position / kTurnStep) * pairs;
-    float2 turn[kLanePairs];
+// Numbers of the tile's queries that RoPE turns, by pairs 64 i + 2 lane and the next, with its
+// magnitude; zeros where there is no such query or pair. Pairs are an even number (layer_tables.cc).
+template <int kPairs>
+struct QueryPairs {
+  float4 pair[kTileQueries][kPairs];  // the first numbers of both pairs, then the second ones
+  float most[kTileQueries];           // the longest of a query's pairs and other numbers
+
+  __device__ __forceinline__ QueryPairs(const AttendCall& call, const HeadTile& tile, int lane) {
+    const int pairs = call.rope_pairs;
 #pragma unroll
-    for (int i = 0; i < kLanePairs; ++i) {
-      const int j = 32 * i + lane;
-      turn[i] = j < pairs ? __ldg(turns + j) : make_float2(0.0f, 0.0f);
-    }
-#pragma unroll 1
     for (int n = 0; n < kTileQueries; ++n) {
-      const float* const query =
-          reinterpret_cast<const float*>(shared + memory.queries) + n * numbers;
-      const float longest =
-          reinterpret_cast<const float*>(shared + memory.longest)[n];
-      const float by = longest > 0.0f ? __fdividef(127.0f, longest) : 0.0f;
-      auto* const to = reinterpret_cast<std::int8_t*>(shared + memory.rows) +
-                       (a * kTileQueries + n) * memory.row_stride;
+      const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        const int j = 32 * i + lane;
-        if (j >= pairs) break;
-        const PairPlace at = pair_place(j, pairs, call.neighbours);
-        const float x = query[at.first], y = query[at.second];
-        const float first = x * turn[i].x + y * turn[i].y;
-        const float second = y * turn[i].x - x * turn[i].y;
-        to[at.first] = static_cast<std::int8_t>(__float_as_int(fmaf(first, by, kUnits)));
-        to[at.second] = static_cast<std::int8_t>(__float_as_int(fmaf(second, by, kUnits)));
-      }
-#pragma unroll 1
-      for (int i = 2 * pairs + lane; i < numbers; i += 32) {
-        to[i] = static_cast<std::int8_t>(__float_as_int(fmaf(query[i], by, kUnits)));
+      for (int i = 0; i < kPairs; ++i) {
+        const int j = min(64 * i + 2 * lane, pairs - 2);
+        const std::int64_t at = from + (call.neighbours ? 2 * j : j);
+        const float2 x = read_two(call.queries.data, at, call.queries.type);
+        const float2 y = read_two(call.queries.data, at + (call.neighbours ? 2 : pairs), call.queries.type);
+        pair[n][i] = make_float4(x.x, x.y, y.x, y.y);
       }
     }
-  }
-}
-
-// 32 rows with the basis of a chunk: x[half][j][r] is row 16 half + g (r < 2) or + 8, byte
-// 16 c + 2 j + r % 2. basis: of the chunk and lane, [steps][4][32]. scales: of the chunk's bytes
-// from 16 c on. most: of rows g, g + 8, ..
-__device__ __forceinline__ void multiply(const std::int8_t* rows, int stride, int steps,
-                                         const uint4* basis, const float* scales, int g, int c,
-                                         float (&x)[2][8][4], float (&most)[4]) {
-  int acc[2][8][4];
 #pragma unroll
-  for (int i = 0; i < 64; ++i) acc[i / 32][i / 4 % 8][i % 4] = kUnitBits;
-  uint4 next[2][4];  // of this step and the one after it
+    for (int n = 0; n < kTileQueries; ++n) {
+      float square = 0.0f;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) next[i / 4][i % 4] = __ldg(basis + min(i, 4 * steps - 1) * 32);
-#pragma unroll 1
-  for (int pair = 0; pair < steps; pair += 2) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int s = pair + i;
-      if (s >= steps) break;
-      uint4 b[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        b[j] = next[i][j];
-        if (s + 2 < steps) next[i][j] = __ldg(basis + ((s + 2) * 4 + j) * 32);
+      for (int i = 0; i < kPairs; ++i) {
+        const bool used = n < tile.queries && 64 * i + 2 * lane < pairs;
+        const float by = used ? call.rope_magnitude : 0.0f;
+        float4 x = pair[n][i];
+        if (call.neighbours) x = make_float4(x.x, x.z, x.y, x.w);
+        x = make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
+        square = fmaxf(square, fmaxf(x.x * x.x + x.z * x.z, x.y * x.y + x.w * x.w));
+        pair[n][i] = x;
       }
+      const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
+#pragma unroll 1
+      for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
+        const float x = read_number(call.queries.data, from + i, call.queries.type);
+        square = fmaxf(square, x * x);
+      }
+      // Numbers that are not negative are in the order of their bits.
+      most[n] = sqrtf(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(square))));
+    }
+  }
+};
+
+// Rows of the tile, turned, over the longest: row 4 a + n is query n at anchor a. All queries of an
+// anchor by one warp. Rows beyond the last anchor repeat it.
+template <int kPairs, int kWarps, int kAnchors>
+__device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile& tile,
+                                          const QueryPairs<kPairs>& queries, int first, int count,
+                                          const MoveMemory& memory, char* shared) {
+  static_assert(kAnchors % kWarps == 0);
+  constexpr int kOwn = kAnchors / kWarps;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
+  float4 turn[kOwn][kPairs];  // of two pairs
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::int8_t* const low = rows + (16 * half + g) * stride + 32 * s + 4 * c;
-        const std::int8_t* const high = low + 8 * stride;
-        const std::uint32_t a0 = *reinterpret_cast<const std::uint32_t*>(low);
-        const std::uint32_t a1 = *reinterpret_cast<const std::uint32_t*>(high);
-        const std::uint32_t a2 = *reinterpret_cast<const std::uint32_t*>(low + 16);
-        const std::uint32_t a3 = *reinterpret_cast<const std::uint32_t*>(high + 16);
+  for (int k = 0; k < kOwn; ++k) {
+    const int position =
+        (first + min(warp + k * kWarps, count - 1)) * call.anchor + call.anchor / 2;
+    const auto* const turns = reinterpret_cast<const float4*>(call.turns + position / kTurnStep * pairs);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          mma_s8_s8(acc[half][2 * j], a0, a1, a2, a3, b[j].x, b[j].y);
-          mma_s8_s8(acc[half][2 * j + 1], a0, a1, a2, a3, b[j].z, b[j].w);
+    for (int i = 0; i < kPairs; ++i) {
+      turn[k][i] = __ldg(turns + min(32 * i + lane, pairs / 2 - 1));
+    }
+  }
+  float inverse[kTileQueries];
+#pragma unroll
+  for (int n = 0; n < kTileQueries; ++n) {
+    inverse[n] = queries.most[n] > 0.0f ? __fdividef(1.0f, queries.most[n]) : 0.0f;
+  }
+  auto* const rows = reinterpret_cast<__half*>(shared + memory.rows);
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+#pragma unroll
+    for (int n = 0; n < kTileQueries; ++n) {
+      __half* const to = rows + ((warp + k * kWarps) * kTileQueries + n) * memory.row_stride;
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int j = 64 * i + 2 * lane;
+        const float4 x = queries.pair[n][i], by = turn[k][i];
+        const float2 p = make_float2((x.x * by.x + x.z * by.y) * inverse[n],
+                                     (x.y * by.z + x.w * by.w) * inverse[n]);
+        const float2 q = make_float2((x.z * by.x - x.x * by.y) * inverse[n],
+                                     (x.w * by.z - x.y * by.w) * inverse[n]);
+        if (j >= pairs) continue;
+        const bool near = call.neighbours;
+        *reinterpret_cast<__half2*>(to + (near ? 2 * j : j)) = __floats2half2_rn(p.x, near ? q.x : p.y);
+        *reinterpret_cast<__half2*>(to + (near ? 2 * j + 2 : j + pairs)) =
+            __floats2half2_rn(near ? p.y : q.x, q.y);
+      }
+      const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
+#pragma unroll 1
+      for (int i = 2 * pairs + lane; i < 16 * key_steps_of(call.key_dim); i += 32) {
+        float x = 0.0f;
+        if (i < call.key_dim && n < tile.queries) {
+          x = read_number(call.queries.data, from + i, call.queries.type) * inverse[n];
         }
-      }
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float2 scale = __ldg(reinterpret_cast<const float2*>(scales) + j);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        x[half][j][r] =
-            (__int_as_float(acc[half][j][r]) - kUnits) * (r % 2 == 0 ? scale.x : scale.y);
-        most[2 * half + r / 2] = fmaxf(most[2 * half + r / 2], fabsf(x[half][j][r]));
+        to[i] = __float2half_rn(x);
       }
     }
   }
 }
 
-// Turned rows to working memory.
-template <int kWarps>
-__device__ __forceinline__ void move_rows(const AttendCall& call, const HeadTile& tile,
-                                          const MoveAnchors& anchors, const PrepareMemory& memory,
-                                          char* shared) {
+// The basis of 16 coefficients, a step of 16 numbers of a key each; of the lane.
+template <int kSteps>
+__device__ __forceinline__ void load_slice(const uint4* basis, int slice, int steps,
+                                           uint4 (&b)[kSteps]) {
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    if (s < steps) b[s] = __ldg(basis + (slice * steps + s) * 32);
+  }
+}
+
+// Products of the rows with all slices of this warp, to shared memory in f16; the largest of a row.
+// b: the warp's first slice.
+template <int kSteps, int kWarps, int kTiles>
+__device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint4* basis,
+                                              uint4 (&b)[kSteps], const MoveMemory& memory,
+                                              char* shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
-  const int steps = key_steps_of(call.key_dim), places = call.chunks * kChunkPlaces;
-  // Where there are more chunks than warps, products are made twice instead of being kept.
-  const bool wide = call.chunks > kWarps;
+  const int steps = key_steps_of(call.key_dim), slices = 4 * call.units;
+  // ldmatrix: rows 0..7 and 8..15, then both again for the upper eight numbers.
+  const std::uint32_t rows = shared_address(shared + memory.rows) +
+                             static_cast<unsigned>((lane % 16 * memory.row_stride + lane / 16 * 8) * 2);
+  float most[kTiles][2] = {};
+#pragma unroll 1
+  for (int slice = warp; slice < slices; slice += kWarps) {
+    const int next = slice + kWarps;
+    float acc[kTiles][2][4] = {};
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      if (s >= steps) break;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        std::uint32_t a[4];
+        load_matrices(rows + static_cast<unsigned>((16 * t * memory.row_stride + 16 * s) * 2), a);
+        mma_f16(acc[t][0], make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b[s].x, b[s].y));
+        mma_f16(acc[t][1], make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b[s].z, b[s].w));
+      }
+      if (next < slices) b[s] = __ldg(basis + (next * steps + s) * 32);
+    }
+    auto* const products = reinterpret_cast<__half*>(shared + memory.products) + 16 * slice + 2 * c;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 x = make_float2(acc[t][0][2 * r], acc[t][0][2 * r + 1]);
+        const float2 y = make_float2(acc[t][1][2 * r], acc[t][1][2 * r + 1]);
+        most[t][r] = fmaxf(most[t][r], fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)),
+                                             fmaxf(fabsf(y.x), fabsf(y.y))));
+        __half* const to = products + (16 * t + 8 * r + g) * memory.product_stride;
+        *reinterpret_cast<__half2*>(to) = __floats2half2_rn(x.x, x.y);
+        *reinterpret_cast<__half2*>(to + 8) = __floats2half2_rn(y.x, y.y);
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[t][r] = fmaxf(most[t][r], __shfl_xor_sync(~0u, most[t][r], 1));
+      most[t][r] = fmaxf(most[t][r], __shfl_xor_sync(~0u, most[t][r], 2));
+      // Numbers that are not negative are in the order of their bits.
+      if (c == 0) {
+        atomicMax(reinterpret_cast<int*>(shared + memory.most) + 16 * t + 8 * r + g,
+                  __float_as_int(most[t][r]));
+      }
+    }
+  }
+}
+
+// Products rounded and written, 16 by each thread at a time; sums of what bytes with all bits set
+// would add.
+template <int kWarps, int kTiles>
+__device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTile& tile,
+                                           const MoveAnchors& anchors, const MoveMemory& memory,
+                                           char* shared) {
+  const int units = call.units;
+  const auto* const most = reinterpret_cast<const float*>(shared + memory.most);
+  auto* const levels = reinterpret_cast<int*>(shared + memory.levels);
+  const int segments = 4 * units;
+  // A thread's query stays; segments of 16 coefficients follow each other, then anchors.
+  const int n = threadIdx.x / 4 % kTileQueries;
+  int a = 0, segment = static_cast<int>(threadIdx.x / 16 * 4 + threadIdx.x % 4);
+  if (n >= tile.queries) return;
+#pragma unroll 1
+  while (true) {
+    while (segment >= segments) segment -= segments, ++a;
+    if (a >= anchors.count) break;
+    const int row = a * kTileQueries + n;
+    const auto* const from = reinterpret_cast<const uint4*>(
+        reinterpret_cast<const __half*>(shared + memory.products) + row * memory.product_stride +
+        16 * segment);
+    const uint4 raw[2] = {from[0], from[1]};
+    const float inverse = most[row] > 0.0f ? __fdividef(127.0f, most[row]) : 0.0f;
+    const uint4 full = __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + segment);
+    const std::uint32_t word = __ldg(call.unit_table + tile.group * kMaxUnits + segment / 4);
+    std::uint32_t bytes[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const auto* const halves = reinterpret_cast<const __half2*>(&raw[w / 2]) + w % 2 * 2;
+      const float2 x = __half22float2(halves[0]), y = __half22float2(halves[1]);
+      const auto whole = [&](float number) {
+        return __float_as_uint(fmaf(number, inverse, kUnits));
+      };
+      bytes[w] = __byte_perm(__byte_perm(whole(x.x), whole(x.y), 0x0040),
+                             __byte_perm(whole(y.x), whole(y.y), 0x0040), 0x5410);
+    }
+    int sum = add_levels(bytes[0], full.x, 0);
+    sum = add_levels(bytes[1], full.y, sum);
+    sum = add_levels(bytes[2], full.z, sum);
+    sum = add_levels(bytes[3], full.w, sum);
+    atomicAdd(levels + row, sum << (word >> 24));
+    std::byte* const to = call.moved + (anchors.slot + a) * call.moved_bytes() +
+                          (segment / 4 * call.padded_queries + tile.group_query + n) * 64 +
+                          segment % 4 * 16;
+    *reinterpret_cast<uint4*>(to) = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
+    segment += 8 * kWarps;  // 16 threads have four segments
+  }
+}
+
+// All of a block's work. after_tables is called when what does not depend on the queries has been
+// asked for: from then on they can be read.
+template <int kSegments, int kWarps, int kTiles, class AfterTables>
+__device__ __forceinline__ void move_queries(const AttendCall& call, const HeadTile& tile,
+                                             const MoveAnchors& all, char* shared,
+                                             const AfterTables& after_tables) {
+  constexpr int kPairs = (kSegments + 3) / 4, kAnchors = 4 * kTiles, kSteps = 2 * kSegments;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, steps = key_steps_of(call.key_dim);
+  const MoveMemory memory(steps, call.units, kTiles);
   const auto* const basis =
-      reinterpret_cast<const uint4*>(call.key_basis +
-                                     static_cast<std::int64_t>(tile.head) * places * 32 * steps) +
-      lane;
-  const float* const scales = call.key_scales + tile.head * places + 16 * c;
-  const std::uint8_t* const widths = call.chunk_widths + tile.group * kMaxChunks;
-  const auto* const rows = reinterpret_cast<const std::int8_t*>(shared + memory.rows);
-  auto* const all_most = reinterpret_cast<float*>(shared + memory.most);
-  auto* const all_levels = reinterpret_cast<int*>(shared + memory.levels);
-  float x[2][8][4], most[4] = {}, inverse[4];
-  int levels[4] = {};
+      reinterpret_cast<const uint4*>(call.key_basis) +
+      static_cast<std::int64_t>(tile.head) * call.units * 4 * steps * 32 + lane;
+  if (threadIdx.x == 0) {
+    ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * steps * 32 * sizeof(uint4));
+  }
+  after_tables();
 #pragma unroll 1
-  for (int round = 0; round < 2; ++round) {
-    const bool rounds = round == 1;
-    if (rounds) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 1));
-        most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], 2));
-        if (c == 0) all_most[warp * kMoveRows + 8 * i + g] = most[i];
-      }
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float whole = 0.0f;
-#pragma unroll
-        for (int w = 0; w < kWarps; ++w) {
-          whole = fmaxf(whole, all_most[w * kMoveRows + 8 * i + g]);
-        }
-        inverse[i] = whole > 0.0f ? __fdividef(127.0f, whole) : 0.0f;
+  for (int done = 0; done < all.count; done += kAnchors) {
+    const MoveAnchors anchors{all.first + done, min(kAnchors, all.count - done), all.slot + done};
+    {
+      const QueryPairs<kPairs> queries(call, tile, lane);
+      turn_rows<kPairs, kWarps, kAnchors>(call, tile, queries, anchors.first, anchors.count,
+                                              memory, shared);
+      if (threadIdx.x == 0) {
+        *reinterpret_cast<float4*>(shared + memory.longest) =
+            make_float4(queries.most[0], queries.most[1], queries.most[2], queries.most[3]);
       }
     }
-#pragma unroll 1
-    for (int k = warp; k < call.chunks; k += kWarps) {
-      if (!rounds || wide) {
-        multiply(rows, memory.row_stride, steps, basis + k * steps * 128, scales + 64 * k, g, c, x,
-                 most);
-      }
-      if (!rounds) continue;
-      const int level = (1 << __ldg(widths + k)) - 1;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int half = i / 2, low = i % 2 * 2;
-        const auto byte = [&](int j, int r) {
-          return __float_as_uint(fmaf(x[half][j][low + r], inverse[i], kUnits));
-        };
-        std::uint32_t word[4];
-        int sum = 0;
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          word[w] =
-              __byte_perm(__byte_perm(byte(2 * w, 0), byte(2 * w, 1), 0x0040),
-                          __byte_perm(byte(2 * w + 1, 0), byte(2 * w + 1, 1), 0x0040), 0x5410);
-          sum = __dp4a(static_cast<int>(word[w]), 0x01010101, sum);
-        }
-        levels[i] += sum * level;
-        // Row 8 i + g: anchor 2 i + g / 4, query g % 4.
-        const int a = 2 * i + g / kTileQueries;
-        if (a >= anchors.count || g % kTileQueries >= tile.queries) continue;
-        const std::int64_t row = ((anchors.slot + a) * call.chunks + k) * call.padded_queries +
-                                 tile.group_query + g % kTileQueries;
-        *reinterpret_cast<uint4*>(call.moved + row * 64 + 16 * c) =
-            make_uint4(word[0], word[1], word[2], word[3]);
-      }
+    if (threadIdx.x < 16 * kTiles) {
+      reinterpret_cast<int*>(shared + memory.most)[threadIdx.x] = 0;
+      reinterpret_cast<int*>(shared + memory.levels)[threadIdx.x] = 0;
     }
+    __syncthreads();
+    uint4 b[kSteps];  // not earlier: there are no registers for it beside the queries
+    load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
+    multiply_rows<kSteps, kWarps, kTiles>(call, basis, b, memory, shared);
+    __syncthreads();
+    round_rows<kWarps, kTiles>(call, tile, anchors, memory, shared);
+    __syncthreads();
+    const int row = threadIdx.x, a = row / kTileQueries, n = row % kTileQueries;
+    if (row < 16 * kTiles && a < anchors.count && n < tile.queries) {
+      const float most = reinterpret_cast<const float*>(shared + memory.most)[row];
+      const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
+      const float scale = most / 127.0f * longest * call.logit_scale * 1.44269504f *
+                          __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
+                          exp2_approx(-kWeightBits - kFractionBits);
+      // Half of what all bits would add: bytes stand for as much above as below it.
+      const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);
+      auto* const scales_of = reinterpret_cast<float2*>(
+          call.moved + (anchors.slot + a) * call.moved_bytes() + call.moved_coefficients());
+      scales_of[tile.group_query + n] = make_float2(scale, __int_as_float(off));
+    }
+    __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    levels[i] += __shfl_xor_sync(~0u, levels[i], 1);
-    levels[i] += __shfl_xor_sync(~0u, levels[i], 2);
-    if (c == 0) all_levels[warp * kMoveRows + 8 * i + g] = levels[i];
-  }
-  __syncthreads();
-  const int row = threadIdx.x, a = row / kTileQueries, n = row % kTileQueries;
-  if (row >= kMoveRows || a >= anchors.count || n >= tile.queries) return;
-  float whole = 0.0f;
-  int sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    whole = fmaxf(whole, all_most[w * kMoveRows + row]);
-    sum += all_levels[w * kMoveRows + row];
-  }
-  const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
-  const float scale = longest / 127.0f * call.logit_scale * 1.44269504f;
-  call.moved_scales[(anchors.slot + a) * call.padded_queries + tile.group_query + n] =
-      make_float2(whole / 127.0f * scale, __int_as_float(sum));
 }
 
 }  // namespace kvspan::cuda

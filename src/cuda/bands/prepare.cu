@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of three kinds side by side: queries moved to the coefficients of kMoveAnchors anchors,
+// Blocks of three kinds side by side: queries moved to the coefficients of a run of anchors,
 // queries folded with the mean of keys for kFoldBlocks blocks, attention to full-rank rows. None
 // takes long; what each waits for is memory.
 #include "cuda/bands/prepare.h"
@@ -30,58 +30,66 @@ __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems]
   return item;
 }
 
-__device__ __forceinline__ void move_block(const AttendCall& call, int block,
-                                           const PrepareMemory& memory, char* shared) {
+// What was launched before may still be running until this is called.
+__device__ __forceinline__ void wait_for_queries() {
+  cudaGridDependencySynchronize();
+}
+
+template <int kSegments, int kTiles>
+__device__ __forceinline__ void move_block(const AttendCall& call, int block, char* shared) {
   const int heads = head_tiles(call);
   int tile = block / heads;
   const int index = find_item(call.move_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
   const HeadTile head(call, index, block % heads);
-  const int first = tile * kMoveAnchors;
-  const MoveAnchors anchors{item.first_anchor + first, min(kMoveAnchors, item.anchors - first),
+  const int first = tile * call.move_anchors;
+  const MoveAnchors anchors{item.first_anchor + first, min(call.move_anchors, item.anchors - first),
                             static_cast<std::int64_t>(head.group) * call.total_anchors +
                                 item.anchors_before + first};
-  const std::int64_t bytes =
-      static_cast<std::int64_t>(call.chunks) * kChunkPlaces * 32 * key_steps_of(call.key_dim);
-  if (threadIdx.x == 0) ask_early(call.key_basis + head.head * bytes, bytes);
-  read_queries<kWarps>(call, head, memory, shared);
-  __syncthreads();
-  turn_rows<kWarps>(call, anchors, memory, shared);
-  __syncthreads();
-  move_rows<kWarps>(call, head, anchors, memory, shared);
+  move_queries<kSegments, kWarps, kTiles>(call, head, anchors, shared, wait_for_queries);
 }
 
-__device__ __forceinline__ void fold_block(const AttendCall& call, int block,
-                                           const PrepareMemory& memory, char* shared) {
-  const int heads = head_tiles(call);
+__device__ __forceinline__ void fold_block(const AttendCall& call, int block, char* shared) {
+  const int heads = head_tiles(call), warp = static_cast<int>(threadIdx.x) >> 5;
   int tile = block / heads;
   const int index = find_item(call.fold_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
   const HeadTile head(call, index, block % heads);
-  const int first = tile * kFoldBlocks;
-  read_queries<kWarps>(call, head, memory, shared);
+  const int first = tile * kFoldBlocks, count = min(kFoldBlocks, item.means - first);
+  const FoldMemory memory(call.rope_pairs, call.mean_terms);
+  read_turns<kWarps>(call, item.first_mean + first, count, memory, shared);
+  wait_for_queries();
+  if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);
   __syncthreads();
-  multiply_means<kWarps>(call, head, memory, shared);
-  fold_blocks<kWarps>(call, head, item.first_mean + first, min(kFoldBlocks, item.means - first),
+  fold_blocks<kWarps>(call, head, count,
                       static_cast<std::int64_t>(head.group) * call.total_means +
                           item.means_before + first,
                       memory, shared);
 }
 
-// kSegments: of 32 numbers of a key.
-template <int kSegments>
-__global__ void __launch_bounds__(32 * kWarps, 2)
-    prepare_kernel(const __grid_constant__ AttendCall call, int fold_blocks, int move_blocks,
-                   const PrepareMemory memory) {
+// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. kBlocks: that a processor has room for.
+template <int kSegments, int kTiles, int kBlocks>
+__global__ void __launch_bounds__(32 * kWarps, kBlocks)
+    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
   extern __shared__ __align__(16) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
+  // Those that take longest first.
   int block = blockIdx.x;
-  if (block < fold_blocks) return fold_block(call, block, memory, shared);
-  block -= fold_blocks;
-  if (block < move_blocks) return move_block(call, block, memory, shared);
-  const int unit = (block - move_blocks) * kWarps + (static_cast<int>(threadIdx.x) >> 5);
+  if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
+  block -= move_blocks;
+  if (block >= row_blocks) return fold_block(call, block - row_blocks, shared);
+  wait_for_queries();
+  const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
   if (unit < row_units(call)) attend_row_unit<kSegments>(call, unit);
+}
+
+using PrepareKernel = void (*)(AttendCall, int, int);
+
+PrepareKernel find_kernel(int key_dim, bool many) {
+  if (key_dim <= 64) return many ? prepare_kernel<2, 4, 2> : prepare_kernel<2, 2, 2>;
+  if (key_dim <= 128) return many ? prepare_kernel<4, 4, 2> : prepare_kernel<4, 2, 2>;
+  return many ? prepare_kernel<8, 4, 2> : prepare_kernel<8, 2, 2>;
 }
 
 }  // namespace
@@ -92,21 +100,33 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   }
   const int heads = head_tiles(call);
   const int fold_blocks = call.total_fold_tiles * heads, move_blocks = call.total_move_tiles * heads;
-  const int blocks = fold_blocks + move_blocks + (row_units(call) + kWarps - 1) / kWarps;
+  const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
+  const int blocks = fold_blocks + move_blocks + row_blocks;
   if (blocks == 0) return cudaSuccess;
-  const PrepareMemory memory(key_steps_of(call.key_dim), call.rope_pairs, call.mean_terms, kWarps);
-  const int bytes = fold_blocks + move_blocks > 0 ? memory.bytes : 0;
-  const auto kernel = call.key_dim <= 64    ? prepare_kernel<2>
-                      : call.key_dim <= 128 ? prepare_kernel<4>
-                                            : prepare_kernel<8>;
+  const int steps = key_steps_of(call.key_dim);
+  const auto move_bytes = [&](int tiles) { return MoveMemory(steps, call.units, tiles).bytes; };
+  // More rows at once read the basis less often; two blocks of a processor share its memory.
+  const bool many = call.move_anchors > kMoveAnchors && move_bytes(4) <= 100 * 1024;
+  int bytes = move_blocks > 0 ? move_bytes(many ? 4 : 2) : 0;
+  if (fold_blocks > 0) bytes = std::max(bytes, FoldMemory(call.rope_pairs, call.mean_terms).bytes);
+  const PrepareKernel kernel = find_kernel(call.key_dim, many);
   if (bytes > 48 * 1024) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
   }
-  kernel<<<static_cast<unsigned>(blocks), 32 * kWarps, static_cast<std::size_t>(bytes), stream>>>(
-      call, fold_blocks, move_blocks, memory);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(32 * kWarps);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = stream;
+  // Blocks begin while the last of the kernel before end, and wait themselves.
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, call, row_blocks, move_blocks);
 }
 
 }  // namespace kvspan::cuda

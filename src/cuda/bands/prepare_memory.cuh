@@ -8,43 +8,48 @@
 namespace kvspan::cuda {
 
 inline constexpr int kTileQueries = 4;
-inline constexpr int kMoveRows = kMoveAnchors * kTileQueries;
-inline constexpr int kTurnStride = kFoldBlocks + 1;
-inline constexpr int kMaxPairs = 128;   // of RoPE
+inline constexpr int kMaxPairs = 128;  // of RoPE
 
-struct PrepareMemory {
-  int row_stride, fold_stride;  // bytes of a moved row, words of a folded one
-  int queries, longest, most, levels, products, constants, rows, folded, turns, bytes;
-  // key_steps: of 32 numbers.
-  __host__ __device__ PrepareMemory(int key_steps, int pairs, int mean_terms, int warps) {
-    constexpr int kQueries = kTileQueries;
-    row_stride = 32 * key_steps + 16;
-    fold_stride = mean_terms / 2 + 1 - mean_terms / 2 % 2;
-    queries = 0;
-    longest = queries + kQueries * 32 * key_steps * 4;
-    most = longest + kQueries * 4;
-    levels = most + warps * kMoveRows * 4;
-    products = levels + warps * kMoveRows * 4;
-    constants = products + kQueries * pairs * 8;
-    // A block does one or the other.
-    rows = folded = (constants + kQueries * 4 + 15) / 16 * 16;
-    const int row_bytes = kMoveRows * row_stride;
-    const int fold_bytes = kQueries * kFoldBlocks * fold_stride * 4;
-    turns = folded + (fold_bytes + 15) / 16 * 16;
-    const int turn_bytes = pairs * kTurnStride * 8;
-    bytes = row_bytes > turns + turn_bytes - rows ? rows + row_bytes : turns + turn_bytes;
+// Steps of 16 numbers of a key, as operands have them.
+__host__ __device__ constexpr int key_steps_of(int key_dim) {
+  return (key_dim + 15) / 16;
+}
+
+// `tiles` of 16 rows are moved at once: four queries at each of 4 tiles anchors.
+struct MoveMemory {
+  int row_stride, product_stride;  // halves; multiples of 8, odd ones, so that no bank is met twice
+  int rows, products, most, levels, longest, bytes;
+  __host__ __device__ MoveMemory(int key_steps, int units, int tiles) {
+    row_stride = 16 * key_steps + 8;
+    product_stride = 64 * units + 8;
+    rows = 0;
+    products = rows + 16 * tiles * row_stride * 2;
+    most = products + 16 * tiles * product_stride * 2;
+    levels = most + 16 * tiles * 4;
+    longest = levels + 16 * tiles * 4;
+    bytes = longest + kTileQueries * 4;
   }
 };
 
-// Steps of 32 numbers of a key, as operands have them.
-__host__ __device__ constexpr int key_steps_of(int key_dim) {
-  return (key_dim + 31) / 32;
-}
+struct FoldMemory {
+  static constexpr int kTurnStride = kFoldBlocks + 1;
+  int fold_stride;  // words of a folded row
+  int products, constants, folded, turns, bytes;
+  __host__ __device__ FoldMemory(int pairs, int mean_terms) {
+    fold_stride = mean_terms / 2 + 1 - mean_terms / 2 % 2;
+    products = 0;
+    constants = products + kTileQueries * pairs * 8;
+    folded = (constants + kTileQueries * 4 + 15) / 16 * 16;
+    turns = folded + (kTileQueries * kFoldBlocks * fold_stride * 4 + 15) / 16 * 16;
+    bytes = turns + pairs * kTurnStride * 8;
+  }
+};
 
 // The tile of heads at hand, of an item.
 struct HeadTile {
   int item, head, query, queries;  // KV head; its first query head, of those of the head
   int group, group_query;          // the group, and the first query of the group's
+  std::int64_t first;              // the first query's numbers among those of the call
   __device__ __forceinline__ HeadTile(const AttendCall& call, int own_item, int tile) {
     const int repeats = call.query_heads / call.kv_heads;
     const int tiles = (repeats + kTileQueries - 1) / kTileQueries;
@@ -54,6 +59,7 @@ struct HeadTile {
     queries = min(kTileQueries, repeats - query);
     group = head / call.group_heads;
     group_query = head % call.group_heads * repeats + query;
+    first = item * call.queries.token_stride + (head * repeats + query) * call.queries.head_stride;
   }
 };
 

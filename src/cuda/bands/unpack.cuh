@@ -2,9 +2,9 @@
 // Codes of a chunk of 64 places by 32 tokens from packed planes (cuda/bands/bands_tiles.h) to
 // operands of small matrix products: with tokens as rows for scores, with places as rows for sums.
 // With g = lane / 4 and c = lane % 4 a thread meets tokens token_at(g, 0..3) as rows, and places
-// 8 g .. 8 g + 7 as rows. Fields are masked where they lie: products count by powers of two, which
-// are made good once for a tile or a part. What this costs is what limits attention: the pipe of
-// logical operations takes half an instruction a cycle.
+// 8 g .. 8 g + 7 as rows. In the latter fields are masked where they lie: products count by powers
+// of two, which are made good once for a part. What this costs is what limits attention: the pipe
+// of logical operations takes half an instruction a cycle.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,16 @@ __device__ __forceinline__ std::uint32_t field(std::uint32_t x) {
   return shift<kTo - kFrom>(x) & kMask;
 }
 
+// x, which the compiler holds from now on instead of working it out again where it is used.
+__device__ __forceinline__ std::uint32_t held(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Where a lane reads, in bytes from a plane's beginning.
 struct UnpackLane {
   std::uint32_t rows, columns;       // of ldmatrix, as it is and transposed
+  std::uint32_t pair_rows;           // of two planes, the first two tokens of a quad from each
   std::uint32_t bits, column_bits;   // of planes of single bits
   std::uint32_t bit_bytes;           // which bytes of two words are the lane's places
   __device__ __forceinline__ explicit UnpackLane(int lane) {
@@ -43,21 +50,24 @@ struct UnpackLane {
     rows = 16u * static_cast<unsigned>(token_at(row, matrix));
     columns = 16u * static_cast<unsigned>(
                         token_at(4 * (matrix / 2) + row / 2, 2 * (matrix % 2) + row % 2));
+    rows = held(rows), columns = held(columns);
+    pair_rows = held(static_cast<unsigned>(16 * kTileTokens * (matrix / 2)) +
+                     16u * static_cast<unsigned>(token_at(row, matrix % 2)));
     bits = 8u * static_cast<unsigned>(lane);
     column_bits = 8u * static_cast<unsigned>(4 * c + g / 2);
     bit_bytes = g % 2 == 0 ? 0x6420u : 0x7531u;
   }
 };
 
-// Single bits with tokens as rows: in byte k of t[b], bit 2 f is place 4 (4 c + k) + f of token b.
+// Single bits with tokens as rows: what spread_bits makes of the lane's 16 bits of token b.
 __device__ __forceinline__ void read_token_bits(std::uint32_t plane, const UnpackLane& lane,
                                                 std::uint32_t (&t)[4]) {
   const uint2 x = load_shared2(plane + lane.bits);
-  const std::uint32_t low = x.x >> 1, high = x.y >> 1;
-  t[0] = __byte_perm(x.x, low, 0x5140);
-  t[1] = __byte_perm(x.x, low, 0x7362);
-  t[2] = __byte_perm(x.y, high, 0x5140);
-  t[3] = __byte_perm(x.y, high, 0x7362);
+  const std::uint32_t low = x.x << 4 & 0xfff0fff0u, high = x.y << 4 & 0xfff0fff0u;
+  t[0] = __byte_perm(x.x, low, 0x5410);
+  t[1] = __byte_perm(x.x, low, 0x7632);
+  t[2] = __byte_perm(x.y, high, 0x5410);
+  t[3] = __byte_perm(x.y, high, 0x7632);
 }
 
 // A plane with places as rows: x[0] byte 2 g and x[1] byte 2 g + 1 of tokens token_at(c, 0..3),
@@ -112,8 +122,6 @@ __device__ __forceinline__ void codes_by_place(const std::uint32_t (&x)[4],
     const std::uint32_t bits = z[i / 2];
     if constexpr (kWidth == 1) {
       a[i] = i % 2 == 0 ? field<1, 2 * f, 2 * f>(bits) : field<1, 2 * f + 1, 2 * f + 1>(bits);
-    } else if constexpr (kWidth == 2) {
-      a[i] = field<2, 2 * f, 2 * f>(x[i]);
     } else if constexpr (kWidth == 3) {
       constexpr int kTo = f == 3 ? 4 : 2 * f;
       a[i] = field<2, 2 * f, kTo>(x[i]) | (i % 2 == 0 ? field<1, 2 * f, kTo + 2>(bits)

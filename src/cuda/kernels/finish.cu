@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of kSlices blocks works for one item and one group of heads: each block merges the
+// A cluster of blocks works for one item and one group of heads: each block merges the
 // parts of its share of the components, hands them to the others, and makes its share of the values
 // from all of them. Merging follows the log-sum-exp of the parts; empty parts count nothing.
 #include "cuda/kernels/finish.h"
@@ -16,20 +16,24 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kSlices = 8, kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+// Blocks of a cluster: many where there are few items, few where there are many.
+constexpr int kManySlices = 8, kFewSlices = 4, kManyClusters = 32;
 
 // What a block's share of the values is, and where things lie in shared memory.
 struct Finish {
+  int slices;                   // blocks of a cluster
   int heads, repeats, queries;  // of a group
   int dims, tiles;              // values of a block, and tiles of 16 of them
   int splits;                   // of the places, so that all warps work
   int coefficient_stride;       // halves
   int shares, row_shares, states, row_states, coefficients, vectors, sums, bytes;
-  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts) {
+  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster)
+      : slices(of_cluster) {
     heads = call.groups > 0 ? call.group_heads : 1;
     repeats = call.query_heads / call.kv_heads;
     queries = heads * repeats;
-    dims = (heads * call.value_dim / kSlices + 15) / 16 * 16;
+    dims = (heads * call.value_dim / slices + 15) / 16 * 16;
     tiles = dims / 16;
     splits = tiles < kWarps ? kWarps / tiles : 1;
     coefficient_stride = call.chunks * kChunkPlaces + 8;
@@ -44,70 +48,111 @@ struct Finish {
   }
 };
 
-// What each part counts for each query, and their maximum and sum. States of a part lie `stride`
-// apart. of_means: parts hold means, not sums.
-__device__ __forceinline__ void share_out(const float2* states, int parts, int stride, int queries,
-                                          bool of_means, float* shares, float2* merged) {
+// The state of this lane's part of a query, or nothing.
+__device__ __forceinline__ float2 first_state(const float2* states, int parts, int stride, int query) {
   const int lane = threadIdx.x & 31;
+  return lane < parts ? __ldcg(states + lane * stride + query) : make_float2(kNothing, 0.0f);
+}
+
+// What each part counts for a query, and their maximum and sum, by a warp. States of a part lie
+// `stride` apart; first: first_state. of_means: parts hold means, not sums.
+__device__ __forceinline__ void share_out(const float2* states, const float2& first, int parts,
+                                          int stride, int query, int queries, bool of_means,
+                                          float* shares, float2* merged) {
+  const int lane = threadIdx.x & 31;
+  float most = first.x, sum = 0.0f;
 #pragma unroll 1
-  for (int query = threadIdx.x >> 5; query < queries; query += kWarps) {
-    float most = kNothing, sum = 0.0f;
-    const float2 first = lane < parts ? __ldcg(states + lane * stride + query)
-                                      : make_float2(kNothing, 0.0f);
-    most = first.x;
-#pragma unroll 2
-    for (int p = lane + 32; p < parts; p += 32) {
-      most = fmaxf(most, __ldcg(states + p * stride + query).x);
+  for (int p = lane + 32; p < parts; p += 32) {
+    most = fmaxf(most, __ldcg(states + p * stride + query).x);
+  }
+  for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+#pragma unroll 1
+  for (int p = lane; p < parts; p += 32) {
+    const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
+    const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
+    shares[p * queries + query] = share;
+    sum += of_means ? share : share * state.y;
+  }
+  for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+  if (lane == 0) merged[query] = make_float2(most, sum);
+}
+
+// Which vectors of 8 numbers of the parts' means a thread adds up: `here` at a time, each by
+// `helpers` threads, that of every helpers-th part.
+struct MergeLane {
+  int here, helpers, helper, query, place;
+  __device__ __forceinline__ MergeLane(int base, int count, int slice, int rank) {
+    here = min(kThreads, count - base);
+    helpers = kThreads / here;
+    helper = static_cast<int>(threadIdx.x) / here;
+    const int v = base + static_cast<int>(threadIdx.x) % here;
+    query = v / (slice / 8);
+    place = rank * slice + v % (slice / 8) * 8;
+  }
+};
+
+// The first parts of a thread's sum, asked for before anything else is known: kEarly of them, more
+// where few blocks run at a time.
+template <int kEarly>
+struct EarlyParts {
+  uint4 raw[kEarly];
+  __device__ __forceinline__ EarlyParts(const __half* means, int parts, std::int64_t part_stride,
+                                        const MergeLane& lane, std::int64_t at) {
+#pragma unroll
+    for (int i = 0; i < kEarly; ++i) {
+      const int p = lane.helper + i * lane.helpers;
+      const bool there = lane.helper < lane.helpers && p < parts;
+      raw[i] = there ? __ldcg(reinterpret_cast<const uint4*>(means + p * part_stride + at))
+                     : make_uint4(0, 0, 0, 0);
     }
-    for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-#pragma unroll 2
-    for (int p = lane; p < parts; p += 32) {
-      const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
-      const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
-      shares[p * queries + query] = share;
-      sum += of_means ? share : share * state.y;
-    }
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-    if (lane == 0) merged[query] = make_float2(most, sum);
+  }
+};
+
+__device__ __forceinline__ void add_part(const uint4& raw, float share, float (&sum)[8]) {
+  const __half2* const x = reinterpret_cast<const __half2*>(&raw);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 f = __half22float2(x[i]);
+    sum[2 * i] = fmaf(share, f.x, sum[2 * i]);
+    sum[2 * i + 1] = fmaf(share, f.y, sum[2 * i + 1]);
   }
 }
 
 // This block's share of the components, merged and divided by the sum of weights, times steps, to
-// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2].
+// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2]. shares_known is called once,
+// before the first share is read.
+template <int kEarly, class SharesKnown>
 __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
                                             int group, int rank, const float* shares,
                                             const float2* merged, float4* vectors,
-                                            const cg::cluster_group& cluster,
-                                            __half* coefficients) {
+                                            const cg::cluster_group& cluster, __half* coefficients,
+                                            const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
   const int parts = call.items[index].parts;
-  const int slice = places / kSlices, count = padded * slice / 8;
+  const int slice = places / finish.slices, count = padded * slice / 8;
+  const std::int64_t part_stride = static_cast<std::int64_t>(padded) * places;
   const __half* const means =
       call.part_means +
-      (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded *
-          places;
+      (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * part_stride;
   const float* const steps = call.steps + group * places;
 #pragma unroll 1
   for (int base = 0; base < count; base += kThreads) {
-    const int here = min(kThreads, count - base), helpers = kThreads / here;
-    const int v = base + static_cast<int>(threadIdx.x) % here;
-    const int helper = static_cast<int>(threadIdx.x) / here;
-    const int query = v / (slice / 8), place = rank * slice + v % (slice / 8) * 8;
+    const MergeLane lane(base, count, slice, rank);
+    const int here = lane.here, helpers = lane.helpers;
+    const std::int64_t at = static_cast<std::int64_t>(lane.query) * places + lane.place;
+    const EarlyParts<kEarly> early(means, parts, part_stride, lane, at);
+    if (base == 0) shares_known();
     float sum[8] = {};
-    if (helper < helpers) {
-      const __half* const from = means + static_cast<std::int64_t>(query) * places + place;
-#pragma unroll 4
-      for (int p = helper; p < parts; p += helpers) {
-        const float share = shares[p * padded + query];
-        const uint4 raw = __ldcg(
-            reinterpret_cast<const uint4*>(from + static_cast<std::int64_t>(p) * padded * places));
-        const __half2* const x = reinterpret_cast<const __half2*>(&raw);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 f = __half22float2(x[i]);
-          sum[2 * i] = fmaf(share, f.x, sum[2 * i]);
-          sum[2 * i + 1] = fmaf(share, f.y, sum[2 * i + 1]);
-        }
+    for (int i = 0; i < kEarly; ++i) {
+      const int p = lane.helper + i * helpers;
+      if (p < parts) add_part(early.raw[i], shares[p * padded + lane.query], sum);
+    }
+    if (lane.helper < helpers) {
+#pragma unroll 4
+      for (int p = lane.helper + kEarly * helpers; p < parts; p += helpers) {
+        add_part(__ldcg(reinterpret_cast<const uint4*>(means + p * part_stride + at)),
+                 shares[p * padded + lane.query], sum);
       }
     }
     vectors[2 * threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
@@ -128,8 +173,8 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
       const float4 step = __ldg(reinterpret_cast<const float4*>(steps + its_place));
       const __half2 both[2] = {__floats2half2_rn(x.x * inverse * step.x, x.y * inverse * step.y),
                                __floats2half2_rn(x.z * inverse * step.z, x.w * inverse * step.w)};
-#pragma unroll
-      for (int to = 0; to < kSlices; ++to) {
+#pragma unroll 4
+      for (int to = 0; to < finish.slices; ++to) {
         *reinterpret_cast<uint2*>(cluster.map_shared_rank(coefficients, to) +
                                   its_query * finish.coefficient_stride + its_place) =
             *reinterpret_cast<const uint2*>(both);
@@ -139,11 +184,19 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
   }
 }
 
+// The first segments of 32 places of a warp's first tile of values, for eight rows and the next.
+constexpr int kEarlySegments = 3;
+struct EarlyBasis {
+  uint4 low[kEarlySegments], high[kEarlySegments];
+};
+
 // Values of codes before scale and mean, [split][queries][dims] in `sums`: rows of 16 values by
-// eights of queries, the places of a split by each warp.
+// eights of queries, the places of a split by each warp. Called first without coefficients, to ask
+// for the basis.
+template <bool kAsk>
 __device__ __forceinline__ void multiply_values(const AttendCall& call, const Finish& finish,
                                                 int group, int rank, const __half* coefficients,
-                                                float* sums) {
+                                                EarlyBasis& early, float* sums) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int places = call.chunks * kChunkPlaces, all = finish.heads * call.value_dim;
   const int split = warp * finish.splits / kWarps, segments = places / 32;
@@ -159,20 +212,39 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
              (static_cast<std::int64_t>(group) * all + min(first + i, all - 1)) * places + 8 * c;
     };
     const __half *const low = row(g), *const high = row(g + 8);
+    const auto part = [&](const __half* from, int s) {
+      return __ldg(reinterpret_cast<const uint4*>(from + 32 * s));
+    };
+    if constexpr (kAsk) {
+#pragma unroll
+      for (int i = 0; i < kEarlySegments; ++i) {
+        const int s = min(begin + i, segments - 1);
+        early.low[i] = part(low, s), early.high[i] = part(high, s);
+      }
+      return;
+    }
+    const bool first_tile = tile == warp % warps;
     const int last_head = min(first + 15, all - 1) / call.value_dim;
     const int last = ((last_head + 1) * finish.repeats - 1) / 8;
 #pragma unroll 1
     for (int n = first / call.value_dim * finish.repeats / 8; n <= last; ++n) {
       const __half* const query = coefficients + (8 * n + g) * finish.coefficient_stride + 8 * c;
       float d[4] = {};
-#pragma unroll 3
-      for (int s = begin; s < end; ++s) {
-        const uint4 a = __ldg(reinterpret_cast<const uint4*>(low + 32 * s));
-        const uint4 b = __ldg(reinterpret_cast<const uint4*>(high + 32 * s));
+      const auto multiply = [&](const uint4& a, const uint4& b, int s) {
         const uint4 x = *reinterpret_cast<const uint4*>(query + 32 * s);
         mma_f16(d, make_uint4(a.x, b.x, a.y, b.y), make_uint2(x.x, x.y));
         mma_f16(d, make_uint4(a.z, b.z, a.w, b.w), make_uint2(x.z, x.w));
+      };
+      int s = begin;
+      if (first_tile) {
+#pragma unroll
+        for (int i = 0; i < kEarlySegments; ++i) {
+          if (begin + i < end) multiply(early.low[i], early.high[i], begin + i);
+        }
+        s = min(begin + kEarlySegments, end);
       }
+#pragma unroll 3
+      for (; s < end; ++s) multiply(part(low, s), part(high, s), s);
       float* const to = sums + (split * call.padded_queries + 8 * n + 2 * c) * finish.dims +
                         16 * tile + g;
       to[0] = d[0], to[8] = d[2];
@@ -181,7 +253,46 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+// Sums of rows by helpers, a thread for each value of each query of its head.
+struct RowLane {
+  int outputs, here, helpers, helper, dim, query;
+  __device__ __forceinline__ RowLane(const AttendCall& call, const Finish& finish, int rank, int base) {
+    const int first = rank * finish.dims;
+    const int dims = max(0, min(finish.dims, finish.heads * call.value_dim - first));
+    outputs = dims * finish.repeats;
+    here = min(kThreads, outputs - base);
+    if (here <= 0) {
+      helpers = helper = dim = query = 0;
+      return;
+    }
+    helpers = kThreads / here;
+    helper = static_cast<int>(threadIdx.x) / here;
+    const int output = base + static_cast<int>(threadIdx.x) % here;
+    dim = first + output % dims;
+    query = dim / call.value_dim * finish.repeats + output / dims;
+  }
+};
+
+__device__ __forceinline__ float add_rows(const AttendCall& call, const Finish& finish, int index,
+                                          int group, const RowLane& lane, const float* row_shares) {
+  float rows = 0.0f;
+  if (lane.helper >= lane.helpers) return rows;
+  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
+  const float* const from =
+      call.row_sums +
+      (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+       group * finish.queries + lane.query) *
+          call.value_dim +
+      lane.dim % call.value_dim;
+#pragma unroll 4
+  for (int p = lane.helper; p < call.items[index].row_parts; p += lane.helpers) {
+    rows = fmaf(row_shares[p * finish.queries + lane.query], __ldcg(from + p * stride), rows);
+  }
+  return rows;
+}
+
+template <int kEarly, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     finish_kernel(const __grid_constant__ AttendCall call, const Finish finish) {
   extern __shared__ __align__(16) char shared[];
   ask_for_parameters(call);
@@ -196,47 +307,64 @@ __global__ void __launch_bounds__(kThreads, 2)
   float* const row_shares = reinterpret_cast<float*>(shared + finish.row_shares);
   float* const vectors = reinterpret_cast<float*>(shared + finish.vectors);
   float* const sums = reinterpret_cast<float*>(shared + finish.sums);
+  cudaTriggerProgrammaticLaunchCompletion();  // what comes next waits itself
+  EarlyBasis basis;
+  if (coded) multiply_values<true>(call, finish, group, rank, nullptr, basis, nullptr);
   cluster.sync();                   // all are there to be written to
   cudaGridDependencySynchronize();  // what parts have written is there
-  share_out(call.row_states +
-                static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
-                group * finish.queries,
-            item.row_parts, call.query_heads, finish.queries, false, row_shares, row_merged);
+  const float2* const row_states =
+      call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+      group * finish.queries;
+  const int warp = static_cast<int>(threadIdx.x) >> 5;
+  // All of the first query's states are asked for together.
+  const float2 first_row = warp < finish.queries ? first_state(row_states, item.row_parts,
+                                                               call.query_heads, warp)
+                                                 : make_float2(kNothing, 0.0f);
+  const auto share_rows = [&] {
+#pragma unroll 1
+    for (int query = warp; query < finish.queries; query += kWarps) {
+      const float2 first = query == warp ? first_row
+                                         : first_state(row_states, item.row_parts, call.query_heads, query);
+      share_out(row_states, first, item.row_parts, call.query_heads, query, finish.queries, false,
+                row_shares, row_merged);
+    }
+  };
   if (coded) {
     float* const shares = reinterpret_cast<float*>(shared + finish.shares);
-    share_out(call.part_states +
-                  (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) *
-                      call.padded_queries,
-              item.parts, call.padded_queries, call.padded_queries, true, shares, merged);
+    const int padded = call.padded_queries;
+    const float2* const states =
+        call.part_states +
+        (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded;
+    merge_slice<kEarly>(call, finish, index, group, rank, shares, merged,
+                        reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
+#pragma unroll 1
+                          for (int query = warp; query < padded; query += kWarps) {
+                            share_out(states, first_state(states, item.parts, padded, query),
+                                      item.parts, padded, query, padded, true, shares, merged);
+                          }
+                          share_rows();
+                          __syncthreads();
+                        });
+  } else {
+    share_rows();
     __syncthreads();
-    merge_slice(call, finish, index, group, rank, shares, merged,
-                reinterpret_cast<float4*>(vectors), cluster, coefficients);
+  }
+  const RowLane row_lane(call, finish, rank, 0);
+  float rows = add_rows(call, finish, index, group, row_lane, row_shares);
+  float2 scale = make_float2(0.0f, 0.0f);
+  if (coded && row_lane.here > 0) {
+    scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
   }
   cluster.sync();  // also: nobody writes to others any more
-  if (coded) multiply_values(call, finish, group, rank, coefficients, sums);
-  // Sums of rows by helpers, a thread for each value of each query of its head.
-  const int all = finish.heads * call.value_dim, first = rank * finish.dims;
-  const int dims = min(finish.dims, all - first), outputs = max(0, dims) * finish.repeats;
-  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
+  if (coded) multiply_values<false>(call, finish, group, rank, coefficients, basis, sums);
+  const int all = finish.heads * call.value_dim, outputs = row_lane.outputs;
 #pragma unroll 1
   for (int base = 0; base < outputs; base += kThreads) {
-    const int here = min(kThreads, outputs - base), helpers = kThreads / here;
-    const int output = base + static_cast<int>(threadIdx.x) % here;
-    const int helper = static_cast<int>(threadIdx.x) / here;
-    const int dim = first + output % dims, head = dim / call.value_dim, k = dim % call.value_dim;
-    const int query = head * finish.repeats + output / dims;
-    float rows = 0.0f;
-    if (helper < helpers) {
-      const float* const from =
-          call.row_sums +
-          (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
-           group * finish.queries + query) *
-              call.value_dim +
-          k;
-#pragma unroll 4
-      for (int p = helper; p < item.row_parts; p += helpers) {
-        rows = fmaf(row_shares[p * finish.queries + query], __ldcg(from + p * stride), rows);
-      }
+    const RowLane lane(call, finish, rank, base);
+    const int here = lane.here, helpers = lane.helpers, query = lane.query, k = lane.dim % call.value_dim;
+    if (base > 0) {
+      rows = add_rows(call, finish, index, group, lane, row_shares);
+      if (coded) scale = __ldg(call.value_scales + group * all + lane.dim);
     }
     vectors[threadIdx.x] = rows;
     __syncthreads();
@@ -248,9 +376,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (coded) {
 #pragma unroll 1
         for (int s = 0; s < finish.splits; ++s) {
-          value += sums[(s * call.padded_queries + query) * finish.dims + output % dims];
+          value += sums[(s * call.padded_queries + query) * finish.dims + lane.dim - rank * finish.dims];
         }
-        const float2 scale = __ldg(call.value_scales + group * all + dim);
         value = value * scale.x + scale.y;
         of_codes = merged[query];
       }
@@ -277,29 +404,32 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     parts = std::max(parts, call.items[i].parts);
     row_parts = std::max(row_parts, call.items[i].row_parts);
   }
-  const Finish finish(call, parts, row_parts);
+  const int groups = call.groups > 0 ? call.groups : call.kv_heads;
+  const int slices = groups * call.item_count > kManyClusters ? kFewSlices : kManySlices;
+  const Finish finish(call, parts, row_parts, slices);
+  const auto kernel = slices == kManySlices ? finish_kernel<8, 2> : finish_kernel<2, 3>;
   if (finish.bytes > 48 * 1024) {
     const cudaError_t error = cudaFuncSetAttribute(
-        finish_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
   config.gridDim =
-      dim3(kSlices, static_cast<unsigned>(call.groups > 0 ? call.groups : call.kv_heads),
+      dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
            static_cast<unsigned>(call.item_count));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(finish.bytes);
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = kSlices;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(slices);
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   // Blocks begin while the last of the kernel before end, and wait themselves.
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
   config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, finish_kernel, call, finish);
+  return cudaLaunchKernelEx(&config, kernel, call, finish);
 }
 
 }  // namespace kvspan::cuda

@@ -59,12 +59,13 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint4& a, const uin
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
-// d += A B, A unsigned bytes [16, 16], B signed [16, 8].
-__device__ __forceinline__ void mma_u8_s8_short(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
-                                                std::uint32_t b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
+// d = A B + {x, y, x, y}.
+__device__ __forceinline__ void mma_f16_from(float (&d)[4], const uint4& a, const uint2& b, float x,
+                                             float y) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+      "{%10,%11,%10,%11};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "f"(x), "f"(y));
 }
 
 // Four matrices of 8 rows of 16 bytes each; lane l names row l % 8 of matrix l / 8. A thread gets
@@ -80,9 +81,22 @@ __device__ __forceinline__ void load_transposed(std::uint32_t address, std::uint
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address));
 }
+__device__ __forceinline__ std::uint32_t load_shared(std::uint32_t address) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0,[%1];" : "=r"(x) : "r"(address));
+  return x;
+}
 __device__ __forceinline__ uint2 load_shared2(std::uint32_t address) {
   uint2 x;
   asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
+  return x;
+}
+
+__device__ __forceinline__ uint4 load_shared4(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address));
   return x;
 }
 
@@ -126,13 +140,16 @@ __device__ __forceinline__ void ask_early(const void* from, std::int64_t bytes) 
   const auto size = static_cast<std::uint32_t>((last - first + 15) & ~std::uintptr_t{15});
   if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(size) : "memory");
 }
-// bytes: a multiple of 16; both addresses too.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, std::uint32_t bytes,
-                                          std::uint64_t* barrier) {
+// How many bytes are to come before a barrier opens.
+__device__ __forceinline__ void expect_bytes(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
+}
+// bytes: a multiple of 16; both addresses too.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, std::uint32_t bytes,
+                                          std::uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),

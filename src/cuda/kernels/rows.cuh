@@ -22,12 +22,15 @@ __device__ __forceinline__ float read_number(const void* data, std::int64_t at, 
   return type == RowType::kF16 ? f16 : __uint_as_float(others);
 }
 
-// Numbers `at` and `at` + 1, `at` even.
+// Numbers `at` and `at` + 1, `at` even; without a branch too.
 __device__ __forceinline__ float2 read_two(const void* data, std::int64_t at, RowType type) {
-  if (type == RowType::kF32) return __ldg(reinterpret_cast<const float2*>(data) + (at >> 1));
-  const std::uint32_t word = __ldg(static_cast<const std::uint32_t*>(data) + (at >> 1));
-  if (type == RowType::kF16) return __half22float2(*reinterpret_cast<const __half2*>(&word));
-  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+  const bool wide = type == RowType::kF32;
+  const auto* const words = static_cast<const std::uint32_t*>(data) + (wide ? at : at >> 1);
+  const std::uint32_t first = __ldg(words), second = __ldg(words + (wide ? 1 : 0));
+  const float2 f16 = __half22float2(*reinterpret_cast<const __half2*>(&first));
+  const float x = __uint_as_float(wide ? first : first << 16);
+  const float y = __uint_as_float(wide ? second : first & 0xffff0000u);
+  return type == RowType::kF16 ? f16 : make_float2(x, y);
 }
 
 __device__ __forceinline__ void write_number(void* data, std::int64_t at, RowType type, float x) {
