@@ -195,8 +195,9 @@ void BandsPolicy::run_task(const Group& group, std::int32_t task) {
 }
 
 void BandsPolicy::close_tasks() noexcept {
-  ahead_ = {};  // nothing of a step's own memory stays
-  first_values_ = {};
+  // Nothing of a step's own memory stays; `= {}` would keep a vector's.
+  ahead_ = std::vector<AheadTile>();
+  first_values_ = std::vector<float>();
 }
 
 Status BandsPolicy::settle_wide(Group& group) {
