@@ -133,9 +133,9 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
       group_received = true;
       if (selector) selector->observe(given);
       group_received = false;
-      received = {};  // nothing of a step's own memory stays
+      received = std::vector<float>();  // nothing of a step's own memory stays
     }
-    mask = {};
+    mask = std::vector<std::uint8_t>();
     earlier.reset();
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));

@@ -69,9 +69,8 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const 
   for (std::size_t t = 0; t < escape.size(); ++t) {
     const double error = tile.error(t);
     ++counts.coded;
-    const bool far = counts.usual > 0.0 && error > kFarOut * counts.usual;
     const bool out =
-        ((knows_first && tile.like_first(t)) || far) &&
+        ((knows_first && tile.like_first(t)) || (counts.usual > 0.0 && error > kFarOut * counts.usual)) &&
         static_cast<double>(counts.escaped + 1) <= options_.escape * static_cast<double>(counts.coded);
     if (out) {
       escape[t] = 1;
@@ -79,8 +78,7 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const 
       ++counts.escaped;
       continue;
     }
-    counts.usual +=
-        (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
+    counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
   }
   try {
     tile.append_to(bands, start, mask);
@@ -113,19 +111,18 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
   Status coded = group.attempt([&](Group& copy) -> Status {
     if (wanted(copy) > 0) {
       const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
-      KVSPAN_TRY(const BandsCodes learnt,
-                 learn_bands(copy.layer(), rows, *options_.design, ledger));
+      KVSPAN_TRY(const BandsCodes learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
       copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
     }
     const std::vector<float> first = first_values(copy);
-    const BandsTokens& bands = bands_of(copy).back();
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
+      const BandsTokens& bands = bands_of(copy).back();
       CodedTile tile(bands);
       for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
         tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
       }
-      KVSPAN_CHECK_OK(append(copy, tile, std::span(rows.positions).subspan(i, CodedTile::kTokens), oldest(copy),
-                             counts));
+      const auto positions = std::span(rows.positions).subspan(i, CodedTile::kTokens);
+      KVSPAN_CHECK_OK(append(copy, tile, positions, oldest(copy), counts));
     }
     return {};
   });
@@ -170,18 +167,13 @@ Status BandsPolicy::settle(Group& group) {
   return options_.narrow ? settle_narrow(group) : settle_wide(group);
 }
 
-// Those that are still at 8 bits though there is a code: memory ended while its first tokens were coded.
-std::int32_t BandsPolicy::narrow_tiles(const Group& group) const noexcept {
-  return (group.settled() - oldest(group)) / kTile;
-}
-
 std::int32_t BandsPolicy::wide_tiles(const Group& group) const noexcept {
   return std::max(0, (group.waiting() - options_.recent) / kTile);
 }
 
 std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
-  const bool wide = !options_.narrow || (!options_.narrow_ends && !bands_of(group).empty() && options_.refresh == 0 &&
-                                         narrow_tiles(group) == 0);
+  const bool wide =
+      !options_.narrow || (!options_.narrow_ends && !bands_of(group).empty() && options_.refresh == 0);
   return wide ? wide_tiles(group) * static_cast<std::int32_t>(CodedTile::kPieces) : 0;
 }
 
@@ -203,8 +195,9 @@ void BandsPolicy::run_task(const Group& group, std::int32_t task) {
 }
 
 void BandsPolicy::close_tasks() noexcept {
-  ahead_.clear();
-  first_values_.clear();
+  // Nothing of a step's own memory stays; `= {}` would keep a vector's.
+  ahead_ = std::vector<AheadTile>();
+  first_values_ = std::vector<float>();
 }
 
 Status BandsPolicy::settle_wide(Group& group) {
@@ -221,8 +214,8 @@ Status BandsPolicy::settle_wide(Group& group) {
   bands.keys().expect(tiles);
   if (bands.values() != nullptr) bands.values()->expect(tiles);
   for (std::size_t i = 0; i < ahead_.size(); ++i) {
-    KVSPAN_CHECK_OK(append(group, ahead_[i].tile, std::span(positions).subspan(i * CodedTile::kTokens, CodedTile::kTokens),
-                           group.settled(), counts_));
+    const auto some = std::span(positions).subspan(i * CodedTile::kTokens, CodedTile::kTokens);
+    KVSPAN_CHECK_OK(append(group, ahead_[i].tile, some, group.settled(), counts_));
   }
   return {};
 }

@@ -75,14 +75,14 @@ class BandsPolicy final : public Policy {
   std::int32_t oldest(const Group& group) const noexcept;
   // How many rows have to wait at 8 bits for a new code; 0: the one there is will do.
   std::int32_t wanted(const Group& group) const noexcept;
-  std::int32_t narrow_tiles(const Group& group) const noexcept;
   // Tiles that settle_wide is to code.
   std::int32_t wide_tiles(const Group& group) const noexcept;
   struct Counts {
     std::int64_t coded = 0, escaped = 0;
     double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
   };
-  // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted.
+  // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted; or, where memory ends,
+  // nothing has happened.
   Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at,
                 Counts& tally) const;
 
