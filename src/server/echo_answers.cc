@@ -51,6 +51,8 @@ Result<std::vector<std::vector<llama_token>>> prompts_of(const server_http_conte
   } else if (prompt.is_array() && !prompt.empty() &&
              std::none_of(prompt.begin(), prompt.end(), [](const auto& one) { return one.is_number(); })) {
     for (const ordered_json& one : prompt) {
+      const bool deeper = one.is_array() && std::any_of(one.begin(), one.end(), [](const auto& of) { return !of.is_number(); });
+      if (deeper) return fail(ErrorCode::kInvalidArgument, "a list of prompts holds texts or lists of tokens, nothing deeper");
       KVSPAN_TRY(auto more, prompts_of(http, request, one));
       prompts.insert(prompts.end(), more.begin(), more.end());
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace kvspan::server {
@@ -13,7 +14,9 @@ TokenScore score_token(std::span<const float> logits, llama_token token, std::si
   for (const float logit : logits) sum += std::exp(logit - most);
   const double log_sum = most + std::log(sum);
   TokenScore score;
-  score.logprob = logits[static_cast<std::size_t>(token)] - log_sum;
+  // A token that the model does not have comes from outside and is refused where it is read.
+  const bool known = token >= 0 && static_cast<std::size_t>(token) < logits.size();
+  score.logprob = known ? logits[static_cast<std::size_t>(token)] - log_sum : -std::numeric_limits<double>::infinity();
   std::vector<llama_token> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const std::size_t count = std::min(top, order.size());

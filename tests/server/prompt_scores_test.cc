@@ -20,6 +20,7 @@ TEST(PromptScores, AreLogarithmsOfTheSoftmax) {
   EXPECT_EQ(score.top[2].first, 0);
   EXPECT_NEAR(score.top[0].second, -std::log(sum), 1e-12);
   EXPECT_EQ(score_token(logits, 0, 100).top.size(), 4u);
+  for (const llama_token unknown : {-1, 4}) EXPECT_TRUE(std::isinf(score_token(logits, unknown, 1).logprob));
 }
 
 TEST(PromptScores, GoToTheSequenceThatBeginsAlike) {

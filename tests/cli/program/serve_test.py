@@ -191,7 +191,8 @@ class Echo(ServeTest):
     def test_what_cannot_be_echoed_is_refused_with_the_reason(self):
         server = self.server("--cache", "full")
         for more, says in (({"stream": True}, "stream"), ({"n": 2}, "n = 1"), ({"max_tokens": -1}, "max_tokens"), ({"prompt": []}, "prompt"),
-                           ({"prompt": [[1, 2], 3]}, "prompt"), ({"prompt": [10 ** 6]}, "token")):
+                           ({"prompt": [[1, 2], 3]}, "prompt"), ({"prompt": [[[1, 2]]]}, "deeper"), ({"prompt": [10 ** 6]}, "token"),
+                           ({"prompt": [1] * 300 + [10 ** 6]}, "token")):
             status, answer = server.post("/v1/completions", **{"prompt": PROMPT, "max_tokens": 1, "echo": True, "logprobs": 1, **more})
             self.assertEqual(status, 400, answer)
             self.assertIn(says, answer["error"]["message"])
