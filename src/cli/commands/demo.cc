@@ -91,6 +91,14 @@ Result<std::vector<Answer>> answers_of_families(Session& session, std::span<cons
   return answers;
 }
 
+// An answer from the word on in which it leaves the expected one.
+std::string where_it_differs(const std::string& answer, const std::string& expected) {
+  if (answer == expected) return "the same";
+  const auto common = std::mismatch(answer.begin(), answer.end(), expected.begin(), expected.end()).first;
+  const auto word = std::find(std::make_reverse_iterator(common), answer.rend(), ' ').base();
+  return (word == answer.begin() ? "" : "... ") + std::string(word, answer.end());
+}
+
 // The first answer in full, then a table that says of the others where they differ.
 std::string table_of(const std::vector<Answer>& answers) {
   using Align = Table::Align;
@@ -103,7 +111,7 @@ std::string table_of(const std::vector<Answer>& answers) {
   for (const Answer& a : answers) {
     table.add_row({a.recipe, format_bytes(a.kv_bytes), format_ratio(a.kv_bytes_full, a.kv_bytes),
                    format_rate(a.decoded_tokens, a.decode_seconds),
-                   a.generation.text == expected ? "the same" : a.generation.text});
+                   where_it_differs(a.generation.text, expected)});
   }
   const Terminal terminal = describe_terminal(1);
   return fmt::format("Answer: {}\n\n", expected) + table.text(

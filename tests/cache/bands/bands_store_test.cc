@@ -41,13 +41,13 @@ struct Tile {
 };
 
 // A store and what it has to hold.
-struct Pair {
+struct StorePair {
   BandsStore store;
   std::vector<Tile> tiles;
   std::int32_t first = 0;
 };
 
-void expect_same(const Pair& pair, std::size_t ledger_bytes) {
+void expect_same(const StorePair& pair, std::size_t ledger_bytes) {
   const BandsStore& store = pair.store;
   ASSERT_EQ(store.tiles(), static_cast<std::int32_t>(pair.tiles.size()));
   EXPECT_EQ(store.payload_bytes() + store.gain_bytes() + store.residual_bytes(), ledger_bytes);
@@ -96,7 +96,7 @@ TEST_P(BandsStoreTiles, AreThoseOfAPlainList) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Random random(seed);
     auto ledger = std::make_shared<Ledger>();
-    Pair pair{BandsStore(code, ledger, residuals), {}, 0};
+    StorePair pair{BandsStore(code, ledger, residuals), {}, 0};
     const bool forgets = seed % 2 == 0;  // one that forgets goes on without long blocks
     for (int step = 0; step < 60; ++step) {
       switch (random.below(8)) {
