@@ -26,8 +26,9 @@ if(NOT count EQUAL 1)
 endif()
 cmake_path(GET packages PARENT_PATH package_folder)
 cmake_path(GET package_folder PARENT_PATH libraries)
-step(sh -c "PKG_CONFIG_PATH=${package_folder} && export PKG_CONFIG_PATH && cc -std=c11 -Wall -Wextra -Werror \
-  ${WORK}/source/embed_c.c $(pkg-config --cflags --libs kvspan) -lm -Wl,-rpath,${libraries} -o ${WORK}/embed_c")
+step(sh -c "PKG_CONFIG_PATH='${package_folder}' && export PKG_CONFIG_PATH && eval cc -std=c11 -Wall -Wextra -Werror \
+  \"'${WORK}/source/embed_c.c'\" $(pkg-config --cflags --libs kvspan) -lm \"'-Wl,-rpath,${libraries}'\" \
+  -o \"'${WORK}/embed_c'\"")
 step(${WORK}/embed_c)
 message("${text}")
 # Only the C interface is shown.
