@@ -32,7 +32,7 @@ step(sh -c "PKG_CONFIG_PATH='${package_folder}' && export PKG_CONFIG_PATH && eva
 step(${WORK}/embed_c)
 message("${text}")
 # Only the C interface is shown.
-step(sh -c "nm -D --defined-only ${libraries}/libkvspan.so | grep -v ' kvspan_' || true")
+step(sh -c "nm -D --defined-only '${libraries}/libkvspan.so' | grep -v ' kvspan_' || true")
 if(text MATCHES "[^ \n]")
   message(FATAL_ERROR "libkvspan.so shows more than its C interface:\n${text}")
 endif()
