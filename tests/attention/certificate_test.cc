@@ -110,14 +110,18 @@ void expect_tight(Tightness& tightness, const Medians& most) {
   EXPECT_LE(output, most.output);
 }
 
+// Random cases from a seed on, until there are so many trials.
+void check_cases(std::uint64_t seed, std::size_t trials, const testing::CaseLimits& limits, Tightness& tightness) {
+  while (tightness.trials < trials) {
+    check_case(testing::random_case(++seed, limits), tightness);
+    ASSERT_FALSE(::testing::Test::HasFatalFailure()) << "seed " << seed;
+  }
+}
+
 TEST(Certificate, NeverFallsBelowTheMeasuredError) {
   Tightness tightness;
-  std::uint64_t seed = 1000;
-  while (tightness.trials < testing::sweep(100000)) {
-    check_case(testing::random_case(++seed, {.piece_tokens = 12, .pieces = 3, .queries = 80}),
-               tightness);
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-  }
+  ASSERT_NO_FATAL_FAILURE(check_cases(1000, testing::sweep(100000),
+                                      {.piece_tokens = 12, .pieces = 3, .queries = 80}, tightness));
   ASSERT_GT(tightness.output.size(), tightness.trials / 2);
   // Twice what was measured: 3.8, 4.0 and 7.2; half of all ratios are within 2.7 to 5.9, 2.3 to 7.7
   // and 3.0 to 13.4.
@@ -184,12 +188,8 @@ TEST(Certificate, NeverFallsBelowTheMeasuredErrorOnActivationsOfModels) {
 // One query at a time reads integer coefficients as integers, itself and its weights rounded.
 TEST(Certificate, HoldsWhereQueriesAndWeightsAreRounded) {
   Tightness tightness;
-  std::uint64_t seed = 500000;
-  while (tightness.trials < testing::sweep(10000)) {
-    check_case(testing::random_case(++seed, {.piece_tokens = 80, .pieces = 3, .queries = 2}),
-               tightness);
-    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
-  }
+  ASSERT_NO_FATAL_FAILURE(check_cases(500000, testing::sweep(10000),
+                                      {.piece_tokens = 80, .pieces = 3, .queries = 2}, tightness));
   // Twice what was measured: 3.3, 3.2 and 11.2.
   expect_tight(tightness, {6.6, 6.4, 22.4});
 }

@@ -2,6 +2,7 @@
 #include "cuda/bands/attend_bands.h"
 
 #include "cuda/bands/attend_bands_kernel.cuh"
+#include "cuda/kernels/overlapping_launch.h"
 
 namespace kvspan::cuda {
 namespace {
@@ -71,20 +72,11 @@ cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& 
                                 cudaStream_t stream) {
   const AttendNeed need{call.padded_queries,  call.chunks,     call.units, variant.uniform2,
                         call.most_tile_bytes, call.mean_terms};
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups));
-  config.blockDim = dim3(static_cast<unsigned>(variant.threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(variant.shared_bytes(need));
-  config.stream = stream;
-  // Blocks begin while the last of what prepares the call end, and wait themselves.
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  const OverlappingLaunch launch(
+      dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups)),
+      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(need), stream);
   void* arguments[] = {const_cast<AttendCall*>(&call)};
-  return cudaLaunchKernelExC(&config, variant.kernel, arguments);
+  return cudaLaunchKernelExC(launch.config(), variant.kernel, arguments);
 }
 
 }  // namespace kvspan::cuda

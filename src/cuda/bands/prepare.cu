@@ -9,6 +9,7 @@
 #include "cuda/bands/fold_means.cuh"
 #include "cuda/bands/move_queries.cuh"
 #include "cuda/kernels/attend_rows.cuh"
+#include "cuda/kernels/overlapping_launch.h"
 
 namespace kvspan::cuda {
 namespace {
@@ -110,23 +111,10 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   int bytes = move_blocks > 0 ? move_bytes(many ? 4 : 2) : 0;
   if (fold_blocks > 0) bytes = std::max(bytes, FoldMemory(call.rope_pairs, call.mean_terms).bytes);
   const PrepareKernel kernel = find_kernel(call.key_dim, many);
-  if (bytes > 48 * 1024) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(32 * kWarps);
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-  config.stream = stream;
-  // Blocks begin while the last of the kernel before end, and wait themselves.
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, call, row_blocks, move_blocks);
+  const cudaError_t error = allow_shared_bytes(kernel, bytes);
+  if (error != cudaSuccess) return error;
+  const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), bytes, stream);
+  return cudaLaunchKernelEx(launch.config(), kernel, call, row_blocks, move_blocks);
 }
 
 }  // namespace kvspan::cuda

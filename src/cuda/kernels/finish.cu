@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/overlapping_launch.h"
 #include "cuda/kernels/rows.cuh"
 #include "cuda/kernels/softmax.cuh"
 
@@ -408,28 +409,13 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
   const int slices = groups * call.item_count > kManyClusters ? kFewSlices : kManySlices;
   const Finish finish(call, parts, row_parts, slices);
   const auto kernel = slices == kManySlices ? finish_kernel<8, 2> : finish_kernel<2, 3>;
-  if (finish.bytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, finish.bytes);
-    if (error != cudaSuccess) return error;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
-           static_cast<unsigned>(call.item_count));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(finish.bytes);
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(slices);
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  // Blocks begin while the last of the kernel before end, and wait themselves.
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, call, finish);
+  const cudaError_t error = allow_shared_bytes(kernel, finish.bytes);
+  if (error != cudaSuccess) return error;
+  OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
+                                static_cast<unsigned>(call.item_count)),
+                           dim3(kThreads), finish.bytes, stream);
+  launch.set_cluster(static_cast<unsigned>(slices));
+  return cudaLaunchKernelEx(launch.config(), kernel, call, finish);
 }
 
 }  // namespace kvspan::cuda

@@ -19,18 +19,9 @@ std::shared_ptr<const BandsCode> plain_code() {
   std::vector<float> unit(kStoreWidth * kStoreWidth), ones(kStoreWidth, 1.0f), key_mean(8), value_mean(4);
   for (std::size_t i = 0; i < kStoreWidth; ++i) unit[i * kStoreWidth + i] = 1.0f;
   const std::vector<std::uint8_t> bits{2, 8, 0, 4, 3, 0, 4, 1, 4, 5, 0, 2};
-  BandsParts parts;
-  parts.heads = 1;
-  parts.key_dim = 8;
-  parts.value_dim = 4;
-  parts.key_mean = key_mean;
-  parts.value_mean = value_mean;
-  parts.analysis = {unit.data(), {kStoreWidth, kStoreWidth}};
-  parts.synthesis = {unit.data(), {kStoreWidth, kStoreWidth}};
-  parts.bits = bits;
-  parts.steps = ones;
-  parts.sigma = ones;
-  parts.gain = true;
+  const TensorView<const float, 2> identity{unit.data(), {kStoreWidth, kStoreWidth}};
+  const BandsParts parts{.key_dim = 8, .value_dim = 4, .rope = {}, .key_mean = key_mean, .value_mean = value_mean,
+                         .analysis = identity, .synthesis = identity, .bits = bits, .steps = ones, .sigma = ones};
   return BandsCode::create(parts, nullptr).value();
 }
 
