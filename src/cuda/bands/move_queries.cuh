@@ -74,26 +74,36 @@ struct QueryPairs {
   }
 };
 
+// Turns of the anchors that a warp turns queries to: warp, warp + kWarps, ..; two pairs by each lane.
+template <int kPairs, int kWarps, int kAnchors>
+struct AnchorTurns {
+  static constexpr int kOwn = (kAnchors + kWarps - 1) / kWarps;
+  float4 turn[kOwn][kPairs];
+
+  // Of anchors beyond the last: those of the last.
+  __device__ __forceinline__ void load(const AttendCall& call, int first, int count) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int position = (first + min(warp + k * kWarps, count - 1)) * call.anchor + call.anchor / 2;
+      const auto* const turns =
+          reinterpret_cast<const float4*>(call.turns + position / kTurnStep * pairs);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        turn[k][i] = __ldg(turns + min(32 * i + lane, pairs / 2 - 1));
+      }
+    }
+  }
+};
+
 // Rows of the tile, turned, over the longest: row 4 a + n is query n at anchor a. All queries of an
 // anchor by one warp. Rows beyond the last anchor repeat it.
 template <int kPairs, int kWarps, int kAnchors>
 __device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile& tile,
-                                          const QueryPairs<kPairs>& queries, int first, int count,
+                                          const QueryPairs<kPairs>& queries,
+                                          const AnchorTurns<kPairs, kWarps, kAnchors>& turns,
                                           const MoveMemory& memory, char* shared) {
-  static_assert(kAnchors % kWarps == 0);
-  constexpr int kOwn = kAnchors / kWarps;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
-  float4 turn[kOwn][kPairs];  // of two pairs
-#pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    const int position =
-        (first + min(warp + k * kWarps, count - 1)) * call.anchor + call.anchor / 2;
-    const auto* const turns = reinterpret_cast<const float4*>(call.turns + position / kTurnStep * pairs);
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      turn[k][i] = __ldg(turns + min(32 * i + lane, pairs / 2 - 1));
-    }
-  }
   float inverse[kTileQueries];
 #pragma unroll
   for (int n = 0; n < kTileQueries; ++n) {
@@ -101,14 +111,15 @@ __device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile
   }
   auto* const rows = reinterpret_cast<__half*>(shared + memory.rows);
 #pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
+  for (int k = 0; k < turns.kOwn; ++k) {
+    if (kAnchors % kWarps != 0 && warp + k * kWarps >= kAnchors) break;
 #pragma unroll
     for (int n = 0; n < kTileQueries; ++n) {
       __half* const to = rows + ((warp + k * kWarps) * kTileQueries + n) * memory.row_stride;
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         const int j = 64 * i + 2 * lane;
-        const float4 x = queries.pair[n][i], by = turn[k][i];
+        const float4 x = queries.pair[n][i], by = turns.turn[k][i];
         const float2 p = make_float2((x.x * by.x + x.z * by.y) * inverse[n],
                                      (x.y * by.z + x.w * by.w) * inverse[n]);
         const float2 q = make_float2((x.z * by.x - x.x * by.y) * inverse[n],
@@ -143,7 +154,7 @@ __device__ __forceinline__ void load_slice(const uint4* basis, int slice, int st
 }
 
 // Products of the rows with all slices of this warp, to shared memory in f16; the largest of a row.
-// b: the warp's first slice.
+// b: the warp's first slice, also afterwards: for the rows that come next.
 template <int kSteps, int kWarps, int kTiles>
 __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint4* basis,
                                               uint4 (&b)[kSteps], const MoveMemory& memory,
@@ -156,7 +167,7 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
   float most[kTiles][2] = {};
 #pragma unroll 1
   for (int slice = warp; slice < slices; slice += kWarps) {
-    const int next = slice + kWarps;
+    const int next = slice + kWarps < slices ? slice + kWarps : warp;
     float acc[kTiles][2][4] = {};
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
@@ -168,7 +179,7 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
         mma_f16(acc[t][0], make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b[s].x, b[s].y));
         mma_f16(acc[t][1], make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b[s].z, b[s].w));
       }
-      if (next < slices) b[s] = __ldg(basis + (next * steps + s) * 32);
+      b[s] = __ldg(basis + (next * steps + s) * 32);
     }
     auto* const products = reinterpret_cast<__half*>(shared + memory.products) + 16 * slice + 2 * c;
 #pragma unroll
@@ -224,8 +235,8 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
         16 * segment);
     const uint4 raw[2] = {from[0], from[1]};
     const float inverse = most[row] > 0.0f ? __fdividef(127.0f, most[row]) : 0.0f;
-    const uint4 full = __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + segment);
-    const std::uint32_t word = __ldg(call.unit_table + tile.group * kMaxUnits + segment / 4);
+    const uint4 full = reinterpret_cast<const uint4*>(shared + memory.full)[segment];
+    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(shared + memory.words)[segment / 4];
     std::uint32_t bytes[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -265,26 +276,45 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
   if (threadIdx.x == 0) {
     ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * steps * 32 * sizeof(uint4));
   }
+  AnchorTurns<kPairs, kWarps, kAnchors> turns;
+  turns.load(call, all.first, min(kAnchors, all.count));
+  // Long keys leave no registers for the basis beside the queries.
+  constexpr bool kEarlyBasis = kSteps <= 8;
+  uint4 b[kSteps];
+  const int first_slice = min(warp, 4 * call.units - 1);
+  if constexpr (kEarlyBasis) load_slice(basis, first_slice, steps, b);
+  const float scales = __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
+                       call.logit_scale * 1.44269504f;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < 4 * call.units; i += 32 * kWarps) {
+    reinterpret_cast<uint4*>(shared + memory.full)[i] =
+        __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + i);
+  }
+  if (static_cast<int>(threadIdx.x) < call.units) {
+    reinterpret_cast<std::uint32_t*>(shared + memory.words)[threadIdx.x] =
+        __ldg(call.unit_table + tile.group * kMaxUnits + threadIdx.x);
+  }
   after_tables();
 #pragma unroll 1
   for (int done = 0; done < all.count; done += kAnchors) {
     const MoveAnchors anchors{all.first + done, min(kAnchors, all.count - done), all.slot + done};
     {
       const QueryPairs<kPairs> queries(call, tile, lane);
-      turn_rows<kPairs, kWarps, kAnchors>(call, tile, queries, anchors.first, anchors.count,
-                                              memory, shared);
+      turn_rows<kPairs, kWarps, kAnchors>(call, tile, queries, turns, memory, shared);
       if (threadIdx.x == 0) {
         *reinterpret_cast<float4*>(shared + memory.longest) =
             make_float4(queries.most[0], queries.most[1], queries.most[2], queries.most[3]);
       }
+    }
+    if (done + kAnchors < all.count) {
+      turns.load(call, anchors.first + kAnchors, min(kAnchors, all.count - done - kAnchors));
     }
     if (threadIdx.x < 16 * kTiles) {
       reinterpret_cast<int*>(shared + memory.most)[threadIdx.x] = 0;
       reinterpret_cast<int*>(shared + memory.levels)[threadIdx.x] = 0;
     }
     __syncthreads();
-    uint4 b[kSteps];  // not earlier: there are no registers for it beside the queries
-    load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
+    if constexpr (!kEarlyBasis) load_slice(basis, first_slice, steps, b);
     multiply_rows<kSteps, kWarps, kTiles>(call, basis, b, memory, shared);
     __syncthreads();
     round_rows<kWarps, kTiles>(call, tile, anchors, memory, shared);
@@ -293,9 +323,7 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
     if (row < 16 * kTiles && a < anchors.count && n < tile.queries) {
       const float most = reinterpret_cast<const float*>(shared + memory.most)[row];
       const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
-      const float scale = most / 127.0f * longest * call.logit_scale * 1.44269504f *
-                          __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
-                          exp2_approx(-kWeightBits - kFractionBits);
+      const float scale = most / 127.0f * longest * scales * exp2_approx(-kWeightBits - kFractionBits);
       // Half of what all bits would add: bytes stand for as much above as below it.
       const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);
       auto* const scales_of = reinterpret_cast<float2*>(

@@ -57,8 +57,9 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
   const AttendItem& item = call.items[index];
   const HeadTile head(call, index, block % heads);
   const int first = tile * kFoldBlocks, count = min(kFoldBlocks, item.means - first);
-  const FoldMemory memory(call.rope_pairs, call.mean_terms);
-  read_turns<kWarps>(call, item.first_mean + first, count, memory, shared);
+  const FoldMemory memory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms);
+  read_tables<kWarps>(call, head.head, item.first_mean + first, count, memory, shared);
+  __syncthreads();
   wait_for_queries();
   if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);
   __syncthreads();
@@ -68,9 +69,9 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
                       memory, shared);
 }
 
-// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. kBlocks: that a processor has room for.
-template <int kSegments, int kTiles, int kBlocks>
-__global__ void __launch_bounds__(32 * kWarps, kBlocks)
+// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. A processor has room for two blocks.
+template <int kSegments, int kTiles>
+__global__ void __launch_bounds__(32 * kWarps, 2)
     prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
   extern __shared__ __align__(16) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
@@ -87,10 +88,15 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 
 using PrepareKernel = void (*)(AttendCall, int, int);
 
-PrepareKernel find_kernel(int key_dim, bool many) {
-  if (key_dim <= 64) return many ? prepare_kernel<2, 4, 2> : prepare_kernel<2, 2, 2>;
-  if (key_dim <= 128) return many ? prepare_kernel<4, 4, 2> : prepare_kernel<4, 2, 2>;
-  return many ? prepare_kernel<8, 4, 2> : prepare_kernel<8, 2, 2>;
+template <int kSegments>
+PrepareKernel kernel_of(int tiles) {
+  return tiles == 1   ? prepare_kernel<kSegments, 1>
+         : tiles == 2 ? prepare_kernel<kSegments, 2>
+                      : prepare_kernel<kSegments, 4>;
+}
+
+PrepareKernel find_kernel(int key_dim, int tiles) {
+  return key_dim <= 64 ? kernel_of<2>(tiles) : key_dim <= 128 ? kernel_of<4>(tiles) : kernel_of<8>(tiles);
 }
 
 }  // namespace
@@ -107,10 +113,14 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   const int steps = key_steps_of(call.key_dim);
   const auto move_bytes = [&](int tiles) { return MoveMemory(steps, call.units, tiles).bytes; };
   // More rows at once read the basis less often; two blocks of a processor share its memory.
-  const bool many = call.move_anchors > kMoveAnchors && move_bytes(4) <= 100 * 1024;
-  int bytes = move_blocks > 0 ? move_bytes(many ? 4 : 2) : 0;
-  if (fold_blocks > 0) bytes = std::max(bytes, FoldMemory(call.rope_pairs, call.mean_terms).bytes);
-  const PrepareKernel kernel = find_kernel(call.key_dim, many);
+  int tiles = std::min(4, call.move_anchors * kTileQueries / 16);
+  if (tiles == 4 && move_bytes(4) > 100 * 1024) tiles = 2;
+  int bytes = move_blocks > 0 ? move_bytes(tiles) : 0;
+  if (fold_blocks > 0) {
+    bytes = std::max(
+        bytes, FoldMemory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms).bytes);
+  }
+  const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;
   const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), bytes, stream);

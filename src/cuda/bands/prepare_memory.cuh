@@ -18,11 +18,14 @@ __host__ __device__ constexpr int key_steps_of(int key_dim) {
 // `tiles` of 16 rows are moved at once: four queries at each of 4 tiles anchors.
 struct MoveMemory {
   int row_stride, product_stride;  // halves; multiples of 8, odd ones, so that no bank is met twice
+  int full, words;                 // of the group's units: AttendCall::unit_levels and unit_table
   int rows, products, most, levels, longest, bytes;
   __host__ __device__ MoveMemory(int key_steps, int units, int tiles) {
     row_stride = 16 * key_steps + 8;
     product_stride = 64 * units + 8;
-    rows = 0;
+    full = 0;
+    words = full + 64 * units;
+    rows = words + (4 * units + 15) / 16 * 16;
     products = rows + 16 * tiles * row_stride * 2;
     most = products + 16 * tiles * product_stride * 2;
     levels = most + 16 * tiles * 4;
@@ -34,10 +37,14 @@ struct MoveMemory {
 struct FoldMemory {
   static constexpr int kTurnStride = kFoldBlocks + 1;
   int fold_stride;  // words of a folded row
+  int slow;         // AttendCall::mean_slow_table
+  int means;        // of the head's keys, by pairs
   int products, constants, folded, turns, bytes;
-  __host__ __device__ FoldMemory(int pairs, int mean_terms) {
+  __host__ __device__ FoldMemory(int pairs, int slow_pairs, int mean_terms) {
     fold_stride = mean_terms / 2 + 1 - mean_terms / 2 % 2;
-    products = 0;
+    slow = 0;
+    means = slow + slow_pairs * 32;
+    products = means + pairs * 8;
     constants = products + kTileQueries * pairs * 8;
     folded = (constants + kTileQueries * 4 + 15) / 16 * 16;
     turns = folded + (kTileQueries * kFoldBlocks * fold_stride * 4 + 15) / 16 * 16;

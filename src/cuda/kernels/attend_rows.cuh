@@ -101,6 +101,13 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
 #pragma unroll 1
   for (int tile = begin; tile < end; ++tile) {
     const int base = tile * kRowTile;
+    // Values come nearer while keys are read.
+    if (g < 4) {  // a row and 64 of its numbers by each
+      const int row = base + 4 * c + g;
+      const int at = kRowValues * value_tile;
+      prefetch(row_at(row, true) + at);
+      if (at + 64 < call.value_dim) prefetch(row_at(row, true) + at + 64);
+    }
     float score[2][4] = {};  // [8 rows]: rows 2 c and 2 c + 1 of query g; the others are nothing
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -28,7 +28,7 @@ struct Finish {
   int dims, tiles;              // values of a block, and tiles of 16 of them
   int splits;                   // of the places, so that all warps work
   int coefficient_stride;       // halves
-  int shares, row_shares, states, row_states, coefficients, vectors, sums, bytes;
+  int shares, row_shares, states, row_states, coefficients, vectors, sums, steps, bytes;
   __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster)
       : slices(of_cluster) {
     heads = call.groups > 0 ? call.group_heads : 1;
@@ -45,35 +45,47 @@ struct Finish {
     coefficients = (row_states + queries * 8 + 15) / 16 * 16;
     vectors = coefficients + call.padded_queries * coefficient_stride * 2;
     sums = vectors + kThreads * 32;
-    bytes = sums + splits * dims * call.padded_queries * 4;
+    steps = sums + splits * dims * call.padded_queries * 4;  // of the block's share of the places
+    bytes = steps + call.chunks * kChunkPlaces / slices * 4;
   }
 };
 
-// The state of this lane's part of a query, or nothing.
-__device__ __forceinline__ float2 first_state(const float2* states, int parts, int stride, int query) {
-  const int lane = threadIdx.x & 31;
-  return lane < parts ? __ldcg(states + lane * stride + query) : make_float2(kNothing, 0.0f);
-}
+// States of a query that a lane asks for early: of parts lane and lane + 32, or nothing.
+constexpr int kEarlyStates = 2;
+struct EarlyStates {
+  float2 state[kEarlyStates];
+  __device__ __forceinline__ EarlyStates(const float2* states, int parts, int stride, int query) {
+#pragma unroll
+    for (int i = 0; i < kEarlyStates; ++i) {
+      const int p = static_cast<int>(threadIdx.x & 31) + 32 * i;
+      state[i] = p < parts ? __ldcg(states + p * stride + query) : make_float2(kNothing, 0.0f);
+    }
+  }
+};
 
 // What each part counts for a query, and their maximum and sum, by a warp. States of a part lie
-// `stride` apart; first: first_state. of_means: parts hold means, not sums.
-__device__ __forceinline__ void share_out(const float2* states, const float2& first, int parts,
+// `stride` apart. of_means: parts hold means, not sums.
+__device__ __forceinline__ void share_out(const float2* states, const EarlyStates& early, int parts,
                                           int stride, int query, int queries, bool of_means,
                                           float* shares, float2* merged) {
   const int lane = threadIdx.x & 31;
-  float most = first.x, sum = 0.0f;
+  float most = fmaxf(early.state[0].x, early.state[1].x), sum = 0.0f;
 #pragma unroll 1
-  for (int p = lane + 32; p < parts; p += 32) {
+  for (int p = lane + 32 * kEarlyStates; p < parts; p += 32) {
     most = fmaxf(most, __ldcg(states + p * stride + query).x);
   }
   for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-#pragma unroll 1
-  for (int p = lane; p < parts; p += 32) {
-    const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
+  const auto add = [&](int p, const float2& state) {
     const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
     shares[p * queries + query] = share;
     sum += of_means ? share : share * state.y;
+  };
+#pragma unroll
+  for (int i = 0; i < kEarlyStates; ++i) {
+    if (lane + 32 * i < parts) add(lane + 32 * i, early.state[i]);
   }
+#pragma unroll 1
+  for (int p = lane + 32 * kEarlyStates; p < parts; p += 32) add(p, __ldcg(states + p * stride + query));
   for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
   if (lane == 0) merged[query] = make_float2(most, sum);
 }
@@ -125,7 +137,7 @@ __device__ __forceinline__ void add_part(const uint4& raw, float share, float (&
 template <int kEarly, class SharesKnown>
 __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
                                             int group, int rank, const float* shares,
-                                            const float2* merged, float4* vectors,
+                                            const float2* merged, const float* steps, float4* vectors,
                                             const cg::cluster_group& cluster, __half* coefficients,
                                             const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
@@ -135,7 +147,6 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
   const __half* const means =
       call.part_means +
       (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * part_stride;
-  const float* const steps = call.steps + group * places;
 #pragma unroll 1
   for (int base = 0; base < count; base += kThreads) {
     const MergeLane lane(base, count, slice, rank);
@@ -171,7 +182,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
         x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
       }
       const float inverse = merged[its_query].y > 0.0f ? 1.0f / merged[its_query].y : 0.0f;
-      const float4 step = __ldg(reinterpret_cast<const float4*>(steps + its_place));
+      const float4 step = *reinterpret_cast<const float4*>(steps + its_place - rank * slice);
       const __half2 both[2] = {__floats2half2_rn(x.x * inverse * step.x, x.y * inverse * step.y),
                                __floats2half2_rn(x.z * inverse * step.z, x.w * inverse * step.w)};
 #pragma unroll 4
@@ -274,20 +285,41 @@ struct RowLane {
   }
 };
 
-__device__ __forceinline__ float add_rows(const AttendCall& call, const Finish& finish, int index,
-                                          int group, const RowLane& lane, const float* row_shares) {
+// The first parts of such a sum, asked for before their shares are known.
+constexpr int kEarlyRows = 5;
+struct EarlyRows {
+  const float* from;
+  std::int64_t stride;
+  float sum[kEarlyRows];
+  __device__ __forceinline__ EarlyRows(const AttendCall& call, const Finish& finish, int index, int group,
+                                       const RowLane& lane)
+      : from(call.row_sums +
+             (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+              group * finish.queries + lane.query) *
+                 call.value_dim +
+             lane.dim % call.value_dim),
+        stride(static_cast<std::int64_t>(call.query_heads) * call.value_dim) {
+#pragma unroll
+    for (int i = 0; i < kEarlyRows; ++i) {
+      const int p = lane.helper + i * lane.helpers;
+      const bool there = lane.helper < lane.helpers && p < call.items[index].row_parts;
+      sum[i] = there ? __ldcg(from + p * stride) : 0.0f;
+    }
+  }
+};
+
+__device__ __forceinline__ float add_rows(const EarlyRows& early, const Finish& finish, const RowLane& lane,
+                                          int parts, const float* row_shares) {
   float rows = 0.0f;
   if (lane.helper >= lane.helpers) return rows;
-  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
-  const float* const from =
-      call.row_sums +
-      (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
-       group * finish.queries + lane.query) *
-          call.value_dim +
-      lane.dim % call.value_dim;
+#pragma unroll
+  for (int i = 0; i < kEarlyRows; ++i) {
+    const int p = lane.helper + i * lane.helpers;
+    if (p < parts) rows = fmaf(row_shares[p * finish.queries + lane.query], early.sum[i], rows);
+  }
 #pragma unroll 4
-  for (int p = lane.helper; p < call.items[index].row_parts; p += lane.helpers) {
-    rows = fmaf(row_shares[p * finish.queries + lane.query], __ldcg(from + p * stride), rows);
+  for (int p = lane.helper + kEarlyRows * lane.helpers; p < parts; p += lane.helpers) {
+    rows = fmaf(row_shares[p * finish.queries + lane.query], __ldcg(early.from + p * early.stride), rows);
   }
   return rows;
 }
@@ -309,24 +341,36 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float* const vectors = reinterpret_cast<float*>(shared + finish.vectors);
   float* const sums = reinterpret_cast<float*>(shared + finish.sums);
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next waits itself
+  float* const steps = reinterpret_cast<float*>(shared + finish.steps);
   EarlyBasis basis;
-  if (coded) multiply_values<true>(call, finish, group, rank, nullptr, basis, nullptr);
+  const RowLane row_lane(call, finish, rank, 0);
+  float2 scale = make_float2(0.0f, 0.0f);
+  if (coded) {
+    multiply_values<true>(call, finish, group, rank, nullptr, basis, nullptr);
+    const int places = call.chunks * kChunkPlaces, slice = places / finish.slices;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < slice; i += kThreads) {
+      steps[i] = __ldg(call.steps + group * places + rank * slice + i);
+    }
+    if (row_lane.here > 0) {
+      scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
+    }
+  }
   cluster.sync();                   // all are there to be written to
   cudaGridDependencySynchronize();  // what parts have written is there
   const float2* const row_states =
       call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
       group * finish.queries;
   const int warp = static_cast<int>(threadIdx.x) >> 5;
-  // All of the first query's states are asked for together.
-  const float2 first_row = warp < finish.queries ? first_state(row_states, item.row_parts,
-                                                               call.query_heads, warp)
-                                                 : make_float2(kNothing, 0.0f);
+  // All of the first query's states, and the first rows, are asked for together.
+  const EarlyStates early_rows(row_states, warp < finish.queries ? item.row_parts : 0, call.query_heads, warp);
+  const EarlyRows first_rows(call, finish, index, group, row_lane);
   const auto share_rows = [&] {
 #pragma unroll 1
     for (int query = warp; query < finish.queries; query += kWarps) {
-      const float2 first = query == warp ? first_row
-                                         : first_state(row_states, item.row_parts, call.query_heads, query);
-      share_out(row_states, first, item.row_parts, call.query_heads, query, finish.queries, false,
+      const EarlyStates early = query == warp ? early_rows
+                                              : EarlyStates(row_states, item.row_parts, call.query_heads, query);
+      share_out(row_states, early, item.row_parts, call.query_heads, query, finish.queries, false,
                 row_shares, row_merged);
     }
   };
@@ -336,11 +380,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const float2* const states =
         call.part_states +
         (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded;
-    merge_slice<kEarly>(call, finish, index, group, rank, shares, merged,
+    merge_slice<kEarly>(call, finish, index, group, rank, shares, merged, steps,
                         reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
 #pragma unroll 1
                           for (int query = warp; query < padded; query += kWarps) {
-                            share_out(states, first_state(states, item.parts, padded, query),
+                            share_out(states, EarlyStates(states, item.parts, padded, query),
                                       item.parts, padded, query, padded, true, shares, merged);
                           }
                           share_rows();
@@ -350,12 +394,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     share_rows();
     __syncthreads();
   }
-  const RowLane row_lane(call, finish, rank, 0);
-  float rows = add_rows(call, finish, index, group, row_lane, row_shares);
-  float2 scale = make_float2(0.0f, 0.0f);
-  if (coded && row_lane.here > 0) {
-    scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
-  }
+  float rows = add_rows(first_rows, finish, row_lane, item.row_parts, row_shares);
   cluster.sync();  // also: nobody writes to others any more
   if (coded) multiply_values<false>(call, finish, group, rank, coefficients, basis, sums);
   const int all = finish.heads * call.value_dim, outputs = row_lane.outputs;
@@ -364,7 +403,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const RowLane lane(call, finish, rank, base);
     const int here = lane.here, helpers = lane.helpers, query = lane.query, k = lane.dim % call.value_dim;
     if (base > 0) {
-      rows = add_rows(call, finish, index, group, lane, row_shares);
+      rows = add_rows(EarlyRows(call, finish, index, group, lane), finish, lane, item.row_parts, row_shares);
       if (coded) scale = __ldg(call.value_scales + group * all + lane.dim);
     }
     vectors[threadIdx.x] = rows;
