@@ -13,6 +13,7 @@ inline constexpr int kRowPageTokens = 64;  // of full-rank rows
 // Anchors and the middles of mean blocks are multiples of this.
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group
+inline constexpr int kTileQueries = 4;  // query heads that are prepared together, of one KV head
 // Anchors that queries are moved to by one block: at least and at most.
 inline constexpr int kMoveAnchors = 4, kMostMoveAnchors = 32;
 // Weights times gains are whole numbers of 2^-kWeightBits of a power of two above the largest, with

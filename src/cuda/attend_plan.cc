@@ -8,9 +8,9 @@ namespace {
 
 // Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
 constexpr std::int32_t kMostTeamTokens = 32768;
-// Full-rank rows are read 16 at a time: by a warp each where they are few, since each sixteen is a wait
-// for memory. Warps that a multiprocessor has for them.
-constexpr std::int32_t kRowTile = 16;
+// Full-rank rows are read 16 at a time, at least so many by a warp: each sixteen is a wait for memory, but
+// what a warp leaves has to be merged. Warps that a multiprocessor has for them.
+constexpr std::int32_t kRowTile = 16, kLeastRows = 32;
 constexpr int kRowWarps = 16;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -71,8 +71,8 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t row_places = std::max<std::int64_t>(
       1, std::int64_t{limits.processors} * kRowWarps / std::max(1, call.kv_heads));
   const std::int64_t row_quantum =
-      (std::max<std::int64_t>(1, (rows + row_places - 1) / row_places) + kRowTile - 1) / kRowTile *
-      kRowTile;
+      (std::max<std::int64_t>(kLeastRows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
+      kRowTile * kRowTile;
   // Blocks that move queries: about one for each processor, so that all begin at once.
   call.move_anchors = kMoveAnchors;
   while (call.move_anchors < kMostMoveAnchors &&
@@ -107,6 +107,7 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     call.total_fold_tiles += ceil_div(item.means, kFoldBlocks);
     call.items[call.item_count++] = item;
   }
+  call.processors = limits.processors;
   return call.item_count;
 }
 

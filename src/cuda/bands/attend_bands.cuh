@@ -40,6 +40,10 @@ struct AttendShape {
   __device__ static constexpr int chunk_of(int rank, int k) {
     return kUniform2 ? rank * kChunks + k : k * kTeam + rank;
   }
+  // The way back.
+  __device__ static constexpr int rank_of(int chunk) { return kUniform2 ? chunk / kChunks : chunk % kTeam; }
+  __device__ static constexpr int own_of(int chunk) { return kUniform2 ? chunk % kChunks : chunk / kTeam; }
+  static constexpr int kWarpSums = kChunks * 4 * kRows8 * 128;  // words of a warp's sums
   static constexpr int kStepMeans =
       kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
 };
@@ -316,22 +320,6 @@ __device__ __forceinline__ void sum_chunk_of(std::uint32_t width, std::uint32_t 
       return sum_chunk<Shape, 6>(chunk, lane, w, sums);
     default:
       return sum_chunk<Shape, 8>(chunk, lane, w, sums);
-  }
-}
-
-// Sums of the eight places 8 g .. of a chunk and query 8 n + 2 c + e as numbers of codes.
-template <class Shape>
-__device__ __forceinline__ void numbers_of(const ChunkSums<Shape>& sums, int width, int n, int e,
-                                           float (&x)[8]) {
-#pragma unroll
-  for (int f = 0; f < 4; ++f) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      int sum = sums[f][n][2 * i + e];
-      if (width == 2 && f > 0) sum -= sums[f - 1][n][2 * i + e];
-      const float unit = __int_as_float((127 - sum_shift(width, i, f)) << 23);
-      x[4 * i + f] = static_cast<float>(sum) * unit;
-    }
   }
 }
 

@@ -16,11 +16,6 @@ namespace {
 
 constexpr int kWarps = 8;
 
-__host__ __device__ int head_tiles(const AttendCall& call) {
-  const int repeats = call.query_heads / call.kv_heads;
-  return call.kv_heads * ((repeats + kTileQueries - 1) / kTileQueries);
-}
-
 // The item that a tile, of those of all items, belongs to; the tile becomes its own.
 __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems], int count,
                                          int& tile) {
@@ -37,8 +32,8 @@ __device__ __forceinline__ void wait_for_queries() {
 }
 
 template <int kSegments, int kTiles>
-__device__ __forceinline__ void move_block(const AttendCall& call, int block, char* shared) {
-  const int heads = head_tiles(call);
+__device__ __forceinline__ void move_block(const AttendCall& call, int block, int held, char* shared) {
+  const int heads = head_tiles(call.query_heads, call.kv_heads);
   int tile = block / heads;
   const int index = find_item(call.move_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
@@ -47,17 +42,17 @@ __device__ __forceinline__ void move_block(const AttendCall& call, int block, ch
   const MoveAnchors anchors{item.first_anchor + first, min(call.move_anchors, item.anchors - first),
                             static_cast<std::int64_t>(head.group) * call.total_anchors +
                                 item.anchors_before + first};
-  move_queries<kSegments, kWarps, kTiles>(call, head, anchors, shared, wait_for_queries);
+  move_queries<kSegments, kWarps, kTiles>(call, head, anchors, held, shared, wait_for_queries);
 }
 
 __device__ __forceinline__ void fold_block(const AttendCall& call, int block, char* shared) {
-  const int heads = head_tiles(call), warp = static_cast<int>(threadIdx.x) >> 5;
+  const int heads = head_tiles(call.query_heads, call.kv_heads), warp = static_cast<int>(threadIdx.x) >> 5;
   int tile = block / heads;
   const int index = find_item(call.fold_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
   const HeadTile head(call, index, block % heads);
   const int first = tile * kFoldBlocks, count = min(kFoldBlocks, item.means - first);
-  const FoldMemory memory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms);
+  const FoldMemory memory(call);
   read_tables<kWarps>(call, head.head, item.first_mean + first, count, memory, shared);
   __syncthreads();
   wait_for_queries();
@@ -72,27 +67,24 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
 // kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. A processor has room for two blocks.
 template <int kSegments, int kTiles>
 __global__ void __launch_bounds__(32 * kWarps, 2)
-    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
-  extern __shared__ __align__(16) char shared[];
+    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks, int held) {
+  extern __shared__ __align__(128) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
   // Those that take longest first.
   int block = blockIdx.x;
-  if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
+  if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, held, shared);
   block -= move_blocks;
   if (block >= row_blocks) return fold_block(call, block - row_blocks, shared);
-  wait_for_queries();
   const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
-  if (unit < row_units(call)) attend_row_unit<kSegments>(call, unit);
+  if (unit < row_units(call)) attend_row_unit(call, unit, wait_for_queries);
 }
 
-using PrepareKernel = void (*)(AttendCall, int, int);
+using PrepareKernel = void (*)(AttendCall, int, int, int);
 
 template <int kSegments>
 PrepareKernel kernel_of(int tiles) {
-  return tiles == 1   ? prepare_kernel<kSegments, 1>
-         : tiles == 2 ? prepare_kernel<kSegments, 2>
-                      : prepare_kernel<kSegments, 4>;
+  return tiles == 1 ? prepare_kernel<kSegments, 1> : prepare_kernel<kSegments, 2>;
 }
 
 PrepareKernel find_kernel(int key_dim, int tiles) {
@@ -105,26 +97,26 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  const int heads = head_tiles(call);
-  const int fold_blocks = call.total_fold_tiles * heads, move_blocks = call.total_move_tiles * heads;
+  const int heads = head_tiles(call.query_heads, call.kv_heads);
+  const int move_blocks = call.total_move_tiles * heads;
+  const int fold_blocks = call.total_fold_tiles * heads;
   const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
   const int blocks = fold_blocks + move_blocks + row_blocks;
   if (blocks == 0) return cudaSuccess;
-  const int steps = key_steps_of(call.key_dim);
-  const auto move_bytes = [&](int tiles) { return MoveMemory(steps, call.units, tiles).bytes; };
-  // More rows at once read the basis less often; two blocks of a processor share its memory.
-  int tiles = std::min(4, call.move_anchors * kTileQueries / 16);
-  if (tiles == 4 && move_bytes(4) > 100 * 1024) tiles = 2;
-  int bytes = move_blocks > 0 ? move_bytes(tiles) : 0;
-  if (fold_blocks > 0) {
-    bytes = std::max(
-        bytes, FoldMemory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms).bytes);
+  // Two blocks of a processor share its memory, unless each has one for itself.
+  const int most_bytes = (blocks <= call.processors ? 224 : 112) * 1024;
+  const int steps = key_steps_of(call.key_dim), tiles = call.move_anchors == kMoveAnchors ? 1 : 2;
+  int bytes = fold_blocks > 0 ? FoldMemory(call).bytes : 0, held = 0;
+  if (move_blocks > 0) {
+    const int least = MoveMemory(steps, call.units, tiles, 0).bytes;
+    held = std::clamp((most_bytes - least) / (steps * 512), 0, std::max(0, 4 * call.units - kWarps));
+    bytes = std::max(bytes, MoveMemory(steps, call.units, tiles, held).bytes);
   }
   const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;
   const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), bytes, stream);
-  return cudaLaunchKernelEx(launch.config(), kernel, call, row_blocks, move_blocks);
+  return cudaLaunchKernelEx(launch.config(), kernel, call, row_blocks, move_blocks, held);
 }
 
 }  // namespace kvspan::cuda

@@ -50,8 +50,8 @@ struct Finish {
   }
 };
 
-// States of a query that a lane asks for early: of parts lane and lane + 32, or nothing.
-constexpr int kEarlyStates = 2;
+// States of a query that a lane asks for early: of parts lane, lane + 32, .., or nothing.
+constexpr int kEarlyStates = 4;
 struct EarlyStates {
   float2 state[kEarlyStates];
   __device__ __forceinline__ EarlyStates(const float2* states, int parts, int stride, int query) {
@@ -69,7 +69,8 @@ __device__ __forceinline__ void share_out(const float2* states, const EarlyState
                                           int stride, int query, int queries, bool of_means,
                                           float* shares, float2* merged) {
   const int lane = threadIdx.x & 31;
-  float most = fmaxf(early.state[0].x, early.state[1].x), sum = 0.0f;
+  float most = fmaxf(fmaxf(early.state[0].x, early.state[1].x), fmaxf(early.state[2].x, early.state[3].x));
+  float sum = 0.0f;
 #pragma unroll 1
   for (int p = lane + 32 * kEarlyStates; p < parts; p += 32) {
     most = fmaxf(most, __ldcg(states + p * stride + query).x);
@@ -161,7 +162,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
       if (p < parts) add_part(early.raw[i], shares[p * padded + lane.query], sum);
     }
     if (lane.helper < helpers) {
-#pragma unroll 4
+#pragma unroll 8
       for (int p = lane.helper + kEarly * helpers; p < parts; p += helpers) {
         add_part(__ldcg(reinterpret_cast<const uint4*>(means + p * part_stride + at)),
                  shares[p * padded + lane.query], sum);
