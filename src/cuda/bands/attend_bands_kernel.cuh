@@ -165,25 +165,29 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
                                          int rank, const std::uint32_t (&own)[Shape::kChunks],
                                          const UnpackLane& unpack,
                                          ChunkSums<Shape> (&acc)[Shape::kChunks]) {
+  // Where widths differ, tiles at once for which the width is told apart once.
+  constexpr int kTiles = !Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1;
 #pragma unroll(Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1)
-  for (int t = 0; t < Shape::kTeam; ++t) {
+  for (int t = 0; t < Shape::kTeam; t += kTiles) {
     const std::uint32_t codes = tiles + static_cast<unsigned>(t * tile_bytes);
-    std::uint32_t w[Shape::kRows8][2];
+    std::uint32_t w[kTiles][Shape::kRows8][2];
 #pragma unroll
-    for (int n = 0; n < Shape::kRows8; ++n) {
+    for (int i = 0; i < kTiles * Shape::kRows8; ++i) {
+      const int of = i / Shape::kRows8, n = i % Shape::kRows8;
       const std::uint32_t row =
-          weights + static_cast<unsigned>(8 * n * Shape::kWeightStride + 8 * t) * 4;
-      w[n][0] = load_shared(row);
-      w[n][1] = load_shared(row + 16);
+          weights + static_cast<unsigned>(8 * n * Shape::kWeightStride + 8 * (t + of)) * 4;
+      w[of][n][0] = load_shared(row);
+      w[of][n][1] = load_shared(row + 16);
     }
 #pragma unroll
     for (int k = 0; k < Shape::kChunks; ++k) {
       if constexpr (Shape::kUniform2) {
         sum_chunk_2<Shape>(
-            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w,
+            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w[0],
             acc[k]);
-      } else {
-        if (own[k] != 0) sum_chunk_of<Shape>(own[k] >> 24, codes + (own[k] & 0xffffffu), unpack, w, acc[k]);
+      } else if (own[k] != 0) {
+        sum_chunk_of<Shape, kTiles>(own[k] >> 24, codes + (own[k] & 0xffffffu),
+                                    static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
       }
     }
   }
@@ -221,22 +225,20 @@ struct TeamFactors {
 
   // Of one query, and its softmax in this part.
   __device__ __forceinline__ float2 merge(const float2* states, const float* sums, int query) {
-    float whole = kNothing, sum = 0.0f, all = 0.0f;
-#pragma unroll 4
-    for (int w = 0; w < Shape::kWarps; ++w) whole = fmaxf(whole, states[w * Shape::kRows + query].x);
-#pragma unroll 4
-    for (int w = 0; w < Shape::kWarps; ++w) {
-      const float2 own = states[w * Shape::kRows + query];
-      sum += own.y * exp2_approx(own.x - whole);
-    }
-    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-#pragma unroll 1
-    for (int t = 0; t < Shape::kTeams; ++t) {
-      const int first = t * Shape::kTeam * Shape::kRows + query;
-      const float factor = exp2_approx(states[first].x - whole - kWeightBits) * inverse;
-      of_team[t][query] = factor;
+    float2 own[Shape::kWarps];
 #pragma unroll
-      for (int r = 0; r < Shape::kTeam; ++r) all += factor * sums[first + r * Shape::kRows];
+    for (int w = 0; w < Shape::kWarps; ++w) own[w] = states[w * Shape::kRows + query];
+    float whole = kNothing, sum = 0.0f, all = 0.0f;
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) whole = fmaxf(whole, own[w].x);
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) sum += own[w].y * exp2_approx(own[w].x - whole);
+    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) {  // warps of a team have one maximum
+      const float factor = exp2_approx(own[w].x - whole - kWeightBits) * inverse;
+      if (w % Shape::kTeam == 0) of_team[w / Shape::kTeam][query] = factor;
+      all += factor * sums[w * Shape::kRows + query];
     }
     rounded[query] = all;
     return make_float2(whole, sum);
@@ -250,7 +252,7 @@ __device__ __forceinline__ void mean_levels(const TeamFactors<Shape>& factors, c
                                             int query, float (&x)[2][8]) {
 #pragma unroll
   for (int j = 0; j < 16; ++j) x[j / 8][j % 8] = 0.0f;
-#pragma unroll 1
+#pragma unroll 2
   for (int t = 0; t < Shape::kTeams; ++t, sums += Shape::kTeam * Shape::kWarpSums / 4) {
     const float2 by = *reinterpret_cast<const float2*>(&factors.of_team[t][query]);
     int4 below = make_int4(0, 0, 0, 0);

@@ -268,7 +268,7 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
     sum = add_levels(bytes[1], full.y, sum);
     sum = add_levels(bytes[2], full.z, sum);
     sum = add_levels(bytes[3], full.w, sum);
-    atomicAdd(levels + row, sum << (word >> 24));
+    atomicAdd(levels + row, sum << (word >> 24 & 15u));
     std::byte* const to = call.moved + (anchors.slot + a) * call.moved_bytes() +
                           (segment / 4 * call.padded_queries + tile.group_query + n) * 64 +
                           segment % 4 * 16;
@@ -313,6 +313,7 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
     reinterpret_cast<std::uint32_t*>(shared + memory.words)[threadIdx.x] =
         __ldg(call.unit_table + tile.group * kMaxUnits + threadIdx.x);
   }
+  prefetch_numbers(call.queries.data, tile.first + lane, call.queries.type);
   after_tables();
   const QueryPairs<kPairs> query(call, tile, share.query, lane);
   if (lane == 0 && share.first == 0) {

@@ -54,6 +54,7 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
   const int first = tile * kFoldBlocks, count = min(kFoldBlocks, item.means - first);
   const FoldMemory memory(call);
   read_tables<kWarps>(call, head.head, item.first_mean + first, count, memory, shared);
+  prefetch_numbers(call.queries.data, head.first, call.queries.type);
   __syncthreads();
   wait_for_queries();
   if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);

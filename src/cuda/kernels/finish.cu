@@ -357,12 +357,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
     }
   }
-  cluster.sync();                   // all are there to be written to
-  cudaGridDependencySynchronize();  // what parts have written is there
+  const int warp = static_cast<int>(threadIdx.x) >> 5, padded = call.padded_queries;
   const float2* const row_states =
       call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
       group * finish.queries;
-  const int warp = static_cast<int>(threadIdx.x) >> 5;
+  const std::int64_t first_part = static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index];
+  const float2* const states = call.part_states + first_part * padded;
+  // Where they lie is looked up before they are written.
+  prefetch(row_states);
+  prefetch(call.row_sums);
+  if (coded) {
+    prefetch(states);
+    prefetch(call.part_means + first_part * padded * call.chunks * kChunkPlaces);
+  }
+  cluster.sync();                   // all are there to be written to
+  cudaGridDependencySynchronize();  // what parts have written is there
   // All of the first query's states, and the first rows, are asked for together.
   const EarlyStates early_rows(row_states, warp < finish.queries ? item.row_parts : 0, call.query_heads, warp);
   const EarlyRows first_rows(call, finish, index, group, row_lane);
@@ -377,10 +386,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   };
   if (coded) {
     float* const shares = reinterpret_cast<float*>(shared + finish.shares);
-    const int padded = call.padded_queries;
-    const float2* const states =
-        call.part_states +
-        (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded;
     merge_slice<kEarly>(call, finish, index, group, rank, shares, merged, steps,
                         reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
 #pragma unroll 1
