@@ -9,8 +9,9 @@ namespace {
 // Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
 constexpr std::int32_t kMostTeamTokens = 32768;
 // Full-rank rows are read 16 at a time, at least so many by a warp: each sixteen is a wait for memory, but
-// what a warp leaves has to be merged. Warps that a multiprocessor has for them.
-constexpr std::int32_t kRowTile = 16, kLeastRows = 32;
+// what a warp leaves has to be merged; rows of more than 128 numbers take long enough as they are. Warps
+// that a multiprocessor has for them.
+constexpr std::int32_t kRowTile = 16, kLeastRows = 32, kShortRow = 128;
 constexpr int kRowWarps = 16;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -70,8 +71,10 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
   const std::int64_t row_places = std::max<std::int64_t>(
       1, std::int64_t{limits.processors} * kRowWarps / std::max(1, call.kv_heads));
+  const std::int64_t least_rows =
+      std::max(call.key_dim, call.value_dim) <= kShortRow ? kLeastRows : kRowTile;
   const std::int64_t row_quantum =
-      (std::max<std::int64_t>(kLeastRows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
+      (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
       kRowTile * kRowTile;
   // Blocks that move queries: about one for each processor, so that all begin at once.
   call.move_anchors = kMoveAnchors;

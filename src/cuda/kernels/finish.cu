@@ -17,26 +17,27 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-// Blocks of a cluster: many where there are few items, few where there are many.
-constexpr int kManySlices = 8, kFewSlices = 4, kManyClusters = 32;
+// Blocks of a cluster and threads of a block: many where there are few items, few where there are many.
+constexpr int kManySlices = 8, kFewSlices = 4, kManyClusters = 16;
+constexpr int kManyThreads = 512, kFewThreads = 256;
+constexpr int kMostSplits = 4;
 
 // What a block's share of the values is, and where things lie in shared memory.
 struct Finish {
-  int slices;                   // blocks of a cluster
+  int slices, threads, warps;   // blocks of a cluster; of a block
   int heads, repeats, queries;  // of a group
   int dims, tiles;              // values of a block, and tiles of 16 of them
   int splits;                   // of the places, so that all warps work
   int coefficient_stride;       // halves
   int shares, row_shares, states, row_states, coefficients, vectors, sums, steps, bytes;
-  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster)
-      : slices(of_cluster) {
+  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster, int of_block)
+      : slices(of_cluster), threads(of_block), warps(of_block / 32) {
     heads = call.groups > 0 ? call.group_heads : 1;
     repeats = call.query_heads / call.kv_heads;
     queries = heads * repeats;
     dims = (heads * call.value_dim / slices + 15) / 16 * 16;
     tiles = dims / 16;
-    splits = tiles < kWarps ? kWarps / tiles : 1;
+    splits = tiles >= warps ? 1 : warps / tiles < kMostSplits ? warps / tiles : kMostSplits;
     coefficient_stride = call.chunks * kChunkPlaces + 8;
     shares = 0;
     row_shares = shares + parts * call.padded_queries * 4;
@@ -44,7 +45,7 @@ struct Finish {
     row_states = states + call.padded_queries * 8;
     coefficients = (row_states + queries * 8 + 15) / 16 * 16;
     vectors = coefficients + call.padded_queries * coefficient_stride * 2;
-    sums = vectors + kThreads * 32;
+    sums = vectors + threads * 32;
     steps = sums + splits * dims * call.padded_queries * 4;  // of the block's share of the places
     bytes = steps + call.chunks * kChunkPlaces / slices * 4;
   }
@@ -95,9 +96,9 @@ __device__ __forceinline__ void share_out(const float2* states, const EarlyState
 // `helpers` threads, that of every helpers-th part.
 struct MergeLane {
   int here, helpers, helper, query, place;
-  __device__ __forceinline__ MergeLane(int base, int count, int slice, int rank) {
-    here = min(kThreads, count - base);
-    helpers = kThreads / here;
+  __device__ __forceinline__ MergeLane(int threads, int base, int count, int slice, int rank) {
+    here = min(threads, count - base);
+    helpers = threads / here;
     helper = static_cast<int>(threadIdx.x) / here;
     const int v = base + static_cast<int>(threadIdx.x) % here;
     query = v / (slice / 8);
@@ -133,7 +134,7 @@ __device__ __forceinline__ void add_part(const uint4& raw, float share, float (&
 }
 
 // This block's share of the components, merged and divided by the sum of weights, times steps, to
-// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2]. shares_known is called once,
+// all blocks of the cluster. vectors: of 8 numbers; [threads][2]. shares_known is called once,
 // before the first share is read.
 template <int kEarly, class SharesKnown>
 __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
@@ -149,8 +150,8 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
       call.part_means +
       (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * part_stride;
 #pragma unroll 1
-  for (int base = 0; base < count; base += kThreads) {
-    const MergeLane lane(base, count, slice, rank);
+  for (int base = 0; base < count; base += finish.threads) {
+    const MergeLane lane(finish.threads, base, count, slice, rank);
     const int here = lane.here, helpers = lane.helpers;
     const std::int64_t at = static_cast<std::int64_t>(lane.query) * places + lane.place;
     const EarlyParts<kEarly> early(means, parts, part_stride, lane, at);
@@ -173,7 +174,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
     __syncthreads();
     // Half a vector by each thread, to all blocks.
 #pragma unroll 1
-    for (int half = threadIdx.x; half < 2 * here; half += kThreads) {
+    for (int half = threadIdx.x; half < 2 * here; half += finish.threads) {
       const int of = base + half / 2, its_query = of / (slice / 8);
       const int its_place = rank * slice + of % (slice / 8) * 8 + half % 2 * 4;
       float4 x = vectors[half];
@@ -212,9 +213,9 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
                                                 EarlyBasis& early, float* sums) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int places = call.chunks * kChunkPlaces, all = finish.heads * call.value_dim;
-  const int split = warp * finish.splits / kWarps, segments = places / 32;
+  const int split = warp * finish.splits / finish.warps, segments = places / 32;
   const int begin = segments * split / finish.splits, end = segments * (split + 1) / finish.splits;
-  const int warps = kWarps / finish.splits;  // of a split
+  const int warps = finish.warps / finish.splits;  // of a split
 #pragma unroll 1
   for (int tile = warp % warps; tile < finish.tiles; tile += warps) {
     const int first = rank * finish.dims + 16 * tile;
@@ -273,12 +274,12 @@ struct RowLane {
     const int first = rank * finish.dims;
     const int dims = max(0, min(finish.dims, finish.heads * call.value_dim - first));
     outputs = dims * finish.repeats;
-    here = min(kThreads, outputs - base);
+    here = min(finish.threads, outputs - base);
     if (here <= 0) {
       helpers = helper = dim = query = 0;
       return;
     }
-    helpers = kThreads / here;
+    helpers = finish.threads / here;
     helper = static_cast<int>(threadIdx.x) / here;
     const int output = base + static_cast<int>(threadIdx.x) % here;
     dim = first + output % dims;
@@ -325,7 +326,7 @@ __device__ __forceinline__ float add_rows(const EarlyRows& early, const Finish& 
   return rows;
 }
 
-template <int kEarly, int kBlocks>
+template <int kThreads, int kEarly, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     finish_kernel(const __grid_constant__ AttendCall call, const Finish finish) {
   extern __shared__ __align__(16) char shared[];
@@ -372,13 +373,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   cluster.sync();                   // all are there to be written to
   cudaGridDependencySynchronize();  // what parts have written is there
-  // All of the first query's states, and the first rows, are asked for together.
-  const EarlyStates early_rows(row_states, warp < finish.queries ? item.row_parts : 0, call.query_heads, warp);
+  // All of the first query's states, and the first rows, are asked for together. Rows are the other half of
+  // the warps' first.
+  constexpr int kWarps = kThreads / 32;
+  const int row_query = (warp + kWarps / 2) % kWarps;
+  const EarlyStates early_rows(row_states, row_query < finish.queries ? item.row_parts : 0, call.query_heads, row_query);
   const EarlyRows first_rows(call, finish, index, group, row_lane);
   const auto share_rows = [&] {
 #pragma unroll 1
-    for (int query = warp; query < finish.queries; query += kWarps) {
-      const EarlyStates early = query == warp ? early_rows
+    for (int query = row_query; query < finish.queries; query += kWarps) {
+      const EarlyStates early = query == row_query ? early_rows
                                               : EarlyStates(row_states, item.row_parts, call.query_heads, query);
       share_out(row_states, early, item.row_parts, call.query_heads, query, finish.queries, false,
                 row_shares, row_merged);
@@ -451,14 +455,15 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     row_parts = std::max(row_parts, call.items[i].row_parts);
   }
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
-  const int slices = groups * call.item_count > kManyClusters ? kFewSlices : kManySlices;
-  const Finish finish(call, parts, row_parts, slices);
-  const auto kernel = slices == kManySlices ? finish_kernel<8, 2> : finish_kernel<2, 3>;
+  const bool few = groups * call.item_count > kManyClusters;
+  const int slices = few ? kFewSlices : kManySlices;
+  const Finish finish(call, parts, row_parts, slices, few ? kFewThreads : kManyThreads);
+  const auto kernel = few ? finish_kernel<kFewThreads, 2, 3> : finish_kernel<kManyThreads, 8, 1>;
   const cudaError_t error = allow_shared_bytes(kernel, finish.bytes);
   if (error != cudaSuccess) return error;
   OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
                                 static_cast<unsigned>(call.item_count)),
-                           dim3(kThreads), finish.bytes, stream);
+                           dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream);
   launch.set_cluster(static_cast<unsigned>(slices));
   return cudaLaunchKernelEx(launch.config(), kernel, call, finish);
 }
