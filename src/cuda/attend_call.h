@@ -65,7 +65,6 @@ struct AttendCall {
   // Tiles of move_anchors anchors and of kFoldBlocks blocks of the mean, likewise.
   std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
   std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors;
-  std::int32_t processors = 1;  // of the device
 
   // The layer.
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;

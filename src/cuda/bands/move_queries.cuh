@@ -157,11 +157,10 @@ __device__ __forceinline__ void load_slice(const uint4* basis, int slice, int st
 }
 
 // Products of the rows with all slices of this warp, to shared memory in f16; the largest of a row.
-// b: the warp's first slice, also afterwards: for the rows that come next. The next `held` slices are in
-// shared memory.
+// b: the warp's first slice, also afterwards: for the rows that come next.
 template <int kSteps, int kWarps, int kTiles>
 __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint4* basis,
-                                              uint4 (&b)[kSteps], int held, const MoveMemory& memory,
+                                              uint4 (&b)[kSteps], const MoveMemory& memory,
                                               char* shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int steps = key_steps_of(call.key_dim), slices = 4 * call.units;
@@ -172,10 +171,6 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
 #pragma unroll 1
   for (int slice = warp; slice < slices; slice += kWarps) {
     const int next = slice + kWarps < slices ? slice + kWarps : warp;
-    const bool here = next >= kWarps && next < kWarps + held;
-    const uint4* const from =
-        here ? reinterpret_cast<const uint4*>(shared + memory.basis) + (next - kWarps) * steps * 32 + lane
-             : basis + next * steps * 32;
     float acc[kTiles][2][4] = {};
     std::uint32_t a[2][kTiles][4];  // of this step and of the next, which is asked for before it is needed
     const auto load_rows = [&](int s, std::uint32_t (&to)[kTiles][4]) {
@@ -195,7 +190,7 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
         mma_f16(acc[t][0], make_uint4(x[0], x[1], x[2], x[3]), make_uint2(b[s].x, b[s].y));
         mma_f16(acc[t][1], make_uint4(x[0], x[1], x[2], x[3]), make_uint2(b[s].z, b[s].w));
       }
-      b[s] = from[s * 32];
+      b[s] = __ldg(basis + (next * steps + s) * 32);
     }
     auto* const products = reinterpret_cast<__half*>(shared + memory.products) + 16 * slice + 2 * c;
 #pragma unroll
@@ -277,31 +272,26 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
   }
 }
 
-// All of a block's work. held: slices of the basis that shared memory has room for. after_tables is called
-// when what does not depend on the queries has been asked for: from then on they can be read.
+// All of a block's work. after_tables is called when what does not depend on the queries has been asked for:
+// from then on they can be read.
 template <int kSegments, int kWarps, int kTiles, class AfterTables>
 __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadTile& tile,
-                                             const MoveAnchors& all, int held, char* shared,
+                                             const MoveAnchors& all, char* shared,
                                              const AfterTables& after_tables) {
   constexpr int kPairs = (kSegments + 3) / 4, kAnchors = 4 * kTiles, kSteps = 2 * kSegments;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, steps = key_steps_of(call.key_dim);
-  const MoveMemory memory(steps, call.units, kTiles, held);
+  const MoveMemory memory(steps, call.units, kTiles);
   const TurnShare<kWarps, kTiles> share(warp);
   const auto* const basis =
       reinterpret_cast<const uint4*>(call.key_basis) +
-      static_cast<std::int64_t>(tile.head) * call.units * 4 * steps * 32;
-  auto* const barrier = reinterpret_cast<std::uint64_t*>(shared + memory.barrier);
+      static_cast<std::int64_t>(tile.head) * call.units * 4 * steps * 32 + lane;
   if (threadIdx.x == 0) {
-    make_barrier(barrier);
-    publish_barriers();
-    const auto bytes = static_cast<std::uint32_t>(held * steps * 512);
-    expect_bytes(barrier, bytes);
-    if (held > 0) copy_bulk(shared + memory.basis, basis + kWarps * steps * 32, bytes, barrier);
+    ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * steps * 32 * sizeof(uint4));
   }
   AnchorTurns<kPairs, kWarps, kTiles> turns;
   turns.load(call, share, all.first, min(kAnchors, all.count));
   uint4 b[kSteps];
-  load_slice(basis + lane, min(warp, 4 * call.units - 1), steps, b);
+  load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
   const float scales = __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
                        call.logit_scale * 1.44269504f * exp2_approx(-kWeightBits - kFractionBits);
 #pragma unroll 1
@@ -331,8 +321,7 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
       reinterpret_cast<int*>(shared + memory.levels)[threadIdx.x] = 0;
     }
     __syncthreads();
-    wait_barrier(barrier, 0);  // opens once
-    multiply_rows<kSteps, kWarps, kTiles>(call, basis + lane, b, held, memory, shared);
+    multiply_rows<kSteps, kWarps, kTiles>(call, basis, b, memory, shared);
     __syncthreads();
     round_rows<kWarps, kTiles>(call, tile, anchors, memory, shared);
     __syncthreads();

@@ -32,7 +32,7 @@ __device__ __forceinline__ void wait_for_queries() {
 }
 
 template <int kSegments, int kTiles>
-__device__ __forceinline__ void move_block(const AttendCall& call, int block, int held, char* shared) {
+__device__ __forceinline__ void move_block(const AttendCall& call, int block, char* shared) {
   const int heads = head_tiles(call.query_heads, call.kv_heads);
   int tile = block / heads;
   const int index = find_item(call.move_tiles_before, call.item_count, tile);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void move_block(const AttendCall& call, int block, in
   const MoveAnchors anchors{item.first_anchor + first, min(call.move_anchors, item.anchors - first),
                             static_cast<std::int64_t>(head.group) * call.total_anchors +
                                 item.anchors_before + first};
-  move_queries<kSegments, kWarps, kTiles>(call, head, anchors, held, shared, wait_for_queries);
+  move_queries<kSegments, kWarps, kTiles>(call, head, anchors, shared, wait_for_queries);
 }
 
 __device__ __forceinline__ void fold_block(const AttendCall& call, int block, char* shared) {
@@ -68,20 +68,20 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
 // kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. A processor has room for two blocks.
 template <int kSegments, int kTiles>
 __global__ void __launch_bounds__(32 * kWarps, 2)
-    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks, int held) {
+    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
   extern __shared__ __align__(128) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
   // Those that take longest first.
   int block = blockIdx.x;
-  if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, held, shared);
+  if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
   block -= move_blocks;
   if (block >= row_blocks) return fold_block(call, block - row_blocks, shared);
   const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
   if (unit < row_units(call)) attend_row_unit(call, unit, wait_for_queries);
 }
 
-using PrepareKernel = void (*)(AttendCall, int, int, int);
+using PrepareKernel = void (*)(AttendCall, int, int);
 
 template <int kSegments>
 PrepareKernel kernel_of(int tiles) {
@@ -104,20 +104,14 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
   const int blocks = fold_blocks + move_blocks + row_blocks;
   if (blocks == 0) return cudaSuccess;
-  // Two blocks of a processor share its memory, unless each has one for itself.
-  const int most_bytes = (blocks <= call.processors ? 224 : 112) * 1024;
   const int steps = key_steps_of(call.key_dim), tiles = call.move_anchors == kMoveAnchors ? 1 : 2;
-  int bytes = fold_blocks > 0 ? FoldMemory(call).bytes : 0, held = 0;
-  if (move_blocks > 0) {
-    const int least = MoveMemory(steps, call.units, tiles, 0).bytes;
-    held = std::clamp((most_bytes - least) / (steps * 512), 0, std::max(0, 4 * call.units - kWarps));
-    bytes = std::max(bytes, MoveMemory(steps, call.units, tiles, held).bytes);
-  }
+  int bytes = fold_blocks > 0 ? FoldMemory(call).bytes : 0;
+  if (move_blocks > 0) bytes = std::max(bytes, MoveMemory(steps, call.units, tiles).bytes);
   const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;
   const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), bytes, stream);
-  return cudaLaunchKernelEx(launch.config(), kernel, call, row_blocks, move_blocks, held);
+  return cudaLaunchKernelEx(launch.config(), kernel, call, row_blocks, move_blocks);
 }
 
 }  // namespace kvspan::cuda

@@ -14,26 +14,23 @@ __host__ __device__ constexpr int key_steps_of(int key_dim) {
   return (key_dim + 15) / 16;
 }
 
-// `tiles` of 16 rows are moved at once: four queries at each of 4 tiles anchors. Of the basis `held`
-// slices of 16 coefficients stay here, after the first of each warp.
+// `tiles` of 16 rows are moved at once: four queries at each of 4 tiles anchors.
 struct MoveMemory {
   int row_stride, product_stride;  // halves; multiples of 8, odd ones, so that no bank is met twice
-  int basis, rows, products;
+  int rows, products;
   int full, words;  // of the group's units: AttendCall::unit_levels and unit_table
-  int most, levels, longest, barrier, bytes;
-  __host__ __device__ MoveMemory(int key_steps, int units, int tiles, int held) {
+  int most, levels, longest, bytes;
+  __host__ __device__ MoveMemory(int key_steps, int units, int tiles) {
     row_stride = 16 * key_steps + 8;
     product_stride = 64 * units + 8;
-    basis = 0;
-    rows = basis + held * key_steps * 512;
+    rows = 0;
     products = rows + 16 * tiles * row_stride * 2;
     full = products + 16 * tiles * product_stride * 2;
     words = full + 64 * units;
     most = words + (4 * units + 15) / 16 * 16;
     levels = most + 16 * tiles * 4;
     longest = levels + 16 * tiles * 4;
-    barrier = longest + kTileQueries * 4;
-    bytes = barrier + 16;
+    bytes = longest + kTileQueries * 4;
   }
 };
 

@@ -18,8 +18,8 @@ namespace {
 namespace cg = cooperative_groups;
 
 // Blocks of a cluster and threads of a block: many where there are few items, few where there are many.
-constexpr int kManySlices = 8, kFewSlices = 4, kManyClusters = 16;
-constexpr int kManyThreads = 512, kFewThreads = 256;
+constexpr int kManySlices = 8, kFewSlices = 4, kManyThreads = 512, kFewThreads = 256;
+constexpr int kClustersOfManyThreads = 8, kClustersOfManySlices = 32;  // at most
 constexpr int kMostSplits = 4;
 
 // What a block's share of the values is, and where things lie in shared memory.
@@ -455,10 +455,13 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     row_parts = std::max(row_parts, call.items[i].row_parts);
   }
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
-  const bool few = groups * call.item_count > kManyClusters;
-  const int slices = few ? kFewSlices : kManySlices;
-  const Finish finish(call, parts, row_parts, slices, few ? kFewThreads : kManyThreads);
-  const auto kernel = few ? finish_kernel<kFewThreads, 2, 3> : finish_kernel<kManyThreads, 8, 1>;
+  const int clusters = groups * call.item_count;
+  const int slices = clusters <= kClustersOfManySlices ? kManySlices : kFewSlices;
+  const int threads = clusters <= kClustersOfManyThreads ? kManyThreads : kFewThreads;
+  const Finish finish(call, parts, row_parts, slices, threads);
+  const auto kernel = threads == kManyThreads ? finish_kernel<kManyThreads, 8, 1>
+                      : slices == kManySlices ? finish_kernel<kFewThreads, 8, 2>
+                                              : finish_kernel<kFewThreads, 2, 3>;
   const cudaError_t error = allow_shared_bytes(kernel, finish.bytes);
   if (error != cudaSuccess) return error;
   OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
