@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device cache for bench/cuda/attention.py and batches of eigenproblems for eigen.py: one layer of a model's shape, with a made-up
-// calibration that is the same for every group of heads. Plain C functions; 0 or more is success,
-// -1 an error that kvspan_bench_error tells.
+// A device cache for bench/cuda/attention.py, one layer of a model's shape with a made-up calibration that is
+// the same for every group of heads, and batches of eigenproblems for eigen.py. Plain C functions; 0 or more
+// is success, -1 an error that kvspan_bench_error tells.
 #include <cmath>
 #include <cstring>
 #include <memory>

@@ -77,8 +77,10 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   const auto row_at = [&](int i, bool of_values) {
     i = min(i, rows - 1);
     const int position = i < before ? item.before.first + i : item.after.first + i - before;
+    // Whatever a table holds that is still being written is a page when rows are asked for early.
+    const int own_page = max(0, __ldcg(item.row_pages + position / kRowPageTokens));
     const std::int64_t page =
-        row_page_at(__ldcg(item.row_pages + position / kRowPageTokens), call.row_page_halves,
+        row_page_at(own_page, call.row_page_halves,
                     call.row_layer_halves, head, call.key_dim, call.value_dim);
     const int slot = position % kRowPageTokens;
     return call.row_pool + page +

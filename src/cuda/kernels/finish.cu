@@ -377,7 +377,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   // the warps' first.
   constexpr int kWarps = kThreads / 32;
   const int row_query = (warp + kWarps / 2) % kWarps;
-  const EarlyStates early_rows(row_states, row_query < finish.queries ? item.row_parts : 0, call.query_heads, row_query);
+  const EarlyStates early_rows(row_states, row_query < finish.queries ? item.row_parts : 0, call.query_heads,
+                               row_query);
   const EarlyRows first_rows(call, finish, index, group, row_lane);
   const auto share_rows = [&] {
 #pragma unroll 1
