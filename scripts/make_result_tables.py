@@ -66,6 +66,10 @@ def is_tasks(document):
     return "rows" in document and any("score" in row for row in document["rows"])
 
 
+def is_cuda(document):
+    return "gpu" in document and "attention" in document
+
+
 def is_study(document):
     return document.get("format") == "kvspan-study" and "verdicts" in document
 
@@ -213,6 +217,27 @@ def verify(results):
         yield from table(["engine and cache", "positions", "depth up to", "weights", "mean KL", "same argmax", "file"], rows)
 
 
+def cuda(results):
+    """Attention of device caches beside torch's, one line for each case and length."""
+    for file, document in results.of_kind(is_cuda):
+        rows = []
+        for row in document["attention"]:
+            if "speedup" not in row:
+                continue
+            rows.append([row["case"], f"{row['sequences']} x {row['tokens']:,}", row["chunk_widths"] or "f16",
+                         f"{row['code_bytes_per_token']:.0f}" if row["code_bytes_per_token"] else f"{row['f16_bytes'] // (row['sequences'] * row['tokens']):,}",
+                         f"{1000 * row['ms']:.1f}", f"{1000 * row['sdpa_ms']:.1f}", f"{row['speedup']:.2f}x", f"[{file}]({file})"])
+        note = f" {document['note']}" if "note" in document else ""
+        yield f"One layer, one query position of each sequence, {document['gpu']['name']}; `{document['command']}`.{note}"
+        yield ""
+        yield from table(["case", "sequences", "widths of 64 directions", "bytes a token", "us", "SDPA in f16, us", "faster", "file"], rows)
+        eigen = document.get("eigen")
+        if eigen:
+            yield (f"Gram eigenproblems, {eigen['case']}: {eigen['ms']:.1f} ms; `torch.linalg.eigh` {eigen['torch_eigh_ms']:.0f} ms, "
+                   f"`torch.linalg.svd` {eigen['torch_svd_ms']:.0f} ms.")
+            yield ""
+
+
 def studies(results):
     for file, document in results.of_kind(is_study):
         folder = pathlib.PurePosixPath(file).parent.name
@@ -229,7 +254,7 @@ def studies(results):
 
 SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
             ("Several sequences together", batches), ("Retrieval", tasks),
-            ("Logits against llama.cpp", verify), ("Studies", studies)]
+            ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Studies", studies)]
 
 
 def page(folder):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device cache for bench/cuda/attention.py: one layer of a model's shape, with a made-up
-// calibration that is the same for every group of heads. Plain C functions; 0 or more is success,
-// -1 an error that kvspan_bench_error tells.
+// A device cache for bench/cuda/attention.py, one layer of a model's shape with a made-up calibration that is
+// the same for every group of heads, and batches of eigenproblems for eigen.py. Plain C functions; 0 or more
+// is success, -1 an error that kvspan_bench_error tells.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -202,5 +202,26 @@ KVSPAN_BENCH_API int kvspan_bench_attend(Bench* bench, const int* sequences, int
   std::vector<DeviceStep> steps;
   for (int i = 0; i < count; ++i) steps.push_back({sequences[i], 1});
   const Status status = bench->cache->attend(0, steps, {queries}, {out}, stream);
+  return status ? 0 : failed(status);
+}
+
+// For eigen.py: rows f16 [slabs, tokens, heads, dim].
+KVSPAN_BENCH_API DeviceGramEigen* kvspan_bench_eigen_create(int blocks, int dim) {
+  auto solver = DeviceGramEigen::create(blocks, dim);
+  if (!solver) {
+    last_error = solver.error().message;
+    return nullptr;
+  }
+  return std::move(solver).value().release();
+}
+
+KVSPAN_BENCH_API int kvspan_bench_eigen_run(DeviceGramEigen* solver, int slabs, int heads, int tokens, int dim,
+                                            const void* rows, void* stream) {
+  for (int s = 0; s < slabs; ++s) {
+    const auto* const slab = static_cast<const std::uint16_t*>(rows) + std::int64_t{s} * tokens * heads * dim;
+    const Status status = solver->gram(s * heads, heads, tokens, {slab}, stream);
+    if (!status) return failed(status);
+  }
+  const Status status = solver->solve(stream);
   return status ? 0 : failed(status);
 }

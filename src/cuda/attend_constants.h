@@ -13,8 +13,9 @@ inline constexpr int kRowPageTokens = 64;  // of full-rank rows
 // Anchors and the middles of mean blocks are multiples of this.
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group
+inline constexpr int kTileQueries = 4;  // query heads that are prepared together, of one KV head
 // Anchors that queries are moved to by one block: at least and at most.
-inline constexpr int kMoveAnchors = 8, kMostMoveAnchors = 32;
+inline constexpr int kMoveAnchors = 4, kMostMoveAnchors = 32;
 // Weights times gains are whole numbers of 2^-kWeightBits of a power of two above the largest, with
 // kFractionBits bits behind the point before they are rounded: what is added then still leaves a
 // byte. With as few bits of its own as a sum with 4,096 keeps.

@@ -8,10 +8,10 @@ namespace {
 
 // Sums are whole numbers of 32 bits: a token adds at most 255 x 255.
 constexpr std::int32_t kMostTeamTokens = 32768;
-// Full-rank rows are read 16 at a time, at least so many by a warp, since what it leaves has to be
-// merged; rows of more than 128 numbers take long enough as they are. Warps that a multiprocessor
-// has for them.
-constexpr std::int32_t kRowTile = 16, kLeastRows = 48, kShortRow = 128;
+// Full-rank rows are read 16 at a time, and each sixteen is a wait for memory: a warp takes one where there
+// are no more of them than processors or rows have more than 128 numbers, else two at least, since it keeps
+// others waiting and what it leaves has to be merged. Warps that a multiprocessor has for them.
+constexpr std::int32_t kRowTile = 16, kShortRow = 128;
 constexpr int kRowWarps = 16;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -71,8 +71,9 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
   const std::int64_t row_places = std::max<std::int64_t>(
       1, std::int64_t{limits.processors} * kRowWarps / std::max(1, call.kv_heads));
+  const bool few_rows = rows * std::max(1, call.kv_heads) <= std::int64_t{kRowTile} * limits.processors;
   const std::int64_t least_rows =
-      std::max(call.key_dim, call.value_dim) <= kShortRow ? kLeastRows : kRowTile;
+      few_rows || std::max(call.key_dim, call.value_dim) > kShortRow ? kRowTile : 2 * kRowTile;
   const std::int64_t row_quantum =
       (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
       kRowTile * kRowTile;

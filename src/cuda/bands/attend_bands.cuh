@@ -40,6 +40,10 @@ struct AttendShape {
   __device__ static constexpr int chunk_of(int rank, int k) {
     return kUniform2 ? rank * kChunks + k : k * kTeam + rank;
   }
+  // The way back.
+  __device__ static constexpr int rank_of(int chunk) { return kUniform2 ? chunk / kChunks : chunk % kTeam; }
+  __device__ static constexpr int own_of(int chunk) { return kUniform2 ? chunk % kChunks : chunk / kTeam; }
+  static constexpr int kWarpSums = kChunks * 4 * kRows8 * 128;  // words of a warp's sums
   static constexpr int kStepMeans =
       kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
 };
@@ -117,18 +121,18 @@ __device__ __forceinline__ void score_plane(const std::uint32_t (&t)[4],
 }
 
 // A unit at `unit` in shared memory.
-template <class Shape>
-__device__ __forceinline__ void score_unit(int kind, std::uint32_t unit, const UnpackLane& lane,
+template <class Shape, int kKind>
+__device__ __forceinline__ void score_unit(std::uint32_t unit, const UnpackLane& lane,
                                            const uint4 (&q)[Shape::kRows8],
                                            ScoreSums<Shape>& sums) {
   std::uint32_t t[4], u[4];
-  if (kind == 2) {
+  if constexpr (kKind == 2) {
     load_matrices(unit + lane.rows, t);
     score_plane<Shape, 2>(t, q, false, sums);
-  } else if (kind == 1) {
+  } else if constexpr (kKind == 1) {
     read_token_bits(unit, lane, t);
     score_plane<Shape, 1>(t, q, false, sums);
-  } else if (kind == 4) {
+  } else if constexpr (kKind == 4) {
     load_matrices(unit + lane.rows, t);
     load_matrices(unit + kPlaneBytes + lane.rows, u);
     score_shifted<Shape, 4, false>(t, q, false, sums);
@@ -140,6 +144,20 @@ __device__ __forceinline__ void score_unit(int kind, std::uint32_t unit, const U
     load_matrices(unit + 2 * kPlaneBytes + lane.rows, t);
     load_matrices(unit + 3 * kPlaneBytes + lane.rows, u);
     score_words<Shape, true>(t, u, q, false, sums);
+  }
+}
+
+// Units first .. first + count - 1, all of one kind. What the next one reads is asked for before this one's
+// products.
+template <class Shape, int kKind>
+__device__ __forceinline__ void score_run(int first, int count, const std::uint32_t* unit_words,
+                                          std::uint32_t tile, const MovedQueries<Shape>& moved,
+                                          const UnpackLane& lane, ScoreSums<Shape>& sums) {
+#pragma unroll(Shape::kRows8 == 1 && kKind <= 2 ? 2 : 1)
+  for (int k = first; k < first + count; ++k) {
+    uint4 q[Shape::kRows8];
+    load_queries<Shape>(moved, k, q);
+    score_unit<Shape, kKind>(tile + (unit_words[k] & 0xffffu), lane, q, sums);
   }
 }
 
@@ -194,27 +212,31 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
     for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
       sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] = 0;
     }
-    uint4 next[Shape::kRows8];
-    load_queries<Shape>(moved, 0, next);
-    std::uint32_t next_word = unit_words[0];
 #pragma unroll 1
-    for (int k = 0; k < units; ++k) {
-      uint4 q[Shape::kRows8];
-#pragma unroll
-      for (int n = 0; n < Shape::kRows8; ++n) q[n] = next[n];
-      const std::uint32_t word = next_word;
-      if (k + 1 < units) {
-        load_queries<Shape>(moved, k + 1, next);
-        next_word = unit_words[k + 1];
-      }
-      const int before = static_cast<int>(word >> 20 & 15u);
+    for (int k = 0; k < units;) {
+      const std::uint32_t word = unit_words[k];
+      const int before = static_cast<int>(word >> 20 & 15u), count = static_cast<int>(word >> 28);
       if (before != 0) {
 #pragma unroll
         for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
           sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] <<= before;
         }
       }
-      score_unit<Shape>(static_cast<int>(word >> 16 & 15u), tile + (word & 0xffffu), lane, q, sums);
+      switch (word >> 16 & 15u) {
+        case 1:
+          score_run<Shape, 1>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+        case 2:
+          score_run<Shape, 2>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+        case 4:
+          score_run<Shape, 4>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+        default:
+          score_run<Shape, 8>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+      }
+      k += count;
     }
   }
 }
@@ -297,41 +319,41 @@ __device__ __forceinline__ void sum_chunk_2(std::uint32_t chunk, const UnpackLan
   add_products<Shape>(a, w, sums[3]);
 }
 
-template <class Shape>
-__device__ __forceinline__ void sum_chunk_of(std::uint32_t width, std::uint32_t chunk, const UnpackLane& lane,
-                                             const std::uint32_t (&w)[Shape::kRows8][2],
-                                             ChunkSums<Shape>& sums) {
-  switch (width) {
-    case 1:
-      return sum_chunk<Shape, 1>(chunk, lane, w, sums);
-    case 2:
-      return sum_chunk_2<Shape>(chunk, lane, w, sums);
-    case 3:
-      return sum_chunk<Shape, 3>(chunk, lane, w, sums);
-    case 4:
-      return sum_chunk<Shape, 4>(chunk, lane, w, sums);
-    case 5:
-      return sum_chunk<Shape, 5>(chunk, lane, w, sums);
-    case 6:
-      return sum_chunk<Shape, 6>(chunk, lane, w, sums);
-    default:
-      return sum_chunk<Shape, 8>(chunk, lane, w, sums);
+// kTiles tiles at once, `tile_bytes` apart.
+template <class Shape, int kWidth, int kTiles>
+__device__ __forceinline__ void sum_tiles(std::uint32_t chunk, unsigned tile_bytes, const UnpackLane& lane,
+                                          const std::uint32_t (&w)[kTiles][Shape::kRows8][2],
+                                          ChunkSums<Shape>& sums) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if constexpr (kWidth == 2) {
+      sum_chunk_2<Shape>(chunk + static_cast<unsigned>(t) * tile_bytes, lane, w[t], sums);
+    } else {
+      sum_chunk<Shape, kWidth>(chunk + static_cast<unsigned>(t) * tile_bytes, lane, w[t], sums);
+    }
   }
 }
 
-// Sums of the eight places 8 g .. of a chunk and query 8 n + 2 c + e as numbers of codes.
-template <class Shape>
-__device__ __forceinline__ void numbers_of(const ChunkSums<Shape>& sums, int width, int n, int e,
-                                           float (&x)[8]) {
-#pragma unroll
-  for (int f = 0; f < 4; ++f) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      int sum = sums[f][n][2 * i + e];
-      if (width == 2 && f > 0) sum -= sums[f - 1][n][2 * i + e];
-      const float unit = __int_as_float((127 - sum_shift(width, i, f)) << 23);
-      x[4 * i + f] = static_cast<float>(sum) * unit;
-    }
+template <class Shape, int kTiles>
+__device__ __forceinline__ void sum_chunk_of(std::uint32_t width, std::uint32_t chunk, unsigned tile_bytes,
+                                             const UnpackLane& lane,
+                                             const std::uint32_t (&w)[kTiles][Shape::kRows8][2],
+                                             ChunkSums<Shape>& sums) {
+  switch (width) {
+    case 1:
+      return sum_tiles<Shape, 1, kTiles>(chunk, tile_bytes, lane, w, sums);
+    case 2:
+      return sum_tiles<Shape, 2, kTiles>(chunk, tile_bytes, lane, w, sums);
+    case 3:
+      return sum_tiles<Shape, 3, kTiles>(chunk, tile_bytes, lane, w, sums);
+    case 4:
+      return sum_tiles<Shape, 4, kTiles>(chunk, tile_bytes, lane, w, sums);
+    case 5:
+      return sum_tiles<Shape, 5, kTiles>(chunk, tile_bytes, lane, w, sums);
+    case 6:
+      return sum_tiles<Shape, 6, kTiles>(chunk, tile_bytes, lane, w, sums);
+    default:
+      return sum_tiles<Shape, 8, kTiles>(chunk, tile_bytes, lane, w, sums);
   }
 }
 

@@ -14,15 +14,14 @@ template <class Shape>
 struct AttendMemory {
   int slot_bytes, moved_bytes;
   int mean_table, rings, moved, weights, maxima, states, rounded, units, barriers, bytes;
-  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size,
-                                   int places) {
+  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size) {
     slot_bytes = Shape::kTeam * tile_bytes + Shape::kStepMeans * folded_bytes;
     moved_bytes = Shape::kCopyQueries ? moved_size : 0;
     mean_table = 0;
     rings = mean_terms * kMeanBlock * 2;
     moved = rings + Shape::kTeams * Shape::kStages * slot_bytes;
     const int end = moved + Shape::kTeams * 2 * moved_bytes;
-    const int reduce = rings + Shape::kTeams * Shape::kRows * (places + 4) * 4;  // when all is read
+    const int reduce = rings + Shape::kWarps * Shape::kWarpSums * 4;  // when all is read
     weights = end > reduce ? end : reduce;
     maxima = weights + 2 * Shape::kTeams * Shape::kRows * Shape::kWeightStride * 4;
     states = maxima + 3 * Shape::kWarps * Shape::kRows * 4;
@@ -32,8 +31,7 @@ struct AttendMemory {
     bytes = barriers + Shape::kTeams * (Shape::kStages + 2) * 8;
   }
   __host__ __device__ explicit AttendMemory(const AttendCall& call)
-      : AttendMemory(call.mean_terms, call.most_tile_bytes, call.folded_bytes(), call.moved_bytes(),
-                     call.chunks * kChunkPlaces) {}
+      : AttendMemory(call.mean_terms, call.most_tile_bytes, call.folded_bytes(), call.moved_bytes()) {}
 };
 
 // The tokens that a block works on, in steps of kTeam tiles, as shares of its teams.
@@ -167,42 +165,42 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
                                          int rank, const std::uint32_t (&own)[Shape::kChunks],
                                          const UnpackLane& unpack,
                                          ChunkSums<Shape> (&acc)[Shape::kChunks]) {
+  // Where widths differ, tiles at once for which the width is told apart once.
+  constexpr int kTiles = !Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1;
 #pragma unroll(Shape::kUniform2 && Shape::kTeam == 2 ? 2 : 1)
-  for (int t = 0; t < Shape::kTeam; ++t) {
+  for (int t = 0; t < Shape::kTeam; t += kTiles) {
     const std::uint32_t codes = tiles + static_cast<unsigned>(t * tile_bytes);
-    std::uint32_t w[Shape::kRows8][2];
+    std::uint32_t w[kTiles][Shape::kRows8][2];
 #pragma unroll
-    for (int n = 0; n < Shape::kRows8; ++n) {
+    for (int i = 0; i < kTiles * Shape::kRows8; ++i) {
+      const int of = i / Shape::kRows8, n = i % Shape::kRows8;
       const std::uint32_t row =
-          weights + static_cast<unsigned>(8 * n * Shape::kWeightStride + 8 * t) * 4;
-      w[n][0] = load_shared(row);
-      w[n][1] = load_shared(row + 16);
+          weights + static_cast<unsigned>(8 * n * Shape::kWeightStride + 8 * (t + of)) * 4;
+      w[of][n][0] = load_shared(row);
+      w[of][n][1] = load_shared(row + 16);
     }
 #pragma unroll
     for (int k = 0; k < Shape::kChunks; ++k) {
       if constexpr (Shape::kUniform2) {
         sum_chunk_2<Shape>(
-            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w,
+            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w[0],
             acc[k]);
-      } else {
-        if (own[k] != 0) sum_chunk_of<Shape>(own[k] >> 24, codes + (own[k] & 0xffffffu), unpack, w, acc[k]);
+      } else if (own[k] != 0) {
+        sum_chunk_of<Shape, kTiles>(own[k] >> 24, codes + (own[k] & 0xffffffu),
+                                    static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
       }
     }
   }
 }
 
-// Maxima and sums of weights of all warps, merged: what the part leaves of its softmax, and the
-// factor of this team's sums for each of the thread's queries.
+// Maxima and sums of weights of a warp, for all. any: it has met tokens.
 template <class Shape>
-__device__ __forceinline__ void merge_states(RunningSoftmax<Shape::kRows8>& state, bool any,
-                                             int warp, int g, int c, float2* states,
-                                             float* rounded) {
-  constexpr int kRows = Shape::kRows;
+__device__ __forceinline__ void leave_state(RunningSoftmax<Shape::kRows8>& state, bool any, int warp,
+                                            int g, int c, float2* states, float* rounded) {
 #pragma unroll
   for (int n = 0; n < Shape::kRows8; ++n) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      if (!any) state.most[n][e] = kNothing;
       float sum = state.rounded_before[n][e] + static_cast<float>(state.rounded[n][e]);
 #pragma unroll
       for (int o = 4; o < 32; o *= 2) {
@@ -210,25 +208,76 @@ __device__ __forceinline__ void merge_states(RunningSoftmax<Shape::kRows8>& stat
         sum += __shfl_xor_sync(~0u, sum, o);
       }
       if (g == 0) {
-        const int at = warp * kRows + 8 * n + 2 * c + e;
-        states[at] = make_float2(state.most[n][e], state.weights[n][e]);
+        const int at = warp * Shape::kRows + 8 * n + 2 * c + e;
+        states[at] = make_float2(any ? state.most[n][e] : kNothing, state.weights[n][e]);
         rounded[at] = sum;
       }
     }
   }
 }
 
+// How sums of the teams count in what the block leaves.
 template <class Shape>
-__device__ __forceinline__ float2 state_of_block(const float2* states, int query) {
-  float whole = kNothing, sum = 0.0f;
+struct TeamFactors {
+  float of_team[Shape::kTeams][Shape::kRows];
+  float rounded[Shape::kRows];  // sums of rounded weights, all teams: what half a code's range counts
+  int width[kMaxChunks];
+
+  // Of one query, and its softmax in this part.
+  __device__ __forceinline__ float2 merge(const float2* states, const float* sums, int query) {
+    float2 own[Shape::kWarps];
 #pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w) whole = fmaxf(whole, states[w * Shape::kRows + query].x);
+    for (int w = 0; w < Shape::kWarps; ++w) own[w] = states[w * Shape::kRows + query];
+    float whole = kNothing, sum = 0.0f, all = 0.0f;
 #pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w) {
-    const float2 own = states[w * Shape::kRows + query];
-    sum += own.y * exp2_approx(own.x - whole);
+    for (int w = 0; w < Shape::kWarps; ++w) whole = fmaxf(whole, own[w].x);
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) sum += own[w].y * exp2_approx(own[w].x - whole);
+    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) {  // warps of a team have one maximum
+      const float factor = exp2_approx(own[w].x - whole - kWeightBits) * inverse;
+      if (w % Shape::kTeam == 0) of_team[w / Shape::kTeam][query] = factor;
+      all += factor * sums[w * Shape::kRows + query];
+    }
+    rounded[query] = all;
+    return make_float2(whole, sum);
   }
-  return make_float2(whole, sum);
+};
+
+// Means of the levels of eight places and two queries, of all teams. sums: as warps left them, from the
+// first team's of this lane, chunk and eight queries on. query: the first of the two.
+template <class Shape>
+__device__ __forceinline__ void mean_levels(const TeamFactors<Shape>& factors, const int4* sums, int width,
+                                            int query, float (&x)[2][8]) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) x[j / 8][j % 8] = 0.0f;
+#pragma unroll 2
+  for (int t = 0; t < Shape::kTeams; ++t, sums += Shape::kTeam * Shape::kWarpSums / 4) {
+    const float2 by = *reinterpret_cast<const float2*>(&factors.of_team[t][query]);
+    int4 below = make_int4(0, 0, 0, 0);
+#pragma unroll
+    for (int f = 0; f < 4; ++f) {
+      const int4 sum = sums[f * Shape::kRows8 * 32];
+      // Codes of 2 bits carry those below them (unpack.cuh).
+      x[0][f] = fmaf(by.x, static_cast<float>(sum.x - below.x), x[0][f]);
+      x[1][f] = fmaf(by.y, static_cast<float>(sum.y - below.y), x[1][f]);
+      x[0][4 + f] = fmaf(by.x, static_cast<float>(sum.z - below.z), x[0][4 + f]);
+      x[1][4 + f] = fmaf(by.y, static_cast<float>(sum.w - below.w), x[1][4 + f]);
+      if (width == 2) below = sum;
+    }
+  }
+  const float middle = 0.5f * static_cast<float>((1 << width) - 1);
+  const float off[2] = {middle * factors.rounded[query], middle * factors.rounded[query + 1]};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int f = 0; f < 4; ++f) {
+      const float unit = __int_as_float((127 - sum_shift(width, i, f)) << 23);
+      x[0][4 * i + f] = fmaf(x[0][4 * i + f], unit, -off[0]);
+      x[1][4 * i + f] = fmaf(x[1][4 * i + f], unit, -off[1]);
+    }
+  }
 }
 
 template <class Shape>
@@ -397,61 +446,48 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
               min(share, bytes - part_index * share));
   }
 
+  // Few instructions, since they run once: sums go to shared memory as they are.
   float2* const states = reinterpret_cast<float2*>(shared + memory.states);
   float* const rounded_sums = reinterpret_cast<float*>(shared + memory.rounded);
-  merge_states<Shape>(state, begin < end, warp, g, c, states, rounded_sums);
+  static_assert(sizeof(TeamFactors<Shape>) <= sizeof(float) * 3 * Shape::kWarps * kRows);
+  auto& factors = *reinterpret_cast<TeamFactors<Shape>*>(shared + memory.maxima);
+  leave_state<Shape>(state, begin < end, warp, g, c, states, rounded_sums);
   __syncthreads();
-  const int places = call.chunks * kChunkPlaces, stride = places + 4;
-  float* const reduce = reinterpret_cast<float*>(shared + memory.rings);
+  int4* const sums = reinterpret_cast<int4*>(shared + memory.rings);
 #pragma unroll
-  for (int n = 0; n < kRows8; ++n) {
+  for (int k = 0; k < Shape::kChunks; ++k) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int query = 8 * n + 2 * c + e;
-      float whole = kNothing;
-      float sum = 0.0f;  // of the team's weights as they were rounded
-      for (int w = 0; w < Shape::kWarps; w += kTeam) whole = fmaxf(whole, states[w * kRows + query].x);
-      for (int r = 0; r < kTeam; ++r) sum += rounded_sums[(team * kTeam + r) * kRows + query];
-      const float factor = exp2_approx(state.most[n][e] - whole - kWeightBits);
+    for (int f = 0; f < 4; ++f) {
 #pragma unroll
-      for (int k = 0; k < Shape::kChunks; ++k) {
-        if (Shape::chunk_of(rank, k) >= call.chunks) break;
-        const int width = Shape::kUniform2 ? 2 : static_cast<int>(own_chunks[k] >> 24);
-        const float bias =
-            0.5f * static_cast<float>((1 << width) - 1) * sum;
-        float x[8];
-        numbers_of<Shape>(acc[k], width, n, e, x);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) x[j] = (x[j] - bias) * factor;
-        float* const to = reduce + (team * kRows + query) * stride +
-                          Shape::chunk_of(rank, k) * kChunkPlaces + 8 * g;
-        *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
-        *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+      for (int n = 0; n < kRows8; ++n) {
+        sums[(((warp * Shape::kChunks + k) * 4 + f) * kRows8 + n) * 32 + lane] =
+            make_int4(acc[k][f][n][0], acc[k][f][n][1], acc[k][f][n][2], acc[k][f][n][3]);
       }
     }
+    if (team == 0 && lane == 0) {
+      factors.width[Shape::chunk_of(rank, k)] = Shape::kUniform2 ? 2 : static_cast<int>(own_chunks[k] >> 24);
+    }
   }
-  __syncthreads();
   const std::int64_t at = static_cast<std::int64_t>(group) * call.total_parts + part_index;
   if (threadIdx.x < kRows) {
-    call.part_states[at * kRows + threadIdx.x] = state_of_block<Shape>(states, threadIdx.x);
+    call.part_states[at * kRows + threadIdx.x] = factors.merge(states, rounded_sums, threadIdx.x);
   }
+  __syncthreads();
+  // Means of levels times gains: f16 holds them to 2^-11, far below what their roundings leave open.
+  const int places = call.chunks * kChunkPlaces;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kRows * places / 4; i += Shape::kThreads) {
-    const int query = i / (places / 4), p = i % (places / 4) * 4;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  for (int i = warp; i < call.chunks * kRows8; i += Shape::kWarps) {
+    const int chunk = i / kRows8, n = i % kRows8, query = 8 * n + 2 * c;
+    const int of = Shape::rank_of(chunk) * Shape::kChunks + Shape::own_of(chunk);
+    float x[2][8];
+    mean_levels<Shape>(factors, sums + (of * 4 * kRows8 + n) * 32 + lane, factors.width[chunk], query, x);
 #pragma unroll
-    for (int t = 0; t < Shape::kTeams; ++t) {
-      const float4 x = *reinterpret_cast<const float4*>(reduce + (t * kRows + query) * stride + p);
-      sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    for (int e = 0; e < 2; ++e) {
+      const __half2 both[4] = {__floats2half2_rn(x[e][0], x[e][1]), __floats2half2_rn(x[e][2], x[e][3]),
+                               __floats2half2_rn(x[e][4], x[e][5]), __floats2half2_rn(x[e][6], x[e][7])};
+      *reinterpret_cast<uint4*>(call.part_means + (at * kRows + query + e) * places + chunk * kChunkPlaces +
+                                8 * g) = *reinterpret_cast<const uint4*>(both);
     }
-    // Means of levels times gains: f16 holds them to 2^-11, far below what their roundings leave
-    // open.
-    const float2 merged = state_of_block<Shape>(states, query);
-    const float inverse = merged.y > 0.0f ? 1.0f / merged.y : 0.0f;
-    __half2 both[2] = {__floats2half2_rn(sum.x * inverse, sum.y * inverse),
-                       __floats2half2_rn(sum.z * inverse, sum.w * inverse)};
-    *reinterpret_cast<uint2*>(call.part_means + (at * kRows + query) * places + p) =
-        *reinterpret_cast<const uint2*>(both);
   }
 }
 

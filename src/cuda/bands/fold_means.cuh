@@ -33,30 +33,41 @@ __device__ __forceinline__ void multiply_means(const AttendCall& call, const Hea
     return read_number(call.queries.data, from + i, call.queries.type);
   };
   const float scale = call.logit_scale * 1.44269504f, turned = scale * call.rope_magnitude;
-  const float* const mean = call.key_means + tile.head * call.key_dim;
+  const float2* const means = reinterpret_cast<const float2*>(shared + memory.means);
   float2* const to = reinterpret_cast<float2*>(shared + memory.products) + n * pairs;
 #pragma unroll 2
   for (int j = lane; j < pairs; j += 32) {
     const PairPlace at = pair_place(j, pairs, call.neighbours);
     const float x = turned * number(at.first), y = turned * number(at.second);
-    const float p = __ldg(mean + at.first), q = __ldg(mean + at.second);
-    to[j] = make_float2(x * p + y * q, y * p - x * q);
+    const float2 mean = means[j];
+    to[j] = make_float2(x * mean.x + y * mean.y, y * mean.x - x * mean.y);
   }
   float constant = 0.0f;
 #pragma unroll 1
   for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
-    constant += scale * number(i) * __ldg(mean + i);
+    constant += scale * number(i) * __ldg(call.key_means + tile.head * call.key_dim + i);
   }
   for (int o = 16; o > 0; o /= 2) constant += __shfl_xor_sync(~0u, constant, o);
   if (lane == 0) reinterpret_cast<float*>(shared + memory.constants)[n] = constant;
 }
 
-// Turns at the middle of each block, [pairs][blocks]: two pairs by each thread.
+// All that does not depend on queries, to shared memory: turns at the middle of each block, [pairs][blocks],
+// two pairs by each thread; the mean of the head's keys; what slow pairs make of the polynomials.
 template <int kWarps>
-__device__ __forceinline__ void read_turns(const AttendCall& call, int first, int count,
-                                           const FoldMemory& memory, char* shared) {
+__device__ __forceinline__ void read_tables(const AttendCall& call, int head, int first, int count,
+                                            const FoldMemory& memory, char* shared) {
   constexpr int kOwn = kFoldBlocks / kWarps, kStep = kMeanBlock / kTurnStep;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
+  const auto* const slow = reinterpret_cast<const float4*>(call.mean_slow_table);
+  const int words = 2 * (pairs - call.mean_alone), own = static_cast<int>(threadIdx.x);
+  static_assert(2 * kMaxPairs <= 32 * kWarps);
+  if (own < words) reinterpret_cast<float4*>(shared + memory.slow)[own] = __ldg(slow + own);
+  if (own < pairs) {
+    const PairPlace at = pair_place(own, pairs, call.neighbours);
+    const float* const mean = call.key_means + head * call.key_dim;
+    reinterpret_cast<float2*>(shared + memory.means)[own] =
+        make_float2(__ldg(mean + at.first), __ldg(mean + at.second));
+  }
 #pragma unroll 1
   for (int j = 2 * lane; j < pairs; j += 64) {
     float4 turn[kOwn];
@@ -87,9 +98,10 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
   const int evens = 2 * sines, steps = call.mean_terms / 16;
   const float2* const turns = reinterpret_cast<const float2*>(shared + memory.turns) + lane;
   auto* const folded = reinterpret_cast<std::uint32_t*>(shared + memory.folded);
-#pragma unroll 1
-  for (int unit = warp; unit < tile.queries * 2; unit += kWarps) {
-    const int n = unit / 2;
+  // The four schedulers of a processor take warps by turns: each gets both kinds, one of which is longer.
+  static_assert(kWarps == 2 * kTileQueries);
+  const int n = warp % kTileQueries;
+  if (n < tile.queries) {
     const float2* const products = reinterpret_cast<const float2*>(shared + memory.products) + n * pairs;
     std::uint32_t* const row = folded + (n * kFoldBlocks + lane) * memory.fold_stride;
     const int next = 32 * memory.fold_stride;
@@ -97,7 +109,7 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
       const float2 by = turns[j * FoldMemory::kTurnStride + 32 * i];
       return make_float2(w.x * by.x + w.y * by.y, w.y * by.x - w.x * by.y);
     };
-    if (unit % 2 == 0) {
+    if (warp < kTileQueries) {
 #pragma unroll 2
       for (int j = 0; j < alone; j += 2) {
         const bool two = j + 1 < alone;
@@ -109,52 +121,52 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
           row[i * next + folded_word(sines + j)] = halves(u.y, v.y);
         }
       }
-      continue;
-    }
-    float even[kOwn][4] = {}, odd[kOwn][4] = {};
-    const float4* by = reinterpret_cast<const float4*>(call.mean_slow_table);
-    int j = alone;
-#pragma unroll 2
-    for (; j < call.mean_slowest; ++j, by += 2) {
-      const float2 w = products[j];
-      const float4 e = __ldg(by), d = __ldg(by + 1);
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const float2 u = turned(w, j, i);
-        even[i][0] += u.x * e.x, even[i][1] += u.x * e.y, even[i][2] += u.x * e.z, even[i][3] += u.x * e.w;
-        odd[i][0] += u.y * d.x, odd[i][1] += u.y * d.y, odd[i][2] += u.y * d.z, odd[i][3] += u.y * d.w;
-      }
-    }
-    // The slowest pairs need the two lowest polynomials of either parity only.
+    } else {
+      float even[kOwn][4] = {}, odd[kOwn][4] = {};
+      const float4* by = reinterpret_cast<const float4*>(shared + memory.slow);
+      int j = alone;
 #pragma unroll 4
-    for (; j < pairs; ++j, by += 2) {
-      const float2 w = products[j];
-      const float2 e = __ldg(reinterpret_cast<const float2*>(by));
-      const float2 d = __ldg(reinterpret_cast<const float2*>(by + 1));
+      for (; j < call.mean_slowest; ++j, by += 2) {
+        const float2 w = products[j];
+        const float4 e = by[0], d = by[1];
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          const float2 u = turned(w, j, i);
+          even[i][0] += u.x * e.x, even[i][1] += u.x * e.y, even[i][2] += u.x * e.z, even[i][3] += u.x * e.w;
+          odd[i][0] += u.y * d.x, odd[i][1] += u.y * d.y, odd[i][2] += u.y * d.z, odd[i][3] += u.y * d.w;
+        }
+      }
+      // The slowest pairs need the two lowest polynomials of either parity only.
+#pragma unroll 4
+      for (; j < pairs; ++j, by += 2) {
+        const float2 w = products[j];
+        const float2 e = *reinterpret_cast<const float2*>(by);
+        const float2 d = *reinterpret_cast<const float2*>(by + 1);
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          const float2 u = turned(w, j, i);
+          even[i][0] += u.x * e.x, even[i][1] += u.x * e.y;
+          odd[i][0] += u.y * d.x, odd[i][1] += u.y * d.y;
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        const float2 u = turned(w, j, i);
-        even[i][0] += u.x * e.x, even[i][1] += u.x * e.y;
-        odd[i][0] += u.y * d.x, odd[i][1] += u.y * d.y;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      int used = evens;
-      if (call.mean_slow > 0) {
-        row[i * next + folded_word(evens)] = halves(even[i][1], even[i][2]);
-        row[i * next + folded_word(evens + 2)] = halves(even[i][3], odd[i][0]);
-        row[i * next + folded_word(evens + 4)] = halves(odd[i][1], odd[i][2]);
-        row[i * next + folded_word(evens + 6)] = halves(odd[i][3], 0.0f);
-        used += 8;
-      }
+        int used = evens;
+        if (call.mean_slow > 0) {
+          row[i * next + folded_word(evens)] = halves(even[i][1], even[i][2]);
+          row[i * next + folded_word(evens + 2)] = halves(even[i][3], odd[i][0]);
+          row[i * next + folded_word(evens + 4)] = halves(odd[i][1], odd[i][2]);
+          row[i * next + folded_word(evens + 6)] = halves(odd[i][3], 0.0f);
+          used += 8;
+        }
 #pragma unroll 1
-      for (int k = used; k < call.mean_terms; k += 2) row[i * next + folded_word(k)] = 0;
-      if (32 * i + lane < count) {
-        auto* const constants = reinterpret_cast<float*>(
-            call.folded + (slot + 32 * i + lane) * call.folded_bytes() + call.folded_operands());
-        constants[tile.group_query + n] =
-            even[i][0] + reinterpret_cast<const float*>(shared + memory.constants)[n];
+        for (int k = used; k < call.mean_terms; k += 2) row[i * next + folded_word(k)] = 0;
+        if (32 * i + lane < count) {
+          auto* const constants = reinterpret_cast<float*>(
+              call.folded + (slot + 32 * i + lane) * call.folded_bytes() + call.folded_operands());
+          constants[tile.group_query + n] =
+              even[i][0] + reinterpret_cast<const float*>(shared + memory.constants)[n];
+        }
       }
     }
   }

@@ -118,8 +118,14 @@ Status LayerTables::add_codes(const LayerShape& layer,
     int before = o.units.front().exponent;
     for (std::size_t u = 0; u < o.units.size(); ++u) {
       const ScoreUnit& unit = o.units[u];
+      int run = 1;
+      while (run < kMostUnitRun && u + static_cast<std::size_t>(run) < o.units.size()) {
+        const ScoreUnit& next = o.units[u + static_cast<std::size_t>(run)];
+        if (next.kind != unit.kind || next.exponent != unit.exponent) break;
+        ++run;
+      }
       unit_table[g * kMaxUnits + u] =
-          unit_word(unit.offset, unit.kind, unit.exponent - before, last - unit.exponent);
+          unit_word(unit.offset, unit.kind, unit.exponent - before, last - unit.exponent, run);
       before = unit.exponent;
     }
     for (std::size_t i = 0; i < o.units.size() * 64; ++i) {

@@ -2,9 +2,10 @@
 // Queries into coefficient space: turned back by the angle of each anchor, times the coefficients'
 // basis in f16, and rounded to 8 bits with one scale for a row, in the order that attention reads
 // (cuda/bands/score_units.h). A block does so for a tile of heads and a run of anchors, kTiles tiles
-// of 16 rows at a time; a warp takes 16 coefficients of every kWarps-th slice.
-// What this takes is waiting for memory: all that a stage reads is asked for before it is used, and
-// the basis comes nearer before the queries are there.
+// of 16 rows at a time. A warp turns one query to every other anchor, and makes 16 coefficients of every
+// kWarps-th slice of all rows.
+// What this takes is waiting: for memory, so that what does not depend on queries is asked for before they
+// are there, and for instructions, which run once or twice, so that there are few.
 #pragma once
 
 #include "cuda/bands/prepare_memory.cuh"
@@ -28,107 +29,120 @@ __device__ __forceinline__ int add_levels(std::uint32_t bytes, std::uint32_t lev
   return sum;
 }
 
-// Numbers of the tile's queries that RoPE turns, by pairs 64 i + 2 lane and the next, with its
+// Numbers of query n of the tile that RoPE turns, by pairs 64 i + 2 lane and the next, with its
 // magnitude; zeros where there is no such query or pair. Pairs are an even number (layer_tables.cc).
 template <int kPairs>
 struct QueryPairs {
-  float4 pair[kTileQueries][kPairs];  // the first numbers of both pairs, then the second ones
-  float most[kTileQueries];           // the longest of a query's pairs and other numbers
+  float4 pair[kPairs];  // the first numbers of both pairs, then the second ones
+  float most;           // the longest of the query's pairs and other numbers
 
-  __device__ __forceinline__ QueryPairs(const AttendCall& call, const HeadTile& tile, int lane) {
+  __device__ __forceinline__ QueryPairs(const AttendCall& call, const HeadTile& tile, int n, int lane) {
     const int pairs = call.rope_pairs;
+    const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
 #pragma unroll
-    for (int n = 0; n < kTileQueries; ++n) {
-      const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int j = min(64 * i + 2 * lane, pairs - 2);
-        const std::int64_t at = from + (call.neighbours ? 2 * j : j);
-        const float2 x = read_two(call.queries.data, at, call.queries.type);
-        const float2 y = read_two(call.queries.data, at + (call.neighbours ? 2 : pairs), call.queries.type);
-        pair[n][i] = make_float4(x.x, x.y, y.x, y.y);
-      }
+    for (int i = 0; i < kPairs; ++i) {
+      const int j = min(64 * i + 2 * lane, pairs - 2);
+      const std::int64_t at = from + (call.neighbours ? 2 * j : j);
+      const float2 x = read_two(call.queries.data, at, call.queries.type);
+      const float2 y = read_two(call.queries.data, at + (call.neighbours ? 2 : pairs), call.queries.type);
+      pair[i] = make_float4(x.x, x.y, y.x, y.y);
     }
+    float square = 0.0f;
 #pragma unroll
-    for (int n = 0; n < kTileQueries; ++n) {
-      float square = 0.0f;
+    for (int i = 0; i < kPairs; ++i) {
+      const bool used = n < tile.queries && 64 * i + 2 * lane < pairs;
+      const float by = used ? call.rope_magnitude : 0.0f;
+      float4 x = pair[i];
+      if (call.neighbours) x = make_float4(x.x, x.z, x.y, x.w);
+      x = make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
+      square = fmaxf(square, fmaxf(x.x * x.x + x.z * x.z, x.y * x.y + x.w * x.w));
+      pair[i] = x;
+    }
+#pragma unroll 1
+    for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
+      const float x = read_number(call.queries.data, from + i, call.queries.type);
+      square = fmaxf(square, x * x);
+    }
+    // Numbers that are not negative are in the order of their bits.
+    most = sqrtf(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(square))));
+  }
+};
+
+// Which rows a warp turns: its query at anchors first, first + kStep, ..
+template <int kWarps, int kTiles>
+struct TurnShare {
+  static_assert(kWarps % kTileQueries == 0);
+  static constexpr int kStep = kWarps / kTileQueries, kOwn = 4 * kTiles / kStep;
+  int query, first;
+  __device__ __forceinline__ explicit TurnShare(int warp)
+      : query(warp % kTileQueries), first(warp / kTileQueries) {}
+};
+
+// Turns of the anchors that a warp turns its query to; two pairs by each lane.
+template <int kPairs, int kWarps, int kTiles>
+struct AnchorTurns {
+  using Share = TurnShare<kWarps, kTiles>;
+  float4 turn[Share::kOwn][kPairs];
+
+  // Of anchors beyond the last: those of the last.
+  __device__ __forceinline__ void load(const AttendCall& call, const Share& share, int first, int count) {
+    const int lane = threadIdx.x & 31, pairs = call.rope_pairs;
+#pragma unroll
+    for (int k = 0; k < Share::kOwn; ++k) {
+      const int anchor = first + min(share.first + k * Share::kStep, count - 1);
+      const int position = anchor * call.anchor + call.anchor / 2;
+      const auto* const turns =
+          reinterpret_cast<const float4*>(call.turns + position / kTurnStep * pairs);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        const bool used = n < tile.queries && 64 * i + 2 * lane < pairs;
-        const float by = used ? call.rope_magnitude : 0.0f;
-        float4 x = pair[n][i];
-        if (call.neighbours) x = make_float4(x.x, x.z, x.y, x.w);
-        x = make_float4(by * x.x, by * x.y, by * x.z, by * x.w);
-        square = fmaxf(square, fmaxf(x.x * x.x + x.z * x.z, x.y * x.y + x.w * x.w));
-        pair[n][i] = x;
+        turn[k][i] = __ldg(turns + min(32 * i + lane, pairs / 2 - 1));
       }
-      const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
-#pragma unroll 1
-      for (int i = 2 * pairs + lane; i < call.key_dim; i += 32) {
-        const float x = read_number(call.queries.data, from + i, call.queries.type);
-        square = fmaxf(square, x * x);
-      }
-      // Numbers that are not negative are in the order of their bits.
-      most[n] = sqrtf(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(square))));
     }
   }
 };
 
-// Rows of the tile, turned, over the longest: row 4 a + n is query n at anchor a. All queries of an
-// anchor by one warp. Rows beyond the last anchor repeat it.
-template <int kPairs, int kWarps, int kAnchors>
+// Rows of the tile, turned, over the longest: row 4 a + n is query n at anchor a. Rows beyond the last
+// anchor repeat it.
+template <int kPairs, int kWarps, int kTiles>
 __device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile& tile,
-                                          const QueryPairs<kPairs>& queries, int first, int count,
+                                          const TurnShare<kWarps, kTiles>& share,
+                                          const QueryPairs<kPairs>& query,
+                                          const AnchorTurns<kPairs, kWarps, kTiles>& turns,
                                           const MoveMemory& memory, char* shared) {
-  static_assert(kAnchors % kWarps == 0);
-  constexpr int kOwn = kAnchors / kWarps;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
-  float4 turn[kOwn][kPairs];  // of two pairs
+  using Share = TurnShare<kWarps, kTiles>;
+  const int lane = threadIdx.x & 31, pairs = call.rope_pairs;
+  const float inverse = query.most > 0.0f ? __fdividef(1.0f, query.most) : 0.0f;
+  const bool near = call.neighbours;
+  __half* const rows = reinterpret_cast<__half*>(shared + memory.rows) +
+                       (share.first * kTileQueries + share.query) * memory.row_stride;
+  const int next = Share::kStep * kTileQueries * memory.row_stride;
 #pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    const int position =
-        (first + min(warp + k * kWarps, count - 1)) * call.anchor + call.anchor / 2;
-    const auto* const turns = reinterpret_cast<const float4*>(call.turns + position / kTurnStep * pairs);
+  for (int i = 0; i < kPairs; ++i) {
+    const int j = 64 * i + 2 * lane;
+    if (j >= pairs) break;
+    float4 x = query.pair[i];
+    x = make_float4(x.x * inverse, x.y * inverse, x.z * inverse, x.w * inverse);
+    __half* const to = rows + (near ? 2 * j : j);
+    const int second = near ? 2 : pairs;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      turn[k][i] = __ldg(turns + min(32 * i + lane, pairs / 2 - 1));
+    for (int k = 0; k < Share::kOwn; ++k) {
+      const float4 by = turns.turn[k][i];
+      const float2 p = make_float2(x.x * by.x + x.z * by.y, x.y * by.z + x.w * by.w);
+      const float2 q = make_float2(x.z * by.x - x.x * by.y, x.w * by.z - x.y * by.w);
+      *reinterpret_cast<__half2*>(to + k * next) = __floats2half2_rn(p.x, near ? q.x : p.y);
+      *reinterpret_cast<__half2*>(to + k * next + second) = __floats2half2_rn(near ? p.y : q.x, q.y);
     }
   }
-  float inverse[kTileQueries];
-#pragma unroll
-  for (int n = 0; n < kTileQueries; ++n) {
-    inverse[n] = queries.most[n] > 0.0f ? __fdividef(1.0f, queries.most[n]) : 0.0f;
-  }
-  auto* const rows = reinterpret_cast<__half*>(shared + memory.rows);
-#pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-#pragma unroll
-    for (int n = 0; n < kTileQueries; ++n) {
-      __half* const to = rows + ((warp + k * kWarps) * kTileQueries + n) * memory.row_stride;
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int j = 64 * i + 2 * lane;
-        const float4 x = queries.pair[n][i], by = turn[k][i];
-        const float2 p = make_float2((x.x * by.x + x.z * by.y) * inverse[n],
-                                     (x.y * by.z + x.w * by.w) * inverse[n]);
-        const float2 q = make_float2((x.z * by.x - x.x * by.y) * inverse[n],
-                                     (x.w * by.z - x.y * by.w) * inverse[n]);
-        if (j >= pairs) continue;
-        const bool near = call.neighbours;
-        *reinterpret_cast<__half2*>(to + (near ? 2 * j : j)) = __floats2half2_rn(p.x, near ? q.x : p.y);
-        *reinterpret_cast<__half2*>(to + (near ? 2 * j + 2 : j + pairs)) =
-            __floats2half2_rn(near ? p.y : q.x, q.y);
-      }
-      const std::int64_t from = tile.first + min(n, tile.queries - 1) * call.queries.head_stride;
+  const std::int64_t from =
+      tile.first + min(share.query, tile.queries - 1) * call.queries.head_stride;
 #pragma unroll 1
-      for (int i = 2 * pairs + lane; i < 16 * key_steps_of(call.key_dim); i += 32) {
-        float x = 0.0f;
-        if (i < call.key_dim && n < tile.queries) {
-          x = read_number(call.queries.data, from + i, call.queries.type) * inverse[n];
-        }
-        to[i] = __float2half_rn(x);
-      }
+  for (int i = 2 * pairs + lane; i < 16 * key_steps_of(call.key_dim); i += 32) {
+    float x = 0.0f;
+    if (i < call.key_dim && share.query < tile.queries) {
+      x = read_number(call.queries.data, from + i, call.queries.type) * inverse;
     }
+#pragma unroll
+    for (int k = 0; k < Share::kOwn; ++k) rows[i + k * next] = __float2half_rn(x);
   }
 }
 
@@ -143,7 +157,7 @@ __device__ __forceinline__ void load_slice(const uint4* basis, int slice, int st
 }
 
 // Products of the rows with all slices of this warp, to shared memory in f16; the largest of a row.
-// b: the warp's first slice.
+// b: the warp's first slice, also afterwards: for the rows that come next.
 template <int kSteps, int kWarps, int kTiles>
 __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint4* basis,
                                               uint4 (&b)[kSteps], const MoveMemory& memory,
@@ -156,19 +170,27 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
   float most[kTiles][2] = {};
 #pragma unroll 1
   for (int slice = warp; slice < slices; slice += kWarps) {
-    const int next = slice + kWarps;
+    const int next = slice + kWarps < slices ? slice + kWarps : warp;
     float acc[kTiles][2][4] = {};
+    std::uint32_t a[2][kTiles][4];  // of this step and of the next, which is asked for before it is needed
+    const auto load_rows = [&](int s, std::uint32_t (&to)[kTiles][4]) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        load_matrices(rows + static_cast<unsigned>((16 * t * memory.row_stride + 16 * s) * 2), to[t]);
+      }
+    };
+    load_rows(0, a[0]);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if (s >= steps) break;
+      if (s + 1 < kSteps) load_rows(min(s + 1, steps - 1), a[(s + 1) % 2]);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        std::uint32_t a[4];
-        load_matrices(rows + static_cast<unsigned>((16 * t * memory.row_stride + 16 * s) * 2), a);
-        mma_f16(acc[t][0], make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b[s].x, b[s].y));
-        mma_f16(acc[t][1], make_uint4(a[0], a[1], a[2], a[3]), make_uint2(b[s].z, b[s].w));
+        const std::uint32_t(&x)[4] = a[s % 2][t];
+        mma_f16(acc[t][0], make_uint4(x[0], x[1], x[2], x[3]), make_uint2(b[s].x, b[s].y));
+        mma_f16(acc[t][1], make_uint4(x[0], x[1], x[2], x[3]), make_uint2(b[s].z, b[s].w));
       }
-      if (next < slices) b[s] = __ldg(basis + (next * steps + s) * 32);
+      b[s] = __ldg(basis + (next * steps + s) * 32);
     }
     auto* const products = reinterpret_cast<__half*>(shared + memory.products) + 16 * slice + 2 * c;
 #pragma unroll
@@ -224,8 +246,8 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
         16 * segment);
     const uint4 raw[2] = {from[0], from[1]};
     const float inverse = most[row] > 0.0f ? __fdividef(127.0f, most[row]) : 0.0f;
-    const uint4 full = __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + segment);
-    const std::uint32_t word = __ldg(call.unit_table + tile.group * kMaxUnits + segment / 4);
+    const uint4 full = reinterpret_cast<const uint4*>(shared + memory.full)[segment];
+    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(shared + memory.words)[segment / 4];
     std::uint32_t bytes[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -241,7 +263,7 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
     sum = add_levels(bytes[1], full.y, sum);
     sum = add_levels(bytes[2], full.z, sum);
     sum = add_levels(bytes[3], full.w, sum);
-    atomicAdd(levels + row, sum << (word >> 24));
+    atomicAdd(levels + row, sum << (word >> 24 & 15u));
     std::byte* const to = call.moved + (anchors.slot + a) * call.moved_bytes() +
                           (segment / 4 * call.padded_queries + tile.group_query + n) * 64 +
                           segment % 4 * 16;
@@ -250,8 +272,8 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
   }
 }
 
-// All of a block's work. after_tables is called when what does not depend on the queries has been
-// asked for: from then on they can be read.
+// All of a block's work. after_tables is called when what does not depend on the queries has been asked for:
+// from then on they can be read.
 template <int kSegments, int kWarps, int kTiles, class AfterTables>
 __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadTile& tile,
                                              const MoveAnchors& all, char* shared,
@@ -259,32 +281,46 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
   constexpr int kPairs = (kSegments + 3) / 4, kAnchors = 4 * kTiles, kSteps = 2 * kSegments;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, steps = key_steps_of(call.key_dim);
   const MoveMemory memory(steps, call.units, kTiles);
+  const TurnShare<kWarps, kTiles> share(warp);
   const auto* const basis =
       reinterpret_cast<const uint4*>(call.key_basis) +
       static_cast<std::int64_t>(tile.head) * call.units * 4 * steps * 32 + lane;
   if (threadIdx.x == 0) {
     ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * steps * 32 * sizeof(uint4));
   }
+  AnchorTurns<kPairs, kWarps, kTiles> turns;
+  turns.load(call, share, all.first, min(kAnchors, all.count));
+  uint4 b[kSteps];
+  load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
+  const float scales = __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
+                       call.logit_scale * 1.44269504f * exp2_approx(-kWeightBits - kFractionBits);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < 4 * call.units; i += 32 * kWarps) {
+    reinterpret_cast<uint4*>(shared + memory.full)[i] =
+        __ldg(call.unit_levels + tile.group * kMaxUnits * 4 + i);
+  }
+  if (static_cast<int>(threadIdx.x) < call.units) {
+    reinterpret_cast<std::uint32_t*>(shared + memory.words)[threadIdx.x] =
+        __ldg(call.unit_table + tile.group * kMaxUnits + threadIdx.x);
+  }
+  prefetch_numbers(call.queries.data, tile.first + lane, call.queries.type);
   after_tables();
+  const QueryPairs<kPairs> query(call, tile, share.query, lane);
+  if (lane == 0 && share.first == 0) {
+    reinterpret_cast<float*>(shared + memory.longest)[share.query] = query.most;
+  }
 #pragma unroll 1
   for (int done = 0; done < all.count; done += kAnchors) {
     const MoveAnchors anchors{all.first + done, min(kAnchors, all.count - done), all.slot + done};
-    {
-      const QueryPairs<kPairs> queries(call, tile, lane);
-      turn_rows<kPairs, kWarps, kAnchors>(call, tile, queries, anchors.first, anchors.count,
-                                              memory, shared);
-      if (threadIdx.x == 0) {
-        *reinterpret_cast<float4*>(shared + memory.longest) =
-            make_float4(queries.most[0], queries.most[1], queries.most[2], queries.most[3]);
-      }
+    turn_rows<kPairs, kWarps, kTiles>(call, tile, share, query, turns, memory, shared);
+    if (done + kAnchors < all.count) {
+      turns.load(call, share, anchors.first + kAnchors, min(kAnchors, all.count - done - kAnchors));
     }
     if (threadIdx.x < 16 * kTiles) {
       reinterpret_cast<int*>(shared + memory.most)[threadIdx.x] = 0;
       reinterpret_cast<int*>(shared + memory.levels)[threadIdx.x] = 0;
     }
     __syncthreads();
-    uint4 b[kSteps];  // not earlier: there are no registers for it beside the queries
-    load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
     multiply_rows<kSteps, kWarps, kTiles>(call, basis, b, memory, shared);
     __syncthreads();
     round_rows<kWarps, kTiles>(call, tile, anchors, memory, shared);
@@ -293,14 +329,11 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
     if (row < 16 * kTiles && a < anchors.count && n < tile.queries) {
       const float most = reinterpret_cast<const float*>(shared + memory.most)[row];
       const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
-      const float scale = most / 127.0f * longest * call.logit_scale * 1.44269504f *
-                          __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
-                          exp2_approx(-kWeightBits - kFractionBits);
       // Half of what all bits would add: bytes stand for as much above as below it.
       const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);
       auto* const scales_of = reinterpret_cast<float2*>(
           call.moved + (anchors.slot + a) * call.moved_bytes() + call.moved_coefficients());
-      scales_of[tile.group_query + n] = make_float2(scale, __int_as_float(off));
+      scales_of[tile.group_query + n] = make_float2(most / 127.0f * longest * scales, __int_as_float(off));
     }
     __syncthreads();
   }

@@ -16,11 +16,6 @@ namespace {
 
 constexpr int kWarps = 8;
 
-__host__ __device__ int head_tiles(const AttendCall& call) {
-  const int repeats = call.query_heads / call.kv_heads;
-  return call.kv_heads * ((repeats + kTileQueries - 1) / kTileQueries);
-}
-
 // The item that a tile, of those of all items, belongs to; the tile becomes its own.
 __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems], int count,
                                          int& tile) {
@@ -38,7 +33,7 @@ __device__ __forceinline__ void wait_for_queries() {
 
 template <int kSegments, int kTiles>
 __device__ __forceinline__ void move_block(const AttendCall& call, int block, char* shared) {
-  const int heads = head_tiles(call);
+  const int heads = head_tiles(call.query_heads, call.kv_heads);
   int tile = block / heads;
   const int index = find_item(call.move_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
@@ -51,14 +46,16 @@ __device__ __forceinline__ void move_block(const AttendCall& call, int block, ch
 }
 
 __device__ __forceinline__ void fold_block(const AttendCall& call, int block, char* shared) {
-  const int heads = head_tiles(call), warp = static_cast<int>(threadIdx.x) >> 5;
+  const int heads = head_tiles(call.query_heads, call.kv_heads), warp = static_cast<int>(threadIdx.x) >> 5;
   int tile = block / heads;
   const int index = find_item(call.fold_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
   const HeadTile head(call, index, block % heads);
   const int first = tile * kFoldBlocks, count = min(kFoldBlocks, item.means - first);
-  const FoldMemory memory(call.rope_pairs, call.mean_terms);
-  read_turns<kWarps>(call, item.first_mean + first, count, memory, shared);
+  const FoldMemory memory(call);
+  read_tables<kWarps>(call, head.head, item.first_mean + first, count, memory, shared);
+  prefetch_numbers(call.queries.data, head.first, call.queries.type);
+  __syncthreads();
   wait_for_queries();
   if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);
   __syncthreads();
@@ -68,11 +65,11 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
                       memory, shared);
 }
 
-// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. kBlocks: that a processor has room for.
-template <int kSegments, int kTiles, int kBlocks>
-__global__ void __launch_bounds__(32 * kWarps, kBlocks)
+// kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. A processor has room for two blocks.
+template <int kSegments, int kTiles>
+__global__ void __launch_bounds__(32 * kWarps, 2)
     prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
-  extern __shared__ __align__(16) char shared[];
+  extern __shared__ __align__(128) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
   // Those that take longest first.
@@ -80,17 +77,19 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
   if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
   block -= move_blocks;
   if (block >= row_blocks) return fold_block(call, block - row_blocks, shared);
-  wait_for_queries();
   const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
-  if (unit < row_units(call)) attend_row_unit<kSegments>(call, unit);
+  if (unit < row_units(call)) attend_row_unit(call, unit, wait_for_queries);
 }
 
 using PrepareKernel = void (*)(AttendCall, int, int);
 
-PrepareKernel find_kernel(int key_dim, bool many) {
-  if (key_dim <= 64) return many ? prepare_kernel<2, 4, 2> : prepare_kernel<2, 2, 2>;
-  if (key_dim <= 128) return many ? prepare_kernel<4, 4, 2> : prepare_kernel<4, 2, 2>;
-  return many ? prepare_kernel<8, 4, 2> : prepare_kernel<8, 2, 2>;
+template <int kSegments>
+PrepareKernel kernel_of(int tiles) {
+  return tiles == 1 ? prepare_kernel<kSegments, 1> : prepare_kernel<kSegments, 2>;
+}
+
+PrepareKernel find_kernel(int key_dim, int tiles) {
+  return key_dim <= 64 ? kernel_of<2>(tiles) : key_dim <= 128 ? kernel_of<4>(tiles) : kernel_of<8>(tiles);
 }
 
 }  // namespace
@@ -99,18 +98,16 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  const int heads = head_tiles(call);
-  const int fold_blocks = call.total_fold_tiles * heads, move_blocks = call.total_move_tiles * heads;
+  const int heads = head_tiles(call.query_heads, call.kv_heads);
+  const int move_blocks = call.total_move_tiles * heads;
+  const int fold_blocks = call.total_fold_tiles * heads;
   const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
   const int blocks = fold_blocks + move_blocks + row_blocks;
   if (blocks == 0) return cudaSuccess;
-  const int steps = key_steps_of(call.key_dim);
-  const auto move_bytes = [&](int tiles) { return MoveMemory(steps, call.units, tiles).bytes; };
-  // More rows at once read the basis less often; two blocks of a processor share its memory.
-  const bool many = call.move_anchors > kMoveAnchors && move_bytes(4) <= 100 * 1024;
-  int bytes = move_blocks > 0 ? move_bytes(many ? 4 : 2) : 0;
-  if (fold_blocks > 0) bytes = std::max(bytes, FoldMemory(call.rope_pairs, call.mean_terms).bytes);
-  const PrepareKernel kernel = find_kernel(call.key_dim, many);
+  const int steps = key_steps_of(call.key_dim), tiles = call.move_anchors == kMoveAnchors ? 1 : 2;
+  int bytes = fold_blocks > 0 ? FoldMemory(call).bytes : 0;
+  if (move_blocks > 0) bytes = std::max(bytes, MoveMemory(steps, call.units, tiles).bytes);
+  const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;
   const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), bytes, stream);

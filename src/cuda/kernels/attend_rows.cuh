@@ -2,7 +2,8 @@
 // Attention to full-rank f16 rows: the ends of a coded sequence, or all of one that is not coded.
 // A warp takes one KV head, up to eight of its query heads, a part of the rows and up to 128 numbers
 // of values, 16 rows at a time, by matrix products. Queries and weights are split into two f16
-// numbers each, so that nothing but f32 is rounded.
+// numbers each, so that nothing but f32 is rounded. Loops are not unrolled much: most of the time a
+// warp runs this code once, and waits for its instructions.
 //
 // Scores are [queries, rows]: a thread (g = lane / 4, c = lane % 4) has query g and rows 2 c, 2 c + 1
 // of each eight, which is what the second product takes as its right operand.
@@ -43,9 +44,10 @@ __device__ __forceinline__ void mma_upper(float (&d)[4], std::uint32_t a0, std::
   mma_f16(d, make_uint4(a0, 0, a2, 0), make_uint2(b0, b1));
 }
 
-// kSegments: of 32 numbers of a key.
-template <int kSegments>
-__device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit) {
+// after_rows is called when all rows have been asked for: from then on queries can be read, and rows with
+// them.
+template <class AfterRows>
+__device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit, const AfterRows& after_rows) {
   const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
   const int repeats = call.query_heads / call.kv_heads;
   const int query_tiles = (repeats + kRowQueries - 1) / kRowQueries;
@@ -67,34 +69,36 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   };
   const int begin = cut(own_part), end = cut(own_part + 1);
 
-  std::uint32_t q[kSegments][4], q_low[kSegments][4];
-  {
-    const std::int64_t from = index * call.queries.token_stride +
-                              (head * repeats + first + min(g, queries - 1)) *
-                                  call.queries.head_stride;
-    const float scale = g < queries ? call.logit_scale * 1.44269504f : 0.0f;
-#pragma unroll
-    for (int s = 0; s < kSegments; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int k = 32 * s + 8 * c + 2 * i;
-        float2 x = make_float2(0.0f, 0.0f);
-        if (k < call.key_dim) x = read_two(call.queries.data, from + k, call.queries.type);
-        split_halves(x.x * scale, x.y * scale, q[s][i], q_low[s][i]);
-      }
-    }
-  }
+  const std::int64_t own_query =
+      index * call.queries.token_stride +
+      (head * repeats + first + min(g, queries - 1)) * call.queries.head_stride;
+  const float scale = g < queries ? call.logit_scale * 1.44269504f : 0.0f;
   // A row of the part, which may lie beyond the last: then the last.
   const auto row_at = [&](int i, bool of_values) {
     i = min(i, rows - 1);
     const int position = i < before ? item.before.first + i : item.after.first + i - before;
+    // Whatever a table holds that is still being written is a page when rows are asked for early.
+    const int own_page = max(0, __ldcg(item.row_pages + position / kRowPageTokens));
     const std::int64_t page =
-        row_page_at(__ldg(item.row_pages + position / kRowPageTokens), call.row_page_halves,
+        row_page_at(own_page, call.row_page_halves,
                     call.row_layer_halves, head, call.key_dim, call.value_dim);
     const int slot = position % kRowPageTokens;
     return call.row_pool + page +
            (of_values ? kRowPageTokens * call.key_dim + slot * call.value_dim : slot * call.key_dim);
   };
+
+  {  // Lines of 64 numbers come nearer: of the first rows, where a warp has many.
+    const int of_keys = (call.key_dim + 63) / 64;
+    const int lines = of_keys + min(kRowValues, call.value_dim - kRowValues * value_tile + 63) / 64;
+    const int first_row = kRowTile * begin + lane;
+#pragma unroll 1
+    for (int i = 0; i < lines && first_row < min(kRowTile * end, rows); ++i) {
+      const bool of_values = i >= of_keys;
+      prefetch(row_at(first_row, of_values) +
+               (of_values ? kRowValues * value_tile + 64 * (i - of_keys) : 64 * i));
+    }
+  }
+  after_rows();
 
   float sums[2][4][4] = {};  // [64 values][j]: values 8 g + j and 8 g + 4 + j, queries 2 c, 2 c + 1
   float most = kNothing, weights = 0.0f;  // of query g
@@ -102,17 +106,25 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   for (int tile = begin; tile < end; ++tile) {
     const int base = tile * kRowTile;
     float score[2][4] = {};  // [8 rows]: rows 2 c and 2 c + 1 of query g; the others are nothing
+    const __half* const keys[2] = {row_at(base + g, false) + 8 * c, row_at(base + 8 + g, false) + 8 * c};
+#pragma unroll 4
+    for (int k = 8 * c; k < call.key_dim + 8 * c; k += 32) {
+      const bool there = k < call.key_dim;
+      std::uint32_t q[4] = {}, q_low[4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const __half* const key = row_at(base + 8 * half + g, false) + 8 * c;
+      for (int i = 0; i < 4; ++i) {
+        float2 x = make_float2(0.0f, 0.0f);
+        if (there) x = read_two(call.queries.data, own_query + k + 2 * i, call.queries.type);
+        split_halves(x.x * scale, x.y * scale, q[i], q_low[i]);
+      }
 #pragma unroll
-      for (int s = 0; s < kSegments; ++s) {
+      for (int half = 0; half < 2; ++half) {
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (32 * s + 8 * c < call.key_dim) x = __ldg(reinterpret_cast<const uint4*>(key + 32 * s));
-        mma_upper(score[half], q[s][0], q[s][1], x.x, x.y);
-        mma_upper(score[half], q[s][2], q[s][3], x.z, x.w);
-        mma_upper(score[half], q_low[s][0], q_low[s][1], x.x, x.y);
-        mma_upper(score[half], q_low[s][2], q_low[s][3], x.z, x.w);
+        if (there) x = __ldg(reinterpret_cast<const uint4*>(keys[half] + k - 8 * c));
+        mma_upper(score[half], q[0], q[1], x.x, x.y);
+        mma_upper(score[half], q[2], q[3], x.z, x.w);
+        mma_upper(score[half], q_low[0], q_low[1], x.x, x.y);
+        mma_upper(score[half], q_low[2], q_low[3], x.z, x.w);
       }
     }
     float next = most;

@@ -17,26 +17,27 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-// Blocks of a cluster: many where there are few items, few where there are many.
-constexpr int kManySlices = 8, kFewSlices = 4, kManyClusters = 32;
+// Blocks of a cluster and threads of a block: many where there are few items, few where there are many.
+constexpr int kManySlices = 8, kFewSlices = 4, kManyThreads = 512, kFewThreads = 256;
+constexpr int kClustersOfManyThreads = 8, kClustersOfManySlices = 32;  // at most
+constexpr int kMostSplits = 4;
 
 // What a block's share of the values is, and where things lie in shared memory.
 struct Finish {
-  int slices;                   // blocks of a cluster
+  int slices, threads, warps;   // blocks of a cluster; of a block
   int heads, repeats, queries;  // of a group
   int dims, tiles;              // values of a block, and tiles of 16 of them
   int splits;                   // of the places, so that all warps work
   int coefficient_stride;       // halves
-  int shares, row_shares, states, row_states, coefficients, vectors, sums, bytes;
-  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster)
-      : slices(of_cluster) {
+  int shares, row_shares, states, row_states, coefficients, vectors, sums, steps, bytes;
+  __host__ __device__ Finish(const AttendCall& call, int parts, int row_parts, int of_cluster, int of_block)
+      : slices(of_cluster), threads(of_block), warps(of_block / 32) {
     heads = call.groups > 0 ? call.group_heads : 1;
     repeats = call.query_heads / call.kv_heads;
     queries = heads * repeats;
     dims = (heads * call.value_dim / slices + 15) / 16 * 16;
     tiles = dims / 16;
-    splits = tiles < kWarps ? kWarps / tiles : 1;
+    splits = tiles >= warps ? 1 : warps / tiles < kMostSplits ? warps / tiles : kMostSplits;
     coefficient_stride = call.chunks * kChunkPlaces + 8;
     shares = 0;
     row_shares = shares + parts * call.padded_queries * 4;
@@ -44,36 +45,49 @@ struct Finish {
     row_states = states + call.padded_queries * 8;
     coefficients = (row_states + queries * 8 + 15) / 16 * 16;
     vectors = coefficients + call.padded_queries * coefficient_stride * 2;
-    sums = vectors + kThreads * 32;
-    bytes = sums + splits * dims * call.padded_queries * 4;
+    sums = vectors + threads * 32;
+    steps = sums + splits * dims * call.padded_queries * 4;  // of the block's share of the places
+    bytes = steps + call.chunks * kChunkPlaces / slices * 4;
   }
 };
 
-// The state of this lane's part of a query, or nothing.
-__device__ __forceinline__ float2 first_state(const float2* states, int parts, int stride, int query) {
-  const int lane = threadIdx.x & 31;
-  return lane < parts ? __ldcg(states + lane * stride + query) : make_float2(kNothing, 0.0f);
-}
+// States of a query that a lane asks for early: of parts lane, lane + 32, .., or nothing.
+constexpr int kEarlyStates = 4;
+struct EarlyStates {
+  float2 state[kEarlyStates];
+  __device__ __forceinline__ EarlyStates(const float2* states, int parts, int stride, int query) {
+#pragma unroll
+    for (int i = 0; i < kEarlyStates; ++i) {
+      const int p = static_cast<int>(threadIdx.x & 31) + 32 * i;
+      state[i] = p < parts ? __ldcg(states + p * stride + query) : make_float2(kNothing, 0.0f);
+    }
+  }
+};
 
 // What each part counts for a query, and their maximum and sum, by a warp. States of a part lie
-// `stride` apart; first: first_state. of_means: parts hold means, not sums.
-__device__ __forceinline__ void share_out(const float2* states, const float2& first, int parts,
+// `stride` apart. of_means: parts hold means, not sums.
+__device__ __forceinline__ void share_out(const float2* states, const EarlyStates& early, int parts,
                                           int stride, int query, int queries, bool of_means,
                                           float* shares, float2* merged) {
   const int lane = threadIdx.x & 31;
-  float most = first.x, sum = 0.0f;
+  float most = fmaxf(fmaxf(early.state[0].x, early.state[1].x), fmaxf(early.state[2].x, early.state[3].x));
+  float sum = 0.0f;
 #pragma unroll 1
-  for (int p = lane + 32; p < parts; p += 32) {
+  for (int p = lane + 32 * kEarlyStates; p < parts; p += 32) {
     most = fmaxf(most, __ldcg(states + p * stride + query).x);
   }
   for (int o = 16; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-#pragma unroll 1
-  for (int p = lane; p < parts; p += 32) {
-    const float2 state = p == lane ? first : __ldcg(states + p * stride + query);
+  const auto add = [&](int p, const float2& state) {
     const float share = exp2_approx(state.x - most) * (of_means ? state.y : 1.0f);
     shares[p * queries + query] = share;
     sum += of_means ? share : share * state.y;
+  };
+#pragma unroll
+  for (int i = 0; i < kEarlyStates; ++i) {
+    if (lane + 32 * i < parts) add(lane + 32 * i, early.state[i]);
   }
+#pragma unroll 1
+  for (int p = lane + 32 * kEarlyStates; p < parts; p += 32) add(p, __ldcg(states + p * stride + query));
   for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
   if (lane == 0) merged[query] = make_float2(most, sum);
 }
@@ -82,9 +96,9 @@ __device__ __forceinline__ void share_out(const float2* states, const float2& fi
 // `helpers` threads, that of every helpers-th part.
 struct MergeLane {
   int here, helpers, helper, query, place;
-  __device__ __forceinline__ MergeLane(int base, int count, int slice, int rank) {
-    here = min(kThreads, count - base);
-    helpers = kThreads / here;
+  __device__ __forceinline__ MergeLane(int threads, int base, int count, int slice, int rank) {
+    here = min(threads, count - base);
+    helpers = threads / here;
     helper = static_cast<int>(threadIdx.x) / here;
     const int v = base + static_cast<int>(threadIdx.x) % here;
     query = v / (slice / 8);
@@ -120,12 +134,12 @@ __device__ __forceinline__ void add_part(const uint4& raw, float share, float (&
 }
 
 // This block's share of the components, merged and divided by the sum of weights, times steps, to
-// all blocks of the cluster. vectors: of 8 numbers; [kThreads][2]. shares_known is called once,
+// all blocks of the cluster. vectors: of 8 numbers; [threads][2]. shares_known is called once,
 // before the first share is read.
 template <int kEarly, class SharesKnown>
 __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish& finish, int index,
                                             int group, int rank, const float* shares,
-                                            const float2* merged, float4* vectors,
+                                            const float2* merged, const float* steps, float4* vectors,
                                             const cg::cluster_group& cluster, __half* coefficients,
                                             const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
@@ -135,10 +149,9 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
   const __half* const means =
       call.part_means +
       (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * part_stride;
-  const float* const steps = call.steps + group * places;
 #pragma unroll 1
-  for (int base = 0; base < count; base += kThreads) {
-    const MergeLane lane(base, count, slice, rank);
+  for (int base = 0; base < count; base += finish.threads) {
+    const MergeLane lane(finish.threads, base, count, slice, rank);
     const int here = lane.here, helpers = lane.helpers;
     const std::int64_t at = static_cast<std::int64_t>(lane.query) * places + lane.place;
     const EarlyParts<kEarly> early(means, parts, part_stride, lane, at);
@@ -150,7 +163,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
       if (p < parts) add_part(early.raw[i], shares[p * padded + lane.query], sum);
     }
     if (lane.helper < helpers) {
-#pragma unroll 4
+#pragma unroll 8
       for (int p = lane.helper + kEarly * helpers; p < parts; p += helpers) {
         add_part(__ldcg(reinterpret_cast<const uint4*>(means + p * part_stride + at)),
                  shares[p * padded + lane.query], sum);
@@ -161,7 +174,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
     __syncthreads();
     // Half a vector by each thread, to all blocks.
 #pragma unroll 1
-    for (int half = threadIdx.x; half < 2 * here; half += kThreads) {
+    for (int half = threadIdx.x; half < 2 * here; half += finish.threads) {
       const int of = base + half / 2, its_query = of / (slice / 8);
       const int its_place = rank * slice + of % (slice / 8) * 8 + half % 2 * 4;
       float4 x = vectors[half];
@@ -171,7 +184,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
         x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
       }
       const float inverse = merged[its_query].y > 0.0f ? 1.0f / merged[its_query].y : 0.0f;
-      const float4 step = __ldg(reinterpret_cast<const float4*>(steps + its_place));
+      const float4 step = *reinterpret_cast<const float4*>(steps + its_place - rank * slice);
       const __half2 both[2] = {__floats2half2_rn(x.x * inverse * step.x, x.y * inverse * step.y),
                                __floats2half2_rn(x.z * inverse * step.z, x.w * inverse * step.w)};
 #pragma unroll 4
@@ -200,9 +213,9 @@ __device__ __forceinline__ void multiply_values(const AttendCall& call, const Fi
                                                 EarlyBasis& early, float* sums) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
   const int places = call.chunks * kChunkPlaces, all = finish.heads * call.value_dim;
-  const int split = warp * finish.splits / kWarps, segments = places / 32;
+  const int split = warp * finish.splits / finish.warps, segments = places / 32;
   const int begin = segments * split / finish.splits, end = segments * (split + 1) / finish.splits;
-  const int warps = kWarps / finish.splits;  // of a split
+  const int warps = finish.warps / finish.splits;  // of a split
 #pragma unroll 1
   for (int tile = warp % warps; tile < finish.tiles; tile += warps) {
     const int first = rank * finish.dims + 16 * tile;
@@ -261,12 +274,12 @@ struct RowLane {
     const int first = rank * finish.dims;
     const int dims = max(0, min(finish.dims, finish.heads * call.value_dim - first));
     outputs = dims * finish.repeats;
-    here = min(kThreads, outputs - base);
+    here = min(finish.threads, outputs - base);
     if (here <= 0) {
       helpers = helper = dim = query = 0;
       return;
     }
-    helpers = kThreads / here;
+    helpers = finish.threads / here;
     helper = static_cast<int>(threadIdx.x) / here;
     const int output = base + static_cast<int>(threadIdx.x) % here;
     dim = first + output % dims;
@@ -274,25 +287,46 @@ struct RowLane {
   }
 };
 
-__device__ __forceinline__ float add_rows(const AttendCall& call, const Finish& finish, int index,
-                                          int group, const RowLane& lane, const float* row_shares) {
+// The first parts of such a sum, asked for before their shares are known.
+constexpr int kEarlyRows = 5;
+struct EarlyRows {
+  const float* from;
+  std::int64_t stride;
+  float sum[kEarlyRows];
+  __device__ __forceinline__ EarlyRows(const AttendCall& call, const Finish& finish, int index, int group,
+                                       const RowLane& lane)
+      : from(call.row_sums +
+             (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+              group * finish.queries + lane.query) *
+                 call.value_dim +
+             lane.dim % call.value_dim),
+        stride(static_cast<std::int64_t>(call.query_heads) * call.value_dim) {
+#pragma unroll
+    for (int i = 0; i < kEarlyRows; ++i) {
+      const int p = lane.helper + i * lane.helpers;
+      const bool there = lane.helper < lane.helpers && p < call.items[index].row_parts;
+      sum[i] = there ? __ldcg(from + p * stride) : 0.0f;
+    }
+  }
+};
+
+__device__ __forceinline__ float add_rows(const EarlyRows& early, const Finish& finish, const RowLane& lane,
+                                          int parts, const float* row_shares) {
   float rows = 0.0f;
   if (lane.helper >= lane.helpers) return rows;
-  const std::int64_t stride = static_cast<std::int64_t>(call.query_heads) * call.value_dim;
-  const float* const from =
-      call.row_sums +
-      (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
-       group * finish.queries + lane.query) *
-          call.value_dim +
-      lane.dim % call.value_dim;
+#pragma unroll
+  for (int i = 0; i < kEarlyRows; ++i) {
+    const int p = lane.helper + i * lane.helpers;
+    if (p < parts) rows = fmaf(row_shares[p * finish.queries + lane.query], early.sum[i], rows);
+  }
 #pragma unroll 4
-  for (int p = lane.helper; p < call.items[index].row_parts; p += lane.helpers) {
-    rows = fmaf(row_shares[p * finish.queries + lane.query], __ldcg(from + p * stride), rows);
+  for (int p = lane.helper + kEarlyRows * lane.helpers; p < parts; p += lane.helpers) {
+    rows = fmaf(row_shares[p * finish.queries + lane.query], __ldcg(early.from + p * early.stride), rows);
   }
   return rows;
 }
 
-template <int kEarly, int kBlocks>
+template <int kThreads, int kEarly, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     finish_kernel(const __grid_constant__ AttendCall call, const Finish finish) {
   extern __shared__ __align__(16) char shared[];
@@ -309,38 +343,59 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float* const vectors = reinterpret_cast<float*>(shared + finish.vectors);
   float* const sums = reinterpret_cast<float*>(shared + finish.sums);
   cudaTriggerProgrammaticLaunchCompletion();  // what comes next waits itself
+  float* const steps = reinterpret_cast<float*>(shared + finish.steps);
   EarlyBasis basis;
-  if (coded) multiply_values<true>(call, finish, group, rank, nullptr, basis, nullptr);
-  cluster.sync();                   // all are there to be written to
-  cudaGridDependencySynchronize();  // what parts have written is there
+  const RowLane row_lane(call, finish, rank, 0);
+  float2 scale = make_float2(0.0f, 0.0f);
+  if (coded) {
+    multiply_values<true>(call, finish, group, rank, nullptr, basis, nullptr);
+    const int places = call.chunks * kChunkPlaces, slice = places / finish.slices;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < slice; i += kThreads) {
+      steps[i] = __ldg(call.steps + group * places + rank * slice + i);
+    }
+    if (row_lane.here > 0) {
+      scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
+    }
+  }
+  const int warp = static_cast<int>(threadIdx.x) >> 5, padded = call.padded_queries;
   const float2* const row_states =
       call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
       group * finish.queries;
-  const int warp = static_cast<int>(threadIdx.x) >> 5;
-  // All of the first query's states are asked for together.
-  const float2 first_row = warp < finish.queries ? first_state(row_states, item.row_parts,
-                                                               call.query_heads, warp)
-                                                 : make_float2(kNothing, 0.0f);
+  const std::int64_t first_part = static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index];
+  const float2* const states = call.part_states + first_part * padded;
+  // Where they lie is looked up before they are written.
+  prefetch(row_states);
+  prefetch(call.row_sums);
+  if (coded) {
+    prefetch(states);
+    prefetch(call.part_means + first_part * padded * call.chunks * kChunkPlaces);
+  }
+  cluster.sync();                   // all are there to be written to
+  cudaGridDependencySynchronize();  // what parts have written is there
+  // All of the first query's states, and the first rows, are asked for together. Rows are the other half of
+  // the warps' first.
+  constexpr int kWarps = kThreads / 32;
+  const int row_query = (warp + kWarps / 2) % kWarps;
+  const EarlyStates early_rows(row_states, row_query < finish.queries ? item.row_parts : 0, call.query_heads,
+                               row_query);
+  const EarlyRows first_rows(call, finish, index, group, row_lane);
   const auto share_rows = [&] {
 #pragma unroll 1
-    for (int query = warp; query < finish.queries; query += kWarps) {
-      const float2 first = query == warp ? first_row
-                                         : first_state(row_states, item.row_parts, call.query_heads, query);
-      share_out(row_states, first, item.row_parts, call.query_heads, query, finish.queries, false,
+    for (int query = row_query; query < finish.queries; query += kWarps) {
+      const EarlyStates early = query == row_query ? early_rows
+                                              : EarlyStates(row_states, item.row_parts, call.query_heads, query);
+      share_out(row_states, early, item.row_parts, call.query_heads, query, finish.queries, false,
                 row_shares, row_merged);
     }
   };
   if (coded) {
     float* const shares = reinterpret_cast<float*>(shared + finish.shares);
-    const int padded = call.padded_queries;
-    const float2* const states =
-        call.part_states +
-        (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * padded;
-    merge_slice<kEarly>(call, finish, index, group, rank, shares, merged,
+    merge_slice<kEarly>(call, finish, index, group, rank, shares, merged, steps,
                         reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
 #pragma unroll 1
                           for (int query = warp; query < padded; query += kWarps) {
-                            share_out(states, first_state(states, item.parts, padded, query),
+                            share_out(states, EarlyStates(states, item.parts, padded, query),
                                       item.parts, padded, query, padded, true, shares, merged);
                           }
                           share_rows();
@@ -350,12 +405,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     share_rows();
     __syncthreads();
   }
-  const RowLane row_lane(call, finish, rank, 0);
-  float rows = add_rows(call, finish, index, group, row_lane, row_shares);
-  float2 scale = make_float2(0.0f, 0.0f);
-  if (coded && row_lane.here > 0) {
-    scale = __ldg(call.value_scales + group * finish.heads * call.value_dim + row_lane.dim);
-  }
+  float rows = add_rows(first_rows, finish, row_lane, item.row_parts, row_shares);
   cluster.sync();  // also: nobody writes to others any more
   if (coded) multiply_values<false>(call, finish, group, rank, coefficients, basis, sums);
   const int all = finish.heads * call.value_dim, outputs = row_lane.outputs;
@@ -364,7 +414,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const RowLane lane(call, finish, rank, base);
     const int here = lane.here, helpers = lane.helpers, query = lane.query, k = lane.dim % call.value_dim;
     if (base > 0) {
-      rows = add_rows(call, finish, index, group, lane, row_shares);
+      rows = add_rows(EarlyRows(call, finish, index, group, lane), finish, lane, item.row_parts, row_shares);
       if (coded) scale = __ldg(call.value_scales + group * all + lane.dim);
     }
     vectors[threadIdx.x] = rows;
@@ -406,14 +456,18 @@ cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
     row_parts = std::max(row_parts, call.items[i].row_parts);
   }
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
-  const int slices = groups * call.item_count > kManyClusters ? kFewSlices : kManySlices;
-  const Finish finish(call, parts, row_parts, slices);
-  const auto kernel = slices == kManySlices ? finish_kernel<8, 2> : finish_kernel<2, 3>;
+  const int clusters = groups * call.item_count;
+  const int slices = clusters <= kClustersOfManySlices ? kManySlices : kFewSlices;
+  const int threads = clusters <= kClustersOfManyThreads ? kManyThreads : kFewThreads;
+  const Finish finish(call, parts, row_parts, slices, threads);
+  const auto kernel = threads == kManyThreads ? finish_kernel<kManyThreads, 8, 1>
+                      : slices == kManySlices ? finish_kernel<kFewThreads, 8, 2>
+                                              : finish_kernel<kFewThreads, 2, 3>;
   const cudaError_t error = allow_shared_bytes(kernel, finish.bytes);
   if (error != cudaSuccess) return error;
   OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
                                 static_cast<unsigned>(call.item_count)),
-                           dim3(kThreads), finish.bytes, stream);
+                           dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream);
   launch.set_cluster(static_cast<unsigned>(slices));
   return cudaLaunchKernelEx(launch.config(), kernel, call, finish);
 }

@@ -140,6 +140,11 @@ __device__ __forceinline__ void ask_early(const void* from, std::int64_t bytes) 
   const auto size = static_cast<std::uint32_t>((last - first + 15) & ~std::uintptr_t{15});
   if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(size) : "memory");
 }
+// The line of an address to the second-level cache, and where its page lies to this processor. What others
+// are still writing may be asked for: it is read later.
+__device__ __forceinline__ void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 // How many bytes are to come before a barrier opens.
 __device__ __forceinline__ void expect_bytes(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile(

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda/attend_call.h"
+#include "cuda/kernels/mma.cuh"
 
 namespace kvspan::cuda {
 
@@ -31,6 +32,11 @@ __device__ __forceinline__ float2 read_two(const void* data, std::int64_t at, Ro
   const float x = __uint_as_float(wide ? first : first << 16);
   const float y = __uint_as_float(wide ? second : first & 0xffff0000u);
   return type == RowType::kF16 ? f16 : make_float2(x, y);
+}
+
+// Comes before read_number and read_two of numbers from `at` on.
+__device__ __forceinline__ void prefetch_numbers(const void* data, std::int64_t at, RowType type) {
+  prefetch(static_cast<const char*>(data) + at * (type == RowType::kF32 ? 4 : 2));
 }
 
 __device__ __forceinline__ void write_number(void* data, std::int64_t at, RowType type, float x) {
