@@ -69,9 +69,9 @@ class ServedContext {
   std::size_t load_file(const std::string& path, llama_seq_id sequence,
                         std::span<llama_token> tokens, std::size_t* count);
 
-  // From any thread; while a batch is being decoded as of the one before.
+  // May be called from any thread. While a batch is being decoded: the figures after the batch before.
   KvFigures figures() const;
-  // Bytes that a sequence of so many tokens will take.
+  // Bytes that a sequence will take when it has `tokens` tokens.
   std::size_t forecast(std::int64_t tokens) const { return forecast_.bytes(tokens); }
 
  private:
