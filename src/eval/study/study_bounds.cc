@@ -158,11 +158,9 @@ StudyVerdict judge_bounds(std::span<const StudySample> samples, const VerdictOpt
       below, bounds, predict, asked, options.strong);
   out.because += failing.empty() ? fmt::format(" (the least is {:.2f})", least)
                                  : "; below that are " + failing;
-  out.would_change = out.outcome == Outcome::kHolds
-                         ? "one bound below its error, or a correlation below that"
-                         : (out.outcome == Outcome::kRefuted
-                                ? "correlations of all predictors above that, and no bound below"
-                                : "more steps: intervals that lie on one side of it");
+  out.choose_change("one bound below its error, or a correlation below that",
+                    "correlations of all predictors above that, and no bound below",
+                    "more steps: intervals that lie on one side of it");
   return out;
 }
 
