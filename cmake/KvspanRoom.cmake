@@ -37,8 +37,8 @@ function(kvspan_precompile TARGET KIND)
 endfunction()
 
 # kvspan_unite(TARGET files...): with KVSPAN_UNITY, compiles the target's files several at a time, all but
-# the given ones, which share a name of their own with another file or replace operator new, and those with
-# flags of their own.
+# the given ones, and those with flags of their own. A file stands apart if it replaces operator new, or if a
+# class of a header has members there whose types are the file's own, of which GCC warns in an included file.
 function(kvspan_unite TARGET)
   if(KVSPAN_UNITY)
     set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
