@@ -37,8 +37,8 @@ function(kvspan_precompile TARGET KIND)
 endfunction()
 
 # kvspan_unite(TARGET files...): with KVSPAN_UNITY, compiles the target's files several at a time, all but
-# the given ones, which share a name of their own with another file or replace operator new, and those with
-# flags of their own.
+# the given ones, and those with flags of their own. A file stands apart if it replaces operator new, or if a
+# class of a header has members there whose types are the file's own, of which GCC warns in an included file.
 function(kvspan_unite TARGET)
   if(KVSPAN_UNITY)
     set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
@@ -46,20 +46,24 @@ function(kvspan_unite TARGET)
   endif()
 endfunction()
 
-# kvspan_room(NAME [COLD] [UNITED] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...] [APART a.cc ...])
+# kvspan_room(NAME [COLD] [UNITED] SOURCES a.cc ... [USES room|library ...] [PRIVATE library ...] [HOT a.cc ...]
+#             [APART a.cc ...])
 # COLD: nothing in the room runs often, and its libraries are slow to compile (JSON, flags), so it is
-# optimised little. COLD and UNITED rooms are for kvspan_unite, except the files APART; what is released
-# and must be fast is compiled file by file in any case, so that its code does not depend on how it was built.
+# optimised little. COLD and UNITED rooms are for kvspan_unite, except the files APART. HOT: files of a UNITED
+# room that run for every token. As released they, and rooms that are not UNITED, are compiled file by file in
+# any case, so that code that must be fast does not depend on how it was built.
 set(KVSPAN_COLD_FLAGS -O1)
 if(KVSPAN_SANITIZE)
   set(KVSPAN_COLD_FLAGS -O0)
 endif()
 function(kvspan_room NAME)
-  cmake_parse_arguments(ARG "COLD;UNITED" "" "SOURCES;USES;PRIVATE;APART" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;UNITED" "" "SOURCES;USES;PRIVATE;HOT;APART" ${ARGN})
   set(target kvspan_${NAME})
   add_library(${target} STATIC ${ARG_SOURCES})
-  if(ARG_COLD OR ARG_UNITED OR KVSPAN_SANITIZE)
+  if(KVSPAN_SANITIZE)
     kvspan_unite(${target} ${ARG_APART})
+  elseif(ARG_COLD OR ARG_UNITED)
+    kvspan_unite(${target} ${ARG_HOT} ${ARG_APART})
   endif()
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
@@ -148,6 +152,9 @@ function(kvspan_room_tests NAME)
     add_test(NAME ${name}.teams COMMAND ${target} --gtest_filter=${ARG_TEAM_TESTS})
     set_tests_properties(${name}.teams PROPERTIES TIMEOUT 900 PROCESSORS 2)
     list(APPEND others ${ARG_TEAM_TESTS})
+    if(ARG_COST)
+      set_tests_properties(${name}.teams PROPERTIES COST ${ARG_COST})
+    endif()
   endif()
   set(filter "")
   if(others)

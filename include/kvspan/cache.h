@@ -58,8 +58,8 @@ class AttentionScratch;
 // One sequence. One step at a time; const members may run beside each other, not beside a step.
 // Errors leave the cache as it was before the failing call: wrong arguments (shapes, positions,
 // numbers that are not finite, an unknown layer) are found before anything is touched. Where memory
-// ends (kOutOfBudget), settle may have coded some rows of the layer; every token is held once all
-// the same, and settle called again goes on as if it had not failed. Layers that had finished a
+// ends (kOutOfBudget), settle may have coded some rows of the layer; every token is still held
+// exactly once, and settle called again goes on as if it had not failed. Layers that had finished a
 // step when another failed are ahead of it: truncate(tokens()) takes their rows back; what a method
 // has learnt from them or dropped because of them stays so.
 class KvCache {
@@ -87,7 +87,7 @@ class KvCache {
   // The smallest number of tokens above 0 that truncate can go back to now: above 1 where a method has dropped
   // tokens because of later ones.
   virtual std::int32_t least_tokens() const noexcept = 0;
-  // As it was made. Throws std::bad_alloc, and then is as it was.
+  // Makes the cache empty, as a new one. Throws std::bad_alloc, which leaves it unchanged.
   virtual void clear() = 0;
   // An independent continuation; memory is shared until one of the two writes to it.
   virtual Result<std::unique_ptr<KvCache>> fork() const = 0;
@@ -121,12 +121,12 @@ class CacheFactory {
   // What was designed from the calibration (docs/reference/formats/codes.md): the same recipe and shape then need
   // neither calibration nor time. Small where the recipe needs no calibration.
   Result<std::vector<std::byte>> save_codes() const;
-  // The factory that save_codes() was called of, or one that makes equal caches. Fails with kCorruptData on damaged
-  // bytes, kUnsupported on those of another version of kvspan's designs, kInvalidArgument, naming what differs, on
-  // those of another recipe or shape.
+  // A factory whose caches equal those of the factory that saved the codes. Fails with kCorruptData on damaged bytes,
+  // kUnsupported on bytes of another version of kvspan's designs, and kInvalidArgument, naming what differs, on bytes
+  // of another recipe or shape.
   static Result<CacheFactory> load_codes(const CacheShape& shape, std::string_view recipe,
                                          std::span<const std::byte> codes);
-  // Calibration::checksum of what the codes were designed from; 0 where that was not from bytes.
+  // Calibration::checksum of the calibration behind the codes; 0 if that was not read from bytes.
   std::uint64_t calibration_checksum() const noexcept;
 
   // An empty cache. Throws std::bad_alloc.
@@ -160,7 +160,7 @@ std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_sc
 // the former shape and 2 bits some 0.3 MB for each thread and up to 20 MB of partial results. The bytes held count
 // both. Beside the scratch a step of a layer needs one number per token where a method watches attention; a selector
 // that reads some tokens (quest, shadowkv) copies of those that it reads; and static:read=reconstruct all rows.
-// These return when the layer settles.
+// These bytes are freed when the layer settles.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
 std::size_t most_attention_scratch_bytes(const CacheShape& shape, int threads) noexcept;
 

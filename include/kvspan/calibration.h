@@ -67,7 +67,7 @@ struct LayerCalibration {
   float key_weight = 0.0f, value_weight = 0.0f;
 };
 
-// What coding at so many bits a number costs, measured against the exact cache.
+// What coding at `bits` per number costs, measured against the exact cache.
 struct RatePoint {
   float bits = 0.0f;
   float kl = 0.0f;    // mean KL divergence, nats

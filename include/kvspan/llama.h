@@ -40,8 +40,8 @@ struct LlamaOptions {
   std::string model_path;  // for models with long RoPE factors (Phi 3), which are read from there
 };
 
-// How wrong attention over coded rows can have been at most (certificates, with certify=on), of
-// queries looked at now and then: each sample has the largest bounds of one KV head.
+// Upper bounds of the error of attention over coded rows (certificates, with certify=on), for a
+// sample of the queries: each sample has the largest bounds of one KV head.
 struct CertificateFigures {
   struct Bound {
     double last = 0.0, sum = 0.0, most = 0.0;
@@ -58,8 +58,8 @@ struct CertificateFigures {
 class LlamaCaches {
  public:
   // n_ctx is the length that sequences may grow to, and n_seq_max how many there may be; threads,
-  // batch sizes, RoPE and the abort callback are as for any context. cb_eval is kvspan's; what else
-  // concerns KV memory (types, flash attention, unified) is not looked at. The model outlives this.
+  // batch sizes, RoPE and the abort callback are as for any context. cb_eval is kvspan's; other
+  // parameters of KV memory (types, flash attention, unified) are ignored. The model must outlive this.
   // kUnsupported, with the reason, for a model whose attention is not understood.
   static Result<std::unique_ptr<LlamaCaches>> create(llama_model* model,
                                                      const llama_context_params& params,
@@ -95,8 +95,8 @@ class LlamaCaches {
   // [layers], what bytes().total is made of.
   std::vector<std::size_t> layer_bytes() const;
 
-  // Certificates of samples, which take this share of the time of decoding; 0, as at first: none.
-  // Only where the recipe has certificates (certify=on); whether it has.
+  // Samples certificates, for this share of the decoding time; 0, the default: none.
+  // Returns whether the recipe has certificates (certify=on); without them nothing is sampled.
   bool sample_certificates(double share);
   const CertificateFigures& certificates() const noexcept;
   // A sequence as bytes, and back (docs/reference/formats/cache.md).

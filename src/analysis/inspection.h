@@ -17,7 +17,7 @@
 namespace kvspan {
 
 struct InspectOptions {
-  std::int32_t anchor = 0;         // > 0: also keys anchored in blocks of so many positions
+  std::int32_t anchor = 0;         // > 0: also keys anchored in blocks of this many positions
   std::int32_t chunk = 512;        // positions of a chunk
   std::int32_t bins = 16;          // of residuals by position
   bool centred = false;            // spectra of covariances instead of second moments

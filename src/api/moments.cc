@@ -19,6 +19,17 @@ constexpr std::size_t kRowsPerItem = 32;
 std::size_t at(std::int32_t n) {
   return static_cast<std::size_t>(n);
 }
+
+// Calls visit(i) for every i below `count`, shared out to the team, and waits for all.
+template <class Visit>
+void share_rows(Team& team, std::size_t count, const Visit& visit) {
+  for (std::size_t item; (item = at(team.take())) * kRowsPerItem < count;) {
+    const std::size_t begin = item * kRowsPerItem;
+    for (std::size_t i = begin; i < std::min(count, begin + kRowsPerItem); ++i) visit(i);
+  }
+  team.barrier();
+}
+
 std::size_t joint_width(const LayerShape& shape) {
   return at(shape.kv_heads) * at(shape.key_dim + shape.value_dim);
 }
@@ -283,20 +294,16 @@ Status MomentCollector::add_rows(int index, const KvRows& rows, Team& team) {
       check_rows("values", rows.values, n, shape.kv_heads, shape.value_dim, s.options_.block));
   State::Layer& layer = s.layers_[at(index)];
   const std::size_t skipped = s.first_counted(rows.positions), count = n - skipped;
-  for (std::size_t item; (item = at(team.take())) * kRowsPerItem < count;) {
-    const std::size_t begin = item * kRowsPerItem;
-    for (std::size_t i = begin; i < std::min(count, begin + kRowsPerItem); ++i) {
-      s.place_row(shape.rope, rows, skipped + i, i);
-      const std::int64_t counted = layer.counted + static_cast<std::int64_t>(i);
-      s.keep_sample(layer, counted, i);
-      // Every layer sees the same positions; layer 0 notes them.
-      const auto sample = static_cast<std::size_t>(counted / s.stride_);
-      if (index == 0 && counted % s.stride_ == 0 && sample < s.sample_positions_.size()) {
-        s.sample_positions_[sample] = rows.positions[skipped + i];
-      }
+  share_rows(team, count, [&](std::size_t i) {
+    s.place_row(shape.rope, rows, skipped + i, i);
+    const std::int64_t counted = layer.counted + static_cast<std::int64_t>(i);
+    s.keep_sample(layer, counted, i);
+    // Every layer sees the same positions; layer 0 notes them.
+    const auto sample = static_cast<std::size_t>(counted / s.stride_);
+    if (index == 0 && counted % s.stride_ == 0 && sample < s.sample_positions_.size()) {
+      s.sample_positions_[sample] = rows.positions[skipped + i];
     }
-  }
-  team.barrier();
+  });
   const std::size_t joint = layer.joint.strips(), all = joint + layer.rotated_keys.strips();
   for (std::size_t item; (item = at(team.take())) < all;) {
     if (item < joint) {
@@ -319,13 +326,7 @@ Status MomentCollector::add_queries(int index, const Queries& queries, Team& tea
       check_rows("queries", queries.rows, n, shape.query_heads, shape.key_dim, s.options_.block));
   State::Layer& layer = s.layers_[at(index)];
   const std::size_t skipped = s.first_counted(queries.positions), count = n - skipped;
-  for (std::size_t item; (item = at(team.take())) * kRowsPerItem < count;) {
-    const std::size_t begin = item * kRowsPerItem;
-    for (std::size_t i = begin; i < std::min(count, begin + kRowsPerItem); ++i) {
-      s.place_queries(shape, queries, skipped + i, i);
-    }
-  }
-  team.barrier();
+  share_rows(team, count, [&](std::size_t i) { s.place_queries(shape, queries, skipped + i, i); });
   const std::size_t strips = layer.queries.front().strips(), heads = layer.queries.size();
   const std::size_t group = at(shape.query_heads) / heads;
   const std::size_t columns = detail::padded(at(shape.key_dim));

@@ -63,7 +63,7 @@ class ByteWriter {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   std::size_t written() const noexcept { return written_; }
-  // Of what goes to memory.
+  // The bytes written so far; only for a writer without a sink.
   std::vector<std::byte>& bytes() noexcept { return bytes_; }
 
   // Gives the sink what is left: CRC-64 of all bytes so far, or what the sink failed with.
@@ -147,7 +147,7 @@ class ByteReader {
     KVSPAN_CHECK_OK(get_all(field, std::span<char>(text)));
     return text;
   }
-  // An error unless so many are left: checked before anything is allocated for them.
+  // An error unless `bytes` bytes are left: checked before anything is allocated for them.
   Status expect_at_least(std::string_view field, std::size_t bytes) const {
     if (bytes <= left()) return {};
     return fail(ErrorCode::kCorruptData, "{}: {} at byte {} needs {} bytes, {} are left", what_,

@@ -43,7 +43,7 @@ struct EqualBytes {
     std::uint64_t target = 0;
   };
   std::vector<Fitted> fitted;
-  std::vector<Refused> refused;  // no setting holds so many bytes
+  std::vector<Refused> refused;  // no setting of theirs takes that number of bytes
 };
 
 // Fits `recipes` on `window` and says on standard error what each became. `before`: what an earlier

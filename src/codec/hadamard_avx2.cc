@@ -3,15 +3,10 @@
 #include <immintrin.h>
 
 #include "codec/hadamard.h"
+#include "codec/hadamard_passes.h"
 
 namespace kvspan::detail {
 namespace {
-
-inline void butterfly(__m256& a, __m256& b) {
-  const __m256 difference = _mm256_sub_ps(a, b);
-  a = _mm256_add_ps(a, b);
-  b = difference;
-}
 
 // Distances 1, 2 and 4 inside a vector: first and second partners side by side, sums where the
 // first was and differences where the second was.
@@ -41,31 +36,7 @@ void hadamard_avx2(float* x, std::size_t size, float factor) noexcept {
     _mm256_storeu_ps(x + i, a);
     _mm256_storeu_ps(x + i + 8, b);
   }
-  std::size_t h = 16;
-  for (; 4 * h <= size; h *= 4) {
-    for (std::size_t block = 0; block < size; block += 4 * h) {
-      for (float* p = x + block; p < x + block + h; p += 8) {
-        __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + h);
-        __m256 c = _mm256_loadu_ps(p + 2 * h), d = _mm256_loadu_ps(p + 3 * h);
-        butterfly(a, b);
-        butterfly(c, d);
-        butterfly(a, c);
-        butterfly(b, d);
-        _mm256_storeu_ps(p, a);
-        _mm256_storeu_ps(p + h, b);
-        _mm256_storeu_ps(p + 2 * h, c);
-        _mm256_storeu_ps(p + 3 * h, d);
-      }
-    }
-  }
-  if (h < size) {
-    for (float* p = x; p < x + h; p += 8) {
-      __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + h);
-      butterfly(a, b);
-      _mm256_storeu_ps(p, a);
-      _mm256_storeu_ps(p + h, b);
-    }
-  }
+  hadamard_passes_from_16<__m256>(x, size);
 }
 
 }  // namespace kvspan::detail

@@ -3,15 +3,10 @@
 #include <arm_neon.h>
 
 #include "codec/hadamard.h"
+#include "codec/hadamard_passes.h"
 
 namespace kvspan::detail {
 namespace {
-
-inline void butterfly(float32x4_t& a, float32x4_t& b) {
-  const float32x4_t difference = vsubq_f32(a, b);
-  a = vaddq_f32(a, b);
-  b = difference;
-}
 
 inline float32x4_t lows(float32x4_t a, float32x4_t b) {
   return vcombine_f32(vget_low_f32(a), vget_low_f32(b));
@@ -54,31 +49,7 @@ void hadamard_neon(float* x, std::size_t size, float factor) noexcept {
     return;
   }
   for (std::size_t i = 0; i < size; i += 16) pass_of_16(x + i, factor);
-  std::size_t h = 16;
-  for (; 4 * h <= size; h *= 4) {
-    for (std::size_t block = 0; block < size; block += 4 * h) {
-      for (float* p = x + block; p < x + block + h; p += 4) {
-        float32x4_t a = vld1q_f32(p), b = vld1q_f32(p + h);
-        float32x4_t c = vld1q_f32(p + 2 * h), d = vld1q_f32(p + 3 * h);
-        butterfly(a, b);
-        butterfly(c, d);
-        butterfly(a, c);
-        butterfly(b, d);
-        vst1q_f32(p, a);
-        vst1q_f32(p + h, b);
-        vst1q_f32(p + 2 * h, c);
-        vst1q_f32(p + 3 * h, d);
-      }
-    }
-  }
-  if (h < size) {
-    for (float* p = x; p < x + h; p += 4) {
-      float32x4_t a = vld1q_f32(p), b = vld1q_f32(p + h);
-      butterfly(a, b);
-      vst1q_f32(p, a);
-      vst1q_f32(p + h, b);
-    }
-  }
+  hadamard_passes_from_16<float32x4_t>(x, size);
 }
 
 }  // namespace kvspan::detail

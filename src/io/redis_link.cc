@@ -62,14 +62,142 @@ struct ReplyDeleter {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
 };
 
+// One call: all commands go out and all replies come in before a deadline.
+class RedisExchange {
+ public:
+  RedisExchange(redisContext& context, const RedisAddress& address, const RedisLimits& limits,
+                std::span<const RedisCommand> commands)
+      : context_(context),
+        address_(address),
+        limits_(limits),
+        commands_(commands),
+        deadline_(monotonic_ms() + limits.call_ms) {}
+
+  // Commands go out while replies come in: both sides' buffers may be smaller than either.
+  Result<std::vector<RedisReply>> run() {
+    while (replies_.size() < commands_.size()) {
+      KVSPAN_CHECK_OK(write_ahead());
+      KVSPAN_TRY(const OwnedReply reply, next_reply());
+      if (reply) {
+        KVSPAN_CHECK_OK(keep(*reply));
+      } else {
+        KVSPAN_CHECK_OK(read_more());
+      }
+    }
+    if (context_.reader->pos < context_.reader->len) {
+      return fail(ErrorCode::kCorruptData, "{} answers more than it was asked", address_.text());
+    }
+    if (refused_) return *std::move(refused_);
+    return std::move(replies_);
+  }
+
+ private:
+  using OwnedReply = std::unique_ptr<redisReply, ReplyDeleter>;
+  static constexpr std::size_t kAhead =
+      16u << 20;  // bytes of commands written before replies are looked at
+
+  Error broken() const { return fail(ErrorCode::kIo, "{}: {}", address_.text(), context_.errstr); }
+  Error too_long() const {
+    return fail(ErrorCode::kCorruptData, "{} sends more than {} bytes", address_.text(),
+                limits_.reply_bytes);
+  }
+
+  // Waits for the socket until the deadline.
+  Status ready(short what) const {
+    const std::int64_t left = deadline_ - monotonic_ms();
+    pollfd descriptor{context_.fd, what, 0};
+    if (left > 0 && poll(&descriptor, 1, static_cast<int>(left)) > 0) return {};
+    return fail(ErrorCode::kIo, "{} did not answer within {} ms", address_.text(), limits_.call_ms);
+  }
+
+  Status write_ahead() {
+    const std::size_t before = sent_;
+    for (std::size_t bytes = 0; sent_ < commands_.size() && bytes < kAhead; ++sent_) {
+      std::vector<const char*> parts;
+      std::vector<std::size_t> sizes;
+      for (const std::string_view part : commands_[sent_]) {
+        parts.push_back(part.data());
+        sizes.push_back(part.size());
+        bytes += part.size();
+      }
+      if (redisAppendCommandArgv(&context_, static_cast<int>(parts.size()), parts.data(),
+                                 sizes.data()) != REDIS_OK) {
+        return broken();
+      }
+    }
+    for (int done = sent_ == before; done == 0;) {
+      KVSPAN_CHECK_OK(ready(POLLOUT));
+      if (redisBufferWrite(&context_, &done) != REDIS_OK) return broken();
+    }
+    return {};
+  }
+
+  // Null where more bytes have to be read first.
+  Result<OwnedReply> next_reply() {
+    void* read = nullptr;
+    if (redisReaderGetReply(context_.reader, &read) != REDIS_OK) {
+      return fail(ErrorCode::kCorruptData, "{} does not speak as Redis does: {}", address_.text(),
+                  context_.reader->errstr);
+    }
+    return OwnedReply(static_cast<redisReply*>(read));
+  }
+
+  Status read_more() {
+    if (context_.reader->len > limits_.reply_bytes) return too_long();
+    KVSPAN_CHECK_OK(ready(POLLIN));
+    if (redisBufferRead(&context_) != REDIS_OK) return broken();
+    return {};
+  }
+
+  Status keep(const redisReply& reply) {
+    RedisReply out;
+    switch (reply.type) {
+      case REDIS_REPLY_NIL:
+        break;
+      case REDIS_REPLY_INTEGER:
+        out.kind = RedisReply::Kind::kNumber;
+        out.number = reply.integer;
+        break;
+      case REDIS_REPLY_STRING:
+      case REDIS_REPLY_STATUS: {
+        const auto* const first = reinterpret_cast<const std::byte*>(reply.str);
+        out.kind = RedisReply::Kind::kBytes;
+        out.bytes.assign(first, first + reply.len);
+        reply_bytes_ += out.bytes.size();
+        break;
+      }
+      case REDIS_REPLY_ERROR:
+        refused_ = fail(ErrorCode::kOutOfBudget, "{}: {}", address_.text(), reply.str);
+        break;
+      default:
+        return fail(ErrorCode::kCorruptData, "{} sends a reply of type {}", address_.text(),
+                    reply.type);
+    }
+    if (reply_bytes_ > limits_.reply_bytes) return too_long();
+    replies_.push_back(std::move(out));
+    return {};
+  }
+
+  redisContext& context_;
+  const RedisAddress& address_;
+  const RedisLimits& limits_;
+  std::span<const RedisCommand> commands_;
+  std::int64_t deadline_;
+  std::size_t sent_ = 0;  // commands
+  std::size_t reply_bytes_ = 0;
+  std::vector<RedisReply> replies_;
+  std::optional<Error> refused_;  // reported when all replies are in, so that the link stays usable
+};
+
 }  // namespace
 
 Result<RedisAddress> RedisAddress::parse(std::string_view url) {
   constexpr std::string_view kScheme = "redis://";
   if (!url.starts_with(kScheme)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "'{}' is no address of Redis; allowed: redis://[user:password@]host[:port][/number]",
-                url.substr(0, url.find(':')));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "'{}' is no address of Redis; allowed: redis://[user:password@]host[:port][/number]",
+        url.substr(0, url.find(':')));
   }
   std::string_view rest = url.substr(kScheme.size());
   RedisAddress address;
@@ -85,7 +213,8 @@ Result<RedisAddress> RedisAddress::parse(std::string_view url) {
   }
   if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
     if (slash + 1 < rest.size()) {
-      KVSPAN_TRY(address.database, whole_number(rest.substr(slash + 1), "database of Redis", 0, 1 << 20));
+      KVSPAN_TRY(address.database,
+                 whole_number(rest.substr(slash + 1), "database of Redis", 0, 1 << 20));
     }
     rest = rest.substr(0, slash);
   }
@@ -143,9 +272,8 @@ Status RedisLink::connect() {
   context_->flags &= ~REDIS_BLOCK;
   std::vector<RedisCommand> hello;
   if (!address_.password.empty()) {
-    hello.push_back(address_.user.empty()
-                        ? RedisCommand{"AUTH", address_.password}
-                        : RedisCommand{"AUTH", address_.user, address_.password});
+    hello.push_back(address_.user.empty() ? RedisCommand{"AUTH", address_.password}
+                                          : RedisCommand{"AUTH", address_.user, address_.password});
   }
   const std::string database = std::to_string(address_.database);
   if (address_.database != 0) hello.push_back({"SELECT", database});
@@ -155,97 +283,7 @@ Status RedisLink::connect() {
 }
 
 Result<std::vector<RedisReply>> RedisLink::exchange(std::span<const RedisCommand> commands) {
-  redisContext& context = *context_;
-  const std::int64_t deadline = monotonic_ms() + limits_.call_ms;
-  const auto broken = [&]() {
-    return fail(ErrorCode::kIo, "{}: {}", address_.text(), context.errstr);
-  };
-  // Waits for the socket until the deadline.
-  const auto ready = [&](short what) -> Status {
-    const std::int64_t left = deadline - monotonic_ms();
-    pollfd descriptor{context.fd, what, 0};
-    if (left > 0 && poll(&descriptor, 1, static_cast<int>(left)) > 0) return {};
-    return fail(ErrorCode::kIo, "{} did not answer within {} ms", address_.text(), limits_.call_ms);
-  };
-  std::vector<RedisReply> replies;
-  std::size_t reply_bytes = 0;
-  std::optional<Error> refused;
-  // Commands go out while replies come in: both sides' buffers may be smaller than either.
-  std::size_t appended = 0, pending = 0;
-  constexpr std::size_t kAhead = 16u << 20;  // bytes of commands written before replies are looked at
-  bool flushed = true;
-  while (replies.size() < commands.size()) {
-    while (appended < commands.size() && pending < kAhead) {
-      std::vector<const char*> parts;
-      std::vector<std::size_t> sizes;
-      for (const std::string_view part : commands[appended]) {
-        parts.push_back(part.data());
-        sizes.push_back(part.size());
-        pending += part.size();
-      }
-      if (redisAppendCommandArgv(&context, static_cast<int>(parts.size()), parts.data(),
-                                 sizes.data()) != REDIS_OK) {
-        return broken();
-      }
-      ++appended;
-      flushed = false;
-    }
-    while (!flushed) {
-      KVSPAN_CHECK_OK(ready(POLLOUT));
-      int done = 0;
-      if (redisBufferWrite(&context, &done) != REDIS_OK) return broken();
-      flushed = done != 0;
-    }
-    pending = 0;
-    void* read = nullptr;
-    if (redisReaderGetReply(context.reader, &read) != REDIS_OK) {
-      return fail(ErrorCode::kCorruptData, "{} does not speak as Redis does: {}", address_.text(),
-                  context.reader->errstr);
-    }
-    if (read == nullptr) {
-      if (context.reader->len > limits_.reply_bytes) {
-        return fail(ErrorCode::kCorruptData, "{} sends more than {} bytes", address_.text(),
-                    limits_.reply_bytes);
-      }
-      KVSPAN_CHECK_OK(ready(POLLIN));
-      if (redisBufferRead(&context) != REDIS_OK) return broken();
-      continue;
-    }
-    const std::unique_ptr<redisReply, ReplyDeleter> reply(static_cast<redisReply*>(read));
-    RedisReply out;
-    switch (reply->type) {
-      case REDIS_REPLY_NIL:
-        break;
-      case REDIS_REPLY_INTEGER:
-        out.kind = RedisReply::Kind::kNumber;
-        out.number = reply->integer;
-        break;
-      case REDIS_REPLY_STRING:
-      case REDIS_REPLY_STATUS: {
-        const auto* const first = reinterpret_cast<const std::byte*>(reply->str);
-        out.kind = RedisReply::Kind::kBytes;
-        out.bytes.assign(first, first + reply->len);
-        reply_bytes += out.bytes.size();
-        break;
-      }
-      case REDIS_REPLY_ERROR:
-        refused = fail(ErrorCode::kOutOfBudget, "{}: {}", address_.text(), reply->str);
-        break;
-      default:
-        return fail(ErrorCode::kCorruptData, "{} sends a reply of type {}", address_.text(),
-                    reply->type);
-    }
-    if (reply_bytes > limits_.reply_bytes) {
-      return fail(ErrorCode::kCorruptData, "{} sends more than {} bytes", address_.text(),
-                  limits_.reply_bytes);
-    }
-    replies.push_back(std::move(out));
-  }
-  if (context.reader->pos < context.reader->len) {
-    return fail(ErrorCode::kCorruptData, "{} answers more than it was asked", address_.text());
-  }
-  if (refused) return *std::move(refused);
-  return replies;
+  return RedisExchange(*context_, address_, limits_, commands).run();
 }
 
 Result<std::vector<RedisReply>> RedisLink::call(std::span<const RedisCommand> commands) {

@@ -24,7 +24,7 @@ class CertificateSamples {
 
   // Around the step of a layer, by one thread. Whether this is the layer whose turn it is:
   bool wants(int layer) const noexcept { return layer == layer_; }
-  // Which of so many sequences.
+  // Index of the sequence to sample, below `sequences`.
   std::size_t choose(std::size_t sequences) const noexcept;
   // The last of the queries, which the step may write over.
   void keep(const Queries& queries);

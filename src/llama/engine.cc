@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama/engine.h"
 
-#include <llama.h>
+#include <llama-cpp.h>
 
 #include <algorithm>
 #include <optional>
@@ -62,24 +62,6 @@ void set_rope(const RopeOptions& rope, const ModelInfo& info, llama_context_para
   params.yarn_beta_fast = rope.yarn_beta_fast;
 }
 
-struct FreeModel {
-  void operator()(llama_model* model) const { llama_model_free(model); }
-};
-
-// A llama_batch that frees itself.
-class Batch {
- public:
-  explicit Batch(std::int32_t capacity) : batch_(llama_batch_init(capacity, 0, 1)) {}
-  ~Batch() { llama_batch_free(batch_); }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-  llama_batch* operator->() { return &batch_; }
-  const llama_batch& get() const { return batch_; }
-
- private:
-  llama_batch batch_;
-};
-
 }  // namespace
 
 bool engine_has_gpu() {
@@ -87,10 +69,24 @@ bool engine_has_gpu() {
 }
 
 struct Engine::Impl {
+  // A llama_batch that frees itself.
+  class Batch {
+   public:
+    explicit Batch(std::int32_t capacity) : batch_(llama_batch_init(capacity, 0, 1)) {}
+    ~Batch() { llama_batch_free(batch_); }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    llama_batch* operator->() { return &batch_; }
+    const llama_batch& get() const { return batch_; }
+
+   private:
+    llama_batch batch_;
+  };
+
   EngineOptions options;
   std::unique_ptr<GgufFile> file;
   ModelInfo info;
-  std::unique_ptr<llama_model, FreeModel> model;
+  llama_model_ptr model;
   Threadpool threads;
   std::optional<ThreadChoice> choice;
   const std::atomic<bool>* cancel = nullptr;
@@ -268,7 +264,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
   impl->info.query_heads = first.query_heads;
   impl->info.kv_heads = first.kv_heads;
   impl->info.key_dim = first.key_dim;
-  impl->batch = std::make_unique<Batch>(options.block);
+  impl->batch = std::make_unique<Impl::Batch>(options.block);
   impl->choice.emplace(options.threads, process_times() - started);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

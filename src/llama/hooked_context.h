@@ -4,7 +4,7 @@
 // states of recurrent layers stay in it, by sequence.
 #pragma once
 
-#include <llama.h>
+#include <llama-cpp.h>
 
 #include <memory>
 #include <span>
@@ -46,15 +46,12 @@ class HookedContext {
   double attention_seconds() const noexcept { return hook_.work.seconds; }
 
  private:
-  struct Free {
-    void operator()(llama_context* context) const { llama_free(context); }
-  };
   HookedContext() = default;
   Status open(llama_model* model, llama_context_params params, const Options& options);
   void forget(std::span<const BatchRow> rows);
 
   AttentionHook hook_;
-  std::unique_ptr<llama_context, Free> context_;  // refers to the hook
+  llama_context_ptr context_;  // refers to the hook
   std::uint32_t context_length_ = 0;
 };
 

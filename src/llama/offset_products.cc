@@ -60,7 +60,7 @@ bool multiplies(ggml_backend_dev_t device, ggml_backend_buffer_type_t layout,
 
 // The file's pages of a weight that has been copied no longer need to be in memory. A weight that
 // is not a part of the mapped file stays.
-void give_back(const ggml_tensor* weight) {
+void give_back_mapped(const ggml_tensor* weight) {
   if (std::string_view(ggml_backend_buffer_name(weight->buffer)) != "CPU_Mapped") return;
   give_back_pages(weight->data, ggml_nbytes(weight));
 }
@@ -109,7 +109,7 @@ OffsetProducts::Split* OffsetProducts::split_of(const ggml_tensor* weight) {
     split->traits = std::make_unique<OffsetTraits>(
         static_cast<ggml::cpu::tensor_traits*>(split->weight->extra), split->offsets.get());
     split->weight->extra = split->traits.get();
-    give_back(weight);
+    give_back_mapped(weight);
     at->second = std::move(split);
     return at->second.get();
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama/peer_llama.h"
 
-#include <llama.h>
+#include <llama-cpp.h>
 
 #include <array>
 #include <utility>
@@ -29,19 +29,12 @@ Result<ggml_type> parse_kv_type(const std::string& name) {
               name);
 }
 
-struct FreeModel {
-  void operator()(llama_model* model) const { llama_model_free(model); }
-};
-struct FreeContext {
-  void operator()(llama_context* context) const { llama_free(context); }
-};
-
 }  // namespace
 
 struct PeerLlama::Impl {
-  std::unique_ptr<llama_model, FreeModel> model;
+  llama_model_ptr model;
   Threadpool threads;
-  std::unique_ptr<llama_context, FreeContext> context;
+  llama_context_ptr context;
   ggml_type kv_type = GGML_TYPE_F16;
   std::int32_t tokens = 0;
   std::int32_t vocabulary = 0;

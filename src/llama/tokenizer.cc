@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama/tokenizer.h"
 
-#include <llama.h>
+#include <llama-cpp.h>
 
 #include <algorithm>
 
@@ -10,16 +10,9 @@
 #include "llama/gguf_file.h"
 
 namespace kvspan {
-namespace {
-
-struct FreeModel {
-  void operator()(llama_model* model) const { llama_model_free(model); }
-};
-
-}  // namespace
 
 struct Tokenizer::Impl {
-  std::unique_ptr<llama_model, FreeModel> model;
+  llama_model_ptr model;
   const llama_vocab* vocab = nullptr;
   std::unique_ptr<ChatTemplate> chat_template;
 };

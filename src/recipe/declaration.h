@@ -104,8 +104,8 @@ struct MethodDeclaration {
   // Whether it can only be made with a calibration of the model; null: it never needs one.
   bool (*needs_calibration)(const RecipePart& part) = nullptr;
 
-  // What it composes with. Of what stores tokens: so many are read together, whole or not at all;
-  // and why a single one cannot be dropped (a clause; null or empty: it can).
+  // What it composes with. Of methods that store tokens: how many tokens are read together, all or none;
+  // and why a single token cannot be dropped (a clause; null or empty: it can).
   std::int64_t tile_tokens = 1;
   std::string (*why_tokens_stay)(const RecipePart& part) = nullptr;
   // Of selectors: the key that counts the tokens it chooses together; why it cannot go with a

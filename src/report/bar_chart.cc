@@ -8,7 +8,7 @@
 namespace kvspan {
 namespace {
 
-constexpr double kPlotHeight = 170.0;
+constexpr double kBarPlotHeight = 170.0;
 
 // Names below their groups where they fit, else numbered below the plot.
 double draw_group_names(Svg& svg, const BarChart& chart, const PlotBox& box, double width) {
@@ -60,7 +60,7 @@ std::string svg_of(const BarChart& chart, Setting setting) {
   const Scale up(axis, values);
   Svg svg;
   const double top = draw_heading(svg, chart.title, axis_title(axis));
-  const PlotBox box{kEdge + y_label_width(up) + 6, kChartWidth - kEdge, top, top + kPlotHeight};
+  const PlotBox box{kEdge + y_label_width(up) + 6, kChartWidth - kEdge, top, top + kBarPlotHeight};
   draw_y_axis(svg, up, box);
   const auto groups = static_cast<double>(std::max<std::size_t>(1, chart.group_names.size()));
   const auto series = static_cast<double>(std::max<std::size_t>(1, chart.series.size()));

@@ -16,7 +16,7 @@ std::string csv_field(std::string_view text) {
   return out + "\"";
 }
 
-std::string text_of(const Cell& cell) {
+std::string cell_text(const Cell& cell) {
   if (const auto* number = std::get_if<double>(&cell)) return exact(*number);
   if (const auto* text = std::get_if<std::string>(&cell)) return *text;
   return "";
@@ -66,7 +66,7 @@ std::string csv_of(const Report& report) {
           if (std::holds_alternative<std::monostate>(table.rows[i][j])) continue;
           out += csv_field(section.id) + "," + csv_field(table.id) + "," + csv_field(table.source) +
                  "," + std::to_string(i) + "," + csv_field(table.columns[j].title) + "," +
-                 csv_field(table.columns[j].unit) + "," + csv_field(text_of(table.rows[i][j])) +
+                 csv_field(table.columns[j].unit) + "," + csv_field(cell_text(table.rows[i][j])) +
                  "\r\n";
         }
       }

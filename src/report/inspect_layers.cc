@@ -10,6 +10,37 @@ std::string text_name(const NamedDocument& document, const Document& index) {
   return text_of(document.json.at("texts").at(index.get<std::size_t>()), "name");
 }
 
+struct PairMean {
+  double overlap = 0.0, retained = 0.0, rer = 0.0;
+};
+// By places of pair and rank, which are the same for all heads of a side.
+struct PairMeans {
+  std::map<std::pair<std::size_t, std::size_t>, PairMean> means;
+  const Document* any_head = nullptr;
+};
+
+PairMeans pair_means(const Document& layer, const std::string& side) {
+  PairMeans out;
+  double heads = 0.0;
+  for (const Document& head : layer.at("heads")) {
+    if (text_of(head, "side") != side) continue;
+    out.any_head = &head;
+    heads += 1.0;
+    for (std::size_t p = 0; p < head.at("pairs").size(); ++p) {
+      const Document& pair = head.at("pairs").at(p);
+      for (std::size_t r = 0; r < head.at("ranks").size(); ++r) {
+        PairMean& sum = out.means[{p, r}];
+        sum.overlap += pair.at("overlap").at(r).get<double>();
+        sum.retained += pair.at("retained").at(r).get<double>();
+        sum.rer += pair.at("rer").at(r).get<double>();
+      }
+    }
+  }
+  for (auto& [place, sum] : out.means)
+    sum = {sum.overlap / heads, sum.retained / heads, sum.rer / heads};
+  return out;
+}
+
 Block text_block(const NamedDocument& document, const std::vector<std::string>& sides) {
   Block block;
   block.table.id = "texts-" + id_of(document.name);
@@ -39,32 +70,16 @@ Block text_block(const NamedDocument& document, const std::vector<std::string>& 
   for (const std::string& side : sides) {
     Series shared{side, {}}, left{side, {}};
     for (const Document& layer : document.json.at("layers")) {
-      // Pairs and ranks are the same for all heads of a side; sums go by their places.
-      std::map<std::pair<std::size_t, std::size_t>, std::array<double, 4>> sums;
-      const Document* any = nullptr;
-      for (const Document& head : layer.at("heads")) {
-        if (text_of(head, "side") != side) continue;
-        any = &head;
-        for (std::size_t p = 0; p < head.at("pairs").size(); ++p) {
-          const Document& pair = head.at("pairs").at(p);
-          for (std::size_t r = 0; r < head.at("ranks").size(); ++r) {
-            auto& sum = sums[{p, r}];
-            sum[0] += 1.0;
-            sum[1] += pair.at("overlap").at(r).get<double>();
-            sum[2] += pair.at("retained").at(r).get<double>();
-            sum[3] += pair.at("rer").at(r).get<double>();
-          }
-        }
-      }
+      const PairMeans found = pair_means(layer, side);
       const double index = number_of(layer, "layer");
-      for (const auto& [place, sum] : sums) {
-        const Document& pair = any->at("pairs").at(place.first);
+      for (const auto& [place, mean] : found.means) {
+        const Document& pair = found.any_head->at("pairs").at(place.first);
         block.table.add({text_name(document, pair.at("a")), text_name(document, pair.at("b")), side,
-                         index, any->at("ranks").at(place.second).get<double>(), sum[1] / sum[0],
-                         sum[2] / sum[0], sum[3] / sum[0]});
-        if (place.first != 0 || place.second != any->at("ranks").size() / 2) continue;
-        shared.points.emplace_back(index, sum[1] / sum[0]);
-        left.points.emplace_back(index, sum[3] / sum[0]);
+                         index, found.any_head->at("ranks").at(place.second).get<double>(),
+                         mean.overlap, mean.retained, mean.rer});
+        if (place.first != 0 || place.second != found.any_head->at("ranks").size() / 2) continue;
+        shared.points.emplace_back(index, mean.overlap);
+        left.points.emplace_back(index, mean.rer);
       }
     }
     overlap.series.push_back(std::move(shared));
@@ -104,6 +119,25 @@ HeatMap text_map(const NamedDocument& document) {
     map.column_names.push_back(text_of(text, "name"));
   }
   return map;
+}
+
+Figure joint_gain_chart(const NamedDocument& document, std::size_t j) {
+  std::string side;
+  LineChart chart{
+      "",
+      {"layer", "index"},
+      {"gain", "bits an element", false, {0.0}},
+      {{"each head apart", {}}, {"heads together", {}}, {"keys and values together", {}}}};
+  for (const Document& layer : document.json.at("layers")) {
+    const Document& gain = layer.at("joint_gains").at(j);
+    side = text_of(gain, "side");
+    const char* keys[] = {"head_bits", "layer_bits", "key_value_bits"};
+    for (std::size_t i = 0; i < 3; ++i) {
+      chart.series[i].points.emplace_back(number_of(layer, "layer"), number_of(gain, keys[i]));
+    }
+  }
+  chart.title = fmt::format("What coding together saves: {} and value", side);
+  return {"gain_joint_" + side, std::move(chart)};
 }
 
 Block gain_block(const NamedDocument& document, const std::vector<std::string>& sides) {
@@ -148,22 +182,7 @@ Block gain_block(const NamedDocument& document, const std::vector<std::string>& 
   }
   block.figures.push_back({"gain_sides", std::move(bars)});
   for (std::size_t j = 0; j < document.json.at("layers").front().at("joint_gains").size(); ++j) {
-    std::string side;
-    LineChart chart{
-        "",
-        {"layer", "index"},
-        {"gain", "bits an element", false, {0.0}},
-        {{"each head apart", {}}, {"heads together", {}}, {"keys and values together", {}}}};
-    for (const Document& layer : document.json.at("layers")) {
-      const Document& gain = layer.at("joint_gains").at(j);
-      side = text_of(gain, "side");
-      const char* keys[] = {"head_bits", "layer_bits", "key_value_bits"};
-      for (std::size_t i = 0; i < 3; ++i) {
-        chart.series[i].points.emplace_back(number_of(layer, "layer"), number_of(gain, keys[i]));
-      }
-    }
-    chart.title = fmt::format("What coding together saves: {} and value", side);
-    block.figures.push_back({"gain_joint_" + side, std::move(chart)});
+    block.figures.push_back(joint_gain_chart(document, j));
   }
   return block;
 }

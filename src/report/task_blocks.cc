@@ -31,7 +31,7 @@ std::size_t index_of(std::vector<std::string>& names, const std::string& name) {
   return names.size() - 1;
 }
 
-BarChart bars_of(const Document& rows, const std::string& metric) {
+BarChart task_bars(const Document& rows, const std::string& metric) {
   // Shares are seen against all there is, so that pages can be compared.
   BarChart chart{fmt::format("Scores: {}", metric),
                  {"task", "name"},
@@ -119,7 +119,7 @@ std::vector<Block> task_blocks(const NamedDocument& document) {
       text_of(document.json, "chat") == "yes" ? ", asked in the chat template" : "",
       text_of(document.json, "cancelled") == "yes" ? " Ended early by Ctrl-C." : "");
   for (const std::string& metric : metrics) {
-    block.figures.push_back({"task_" + metric, bars_of(rows, metric)});
+    block.figures.push_back({"task_" + metric, task_bars(rows, metric)});
   }
   return {std::move(block)};
 }

@@ -41,9 +41,50 @@ Cell finite(double value) {
   return std::isfinite(value) ? Cell(value) : Cell();
 }
 
+using ErrorsAndBounds = std::vector<std::pair<double, double>>;
+
+std::vector<Cell> bound_row(const Cell& layer, const ErrorsAndBounds& points) {
+  double errors = 0.0, largest = 0.0, bounds = 0.0, above = 0.0;
+  std::vector<double> ratios;
+  for (const auto& [error, bound] : points) {
+    errors += error;
+    bounds += bound;
+    largest = std::max(largest, error);
+    above += error > bound ? 1.0 : 0.0;
+    if (error > 0.0) ratios.push_back(bound / error);
+  }
+  const auto n = static_cast<double>(points.size());
+  return {layer,      n,
+          errors / n, largest,
+          bounds / n, finite(median(ratios)),
+          above,      finite(log_correlation(points))};
+}
+
+// Every stride-th point, in the colour of its recipe, and the line on which bound and error are
+// equal.
+LineChart bound_chart(const Pairing& pairing, const ErrorsAndBounds& points,
+                      const std::vector<std::string>& recipes, std::size_t stride) {
+  LineChart chart{fmt::format("Error against bound: {}", pairing.what),
+                  {"measured error", pairing.unit, true},
+                  {"bound", pairing.unit, true},
+                  {{"bound = error", {}, Series::Draw::kLine}}};
+  double low = 1e300, high = 0.0;
+  for (std::size_t i = 0; i < points.size(); i += stride) {
+    if (!(points[i].first > 0.0)) continue;
+    std::size_t at = 1;
+    while (at < chart.series.size() && chart.series[at].name != recipes[i]) ++at;
+    if (at == chart.series.size()) chart.series.push_back({recipes[i], {}, Series::Draw::kPoints});
+    chart.series[at].points.push_back(points[i]);
+    low = std::min(low, points[i].first);
+    high = std::max(high, points[i].first);
+  }
+  if (high > 0.0) chart.series[0].points = {{low, low}, {high, high}};
+  return chart;
+}
+
 Block bound_block(const NamedDocument& document, const Pairing& pairing) {
-  std::map<int, std::vector<std::pair<double, double>>> layers;  // (error, bound)
-  std::vector<std::pair<double, double>> all;
+  std::map<int, ErrorsAndBounds> layers;
+  ErrorsAndBounds all;
   std::vector<std::string>
       recipes;  // of `all`; a file of --track is of one, which it does not name
   for (const Document& line : document.json) {
@@ -66,42 +107,16 @@ Block bound_block(const NamedDocument& document, const Pairing& pairing) {
                          {"bound over error, median", "x"},
                          {"errors above their bound", "steps"},
                          {"correlation of logarithms", ""}};
-  const auto add = [&](const Cell& layer, const std::vector<std::pair<double, double>>& points) {
-    double errors = 0.0, largest = 0.0, bounds = 0.0, above = 0.0;
-    std::vector<double> ratios;
-    for (const auto& [error, bound] : points) {
-      errors += error;
-      bounds += bound;
-      largest = std::max(largest, error);
-      above += error > bound ? 1.0 : 0.0;
-      if (error > 0.0) ratios.push_back(bound / error);
-    }
-    const auto n = static_cast<double>(points.size());
-    block.table.add({layer, n, errors / n, largest, bounds / n, finite(median(ratios)), above,
-                     finite(log_correlation(points))});
-  };
-  for (const auto& [layer, points] : layers) add(static_cast<double>(layer), points);
-  add(std::string("all"), all);
+  for (const auto& [layer, points] : layers) {
+    block.table.add(bound_row(static_cast<double>(layer), points));
+  }
+  block.table.add(bound_row(std::string("all"), all));
   block.note =
       "Each point is one layer and step; a certificate holds where it lies on or above the line.";
-  LineChart chart{fmt::format("Error against bound: {}", pairing.what),
-                  {"measured error", pairing.unit, true},
-                  {"bound", pairing.unit, true},
-                  {{"bound = error", {}, Series::Draw::kLine}}};
   const std::size_t stride = (all.size() + kMostPoints - 1) / kMostPoints;
-  double low = 1e300, high = 0.0;
-  for (std::size_t i = 0; i < all.size(); i += stride) {
-    if (!(all[i].first > 0.0)) continue;
-    std::size_t at = 1;
-    while (at < chart.series.size() && chart.series[at].name != recipes[i]) ++at;
-    if (at == chart.series.size()) chart.series.push_back({recipes[i], {}, Series::Draw::kPoints});
-    chart.series[at].points.push_back(all[i]);
-    low = std::min(low, all[i].first);
-    high = std::max(high, all[i].first);
-  }
   if (stride > 1) block.note += fmt::format(" Drawn is every {}th.", stride);
-  if (high > 0.0) chart.series[0].points = {{low, low}, {high, high}};
-  block.figures.push_back({"bound_" + id_of(pairing.what), std::move(chart)});
+  block.figures.push_back(
+      {"bound_" + id_of(pairing.what), bound_chart(pairing, all, recipes, stride)});
   return block;
 }
 

@@ -19,7 +19,7 @@ class ByteForecast {
   // A recipe that cannot be measured this way (one that looks at attention) is taken for f16 rows.
   static ByteForecast measure(const CacheShape& shape, const CacheFactory& factory);
 
-  // The most that a sequence holds on its way to so many tokens.
+  // The largest number of bytes that a sequence holds while it grows to `tokens` tokens.
   std::size_t bytes(std::int64_t tokens) const noexcept;
 
  private:

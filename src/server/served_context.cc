@@ -40,8 +40,7 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
   const auto trained = static_cast<std::uint32_t>(llama_model_n_ctx_train(model));
   self->n_seq_max_ = std::max(1u, params.n_seq_max);
   self->n_ctx_ = padded(params.n_ctx != 0 ? params.n_ctx : trained);
-  self->n_ctx_seq_ =
-      params.kv_unified ? self->n_ctx_ : padded(self->n_ctx_ / self->n_seq_max_);
+  self->n_ctx_seq_ = params.kv_unified ? self->n_ctx_ : padded(self->n_ctx_ / self->n_seq_max_);
   if (!params.kv_unified) self->n_ctx_ = self->n_ctx_seq_ * self->n_seq_max_;
   params.n_batch = std::min(params.n_batch, self->n_ctx_);
   params.n_ctx = self->n_ctx_seq_;
@@ -85,18 +84,19 @@ std::int32_t ServedContext::process(const BatchRecord& batch) {
 
 std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
   if (!batch.refused.empty() || batch.rows.empty()) {
-    fmt::print(stderr, "kvspan: {}\n", batch.rows.empty() ? "a batch without tokens" : batch.refused);
+    fmt::print(stderr, "kvspan: {}\n",
+               batch.rows.empty() ? "a batch without tokens" : batch.refused);
     return -1;
   }
   ++decodes_;
   std::map<llama_seq_id, std::int64_t> added;
-  std::map<llama_seq_id, llama_pos> first;
+  BatchPlan plan;
   for (const RecordedRow& row : batch.rows) {
     ++added[row.sequence];
-    first.try_emplace(row.sequence, row.position);
+    plan.first.try_emplace(row.sequence, row.position);
     sequences_[row.sequence].last_used = decodes_;
   }
-  for (const auto& [id, position] : first) {
+  for (const auto& [id, position] : plan.first) {
     if (!sequences_[id].lost) continue;
     if (const Status status = restore(id, static_cast<std::size_t>(position)); !status) {
       fmt::print(stderr, "kvspan: sequence {}: {}\n", id, status.error().message);
@@ -104,85 +104,99 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
     }
   }
   if (!make_room(added)) return 1;
-  find_scored(batch, first);
-
-  // Tokens of prompts, and which prompts end here: a row whose result is asked for has to be computed.
-  std::map<llama_seq_id, std::vector<llama_token>> coming;
-  std::map<llama_seq_id, bool> ends;
+  find_scored(batch, plan.first);
   if (prefix_blocks_) {
-    for (const RecordedRow& row : batch.rows) {
-      if (sequences_[row.sequence].scored) continue;  // all of them are computed
-      if (row.output) ends[row.sequence] = true;
-      if (!ends[row.sequence]) coming[row.sequence].push_back(row.token);
-    }
-    for (const auto& [id, more] : coming) {
-      if (caches_->tokens(id) != first[id] || more.empty()) continue;
-      std::vector<llama_token> all = sequences_[id].tokens;
-      all.insert(all.end(), more.begin(), more.end());
-      prefix_blocks_->load(*caches_, id, all);
-      counts_.prefix_tokens += static_cast<std::uint64_t>(caches_->tokens(id) - first[id]);
-    }
+    load_prefixes(batch, plan);
+    if (!always_goes_back_) choose_pauses(plan);
   }
-  // A cache that cannot go back serves others only where it stands at the end of a block: there the
-  // batch is divided.
-  std::map<llama_seq_id, llama_pos> pauses;
-  if (prefix_blocks_ && !always_goes_back_) {
-    for (const auto& [id, more] : coming) {
-      const llama_pos end = first[id] + static_cast<llama_pos>(more.size()) + 1;
-      const llama_pos pause = end / kBlockTokens * kBlockTokens;
-      if (ends[id] && pause > caches_->tokens(id) && pause < end) pauses[id] = pause;
-    }
+  divide(batch, plan);
+  if (const std::int32_t code = decode_parts(plan); code != 0) return code;
+
+  for (const RecordedRow& row : batch.rows) sequences_[row.sequence].tokens.push_back(row.token);
+  counts_.decodes += 1;
+  counts_.decoded_tokens += plan.scored.size() + plan.early.size() + plan.rows.size();
+  for (const auto& [id, more] : plan.coming) {
+    if (!more.empty()) prefix_blocks_->save(*caches_, id, sequences_[id].tokens, plan.ends[id]);
   }
-  std::vector<RecordedRow> rows, early, scored;
-  rows.reserve(batch.rows.size());
+  return 0;
+}
+
+// Finds tokens of prompts, and which prompts end here: a row whose result is asked for has to be
+// computed.
+void ServedContext::load_prefixes(const BatchRecord& batch, BatchPlan& plan) {
+  for (const RecordedRow& row : batch.rows) {
+    if (sequences_[row.sequence].scored) continue;  // all of them are computed
+    if (row.output) plan.ends[row.sequence] = true;
+    if (!plan.ends[row.sequence]) plan.coming[row.sequence].push_back(row.token);
+  }
+  for (const auto& [id, more] : plan.coming) {
+    const llama_pos first = plan.first[id];
+    if (caches_->tokens(id) != first || more.empty()) continue;
+    prefix_blocks_->load(*caches_, id, with_coming(id, plan));
+    counts_.prefix_tokens += static_cast<std::uint64_t>(caches_->tokens(id) - first);
+  }
+}
+
+std::vector<llama_token> ServedContext::with_coming(llama_seq_id id, const BatchPlan& plan) {
+  std::vector<llama_token> all = sequences_[id].tokens;
+  const std::vector<llama_token>& more = plan.coming.at(id);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// A cache that cannot go back serves others only where it stands at the end of a block.
+void ServedContext::choose_pauses(BatchPlan& plan) {
+  for (const auto& [id, more] : plan.coming) {
+    const llama_pos end = plan.first[id] + static_cast<llama_pos>(more.size()) + 1;
+    const llama_pos pause = end / kBlockTokens * kBlockTokens;
+    if (plan.ends[id] && pause > caches_->tokens(id) && pause < end) plan.pauses[id] = pause;
+  }
+}
+
+void ServedContext::divide(const BatchRecord& batch, BatchPlan& plan) {
+  plan.rows.reserve(batch.rows.size());
   native_rows_.clear();
   std::vector<std::int32_t> held(batch.rows.size(), -1);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const RecordedRow& row = batch.rows[i];
     if (!row.output && sequences_[row.sequence].scored) {
-      scored.push_back(row);
+      plan.scored.push_back(row);
       continue;
     }
     // Only blocks of a prefix are ahead of a batch.
     if (prefix_blocks_ && !row.output && row.position < caches_->tokens(row.sequence)) continue;
-    const auto pause = pauses.find(row.sequence);
-    if (pause != pauses.end() && row.position < pause->second) {
-      early.push_back(row);
+    const auto pause = plan.pauses.find(row.sequence);
+    if (pause != plan.pauses.end() && row.position < pause->second) {
+      plan.early.push_back(row);
       continue;
     }
-    held[i] = static_cast<std::int32_t>(rows.size());
-    rows.push_back(row);
+    held[i] = static_cast<std::int32_t>(plan.rows.size());
+    plan.rows.push_back(row);
   }
-  if (rows.size() != batch.rows.size()) native_rows_ = std::move(held);
+  if (plan.rows.size() != batch.rows.size()) native_rows_ = std::move(held);
+}
 
-  for (const std::vector<RecordedRow>* part : {&scored, &early, &rows}) {
+std::int32_t ServedContext::decode_parts(const BatchPlan& plan) {
+  for (const std::vector<RecordedRow>* part : {&plan.scored, &plan.early, &plan.rows}) {
     if (part->empty()) continue;
-    if (const Status status = part == &scored ? decode_scored(scored) : decode(*part); !status) {
+    if (const Status status = part == &plan.scored ? decode_scored(*part) : decode(*part);
+        !status) {
       const Error& error = status.error();
       // Sequences that could not go back to what they were are empty.
-      for (const auto& [id, position] : first) {
+      for (const auto& [id, position] : plan.first) {
         if (caches_->tokens(id) != position) lose(id);
       }
       if (error.code == ErrorCode::kCancelled) return 2;
       fmt::print(stderr, "kvspan: {}\n", error.message);
-      return error.code == ErrorCode::kOutOfBudget      ? 1
+      return error.code == ErrorCode::kOutOfBudget       ? 1
              : error.code == ErrorCode::kInvalidArgument ? -1
                                                          : -3;
     }
-    if (part != &early) continue;
-    for (const auto& [id, pause] : pauses) {
-      std::vector<llama_token> all = sequences_[id].tokens;
-      all.insert(all.end(), coming[id].begin(), coming[id].end());
+    if (part != &plan.early) continue;
+    for (const auto& [id, pause] : plan.pauses) {
+      std::vector<llama_token> all = with_coming(id, plan);
       all.resize(static_cast<std::size_t>(pause));
       prefix_blocks_->save(*caches_, id, all, true);
-    }
-  }
-  for (const RecordedRow& row : batch.rows) sequences_[row.sequence].tokens.push_back(row.token);
-  counts_.decodes += 1;
-  counts_.decoded_tokens += scored.size() + early.size() + rows.size();
-  if (prefix_blocks_) {
-    for (const auto& [id, more] : coming) {
-      if (!more.empty()) prefix_blocks_->save(*caches_, id, sequences_[id].tokens, ends[id]);
     }
   }
   return 0;

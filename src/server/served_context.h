@@ -69,21 +69,36 @@ class ServedContext {
   std::size_t load_file(const std::string& path, llama_seq_id sequence,
                         std::span<llama_token> tokens, std::size_t* count);
 
-  // From any thread; while a batch is being decoded as of the one before.
+  // May be called from any thread. While a batch is being decoded: the figures after the batch before.
   KvFigures figures() const;
-  // Bytes that a sequence of so many tokens will take.
+  // Bytes that a sequence will take when it has `tokens` tokens.
   std::size_t forecast(std::int64_t tokens) const { return forecast_.bytes(tokens); }
 
  private:
   struct Sequence {
     std::vector<llama_token> tokens;
-    bool lost = false;           // the cache does not hold them
-    std::uint64_t last_used = 0;  // by number of decode
+    bool lost = false;                     // the cache does not hold them
+    std::uint64_t last_used = 0;           // by number of decode
     std::shared_ptr<PromptScores> scored;  // while its tokens are read and scored
+  };
+
+  // What becomes of one batch.
+  struct BatchPlan {
+    std::map<llama_seq_id, llama_pos> first;  // position of its first row
+    std::map<llama_seq_id, std::vector<llama_token>>
+        coming;                                    // tokens of its prompt, for the prefix store
+    std::map<llama_seq_id, bool> ends;             // its prompt ends in this batch
+    std::map<llama_seq_id, llama_pos> pauses;      // where a block is saved before going on
+    std::vector<RecordedRow> scored, early, rows;  // decoded in this order; early: before a pause
   };
 
   ServedContext() = default;
   std::int32_t process_locked(const BatchRecord& batch);
+  void load_prefixes(const BatchRecord& batch, BatchPlan& plan);
+  std::vector<llama_token> with_coming(llama_seq_id sequence, const BatchPlan& plan);
+  void choose_pauses(BatchPlan& plan);
+  void divide(const BatchRecord& batch, BatchPlan& plan);
+  std::int32_t decode_parts(const BatchPlan& plan);
   Status restore(llama_seq_id sequence, std::size_t tokens);
   Status decode(std::span<const RecordedRow> rows);
   static constexpr std::uint32_t kScoredRows = 32;

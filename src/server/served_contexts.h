@@ -34,7 +34,7 @@ struct ServedFigures {
   bool awake = false;
 };
 ServedFigures served_figures();
-// Bytes that a request of so many tokens will take; 0 where nothing limits them.
+// Bytes that a request of `tokens` tokens will take; 0 if there is no byte budget.
 std::size_t forecast_bytes(std::int64_t tokens);
 // The text of a token of the model that is served; empty where none is, for no such token, and for
 // the one that the tokenizer puts before every text, where the token is the `first` one.

@@ -32,8 +32,8 @@ class DiskBlobs final : public Blobs {
   DiskBlobs(std::string folder, std::uint64_t limit)
       : folder_(std::move(folder)), limit_(limit) {}
   std::string path(const std::string& key) const;
-  // Looks at the folder, and removes what is too much, so many more bytes counted, and what killed
-  // programs left.
+  // Counts the folder's bytes plus `coming`, removes entries untouched for longest if that exceeds
+  // the limit, and removes unfinished files of programs that were killed.
   void sweep(std::uint64_t coming);
 
   const std::string folder_;

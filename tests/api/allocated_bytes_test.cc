@@ -19,8 +19,8 @@ using testing::SyntheticText;
 class AllocatedBytes : public ::testing::TestWithParam<testing::SuiteRecipe> {};
 
 TEST_P(AllocatedBytes, ReportedBytesAreWhatTheAllocatorGaveOut) {
-  const SyntheticText text(testing::synthetic_shape(), 300, 7);
-  const Calibration calibration = text.calibration();
+  static const SyntheticText text(testing::synthetic_shape(), 300, 7);
+  static const Calibration calibration = text.calibration();
   const long long nothing = buffer_bytes();
   {
     const auto factory = CacheFactory::create(text.shape(), GetParam().text, &calibration);

@@ -24,7 +24,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace allocation_failure_test {
 
 using testing::Failing;
 using testing::FailingAllocation;
@@ -344,5 +344,5 @@ TEST(AllocationFailureOfTeams, IsToldToEveryThread) {
   }
 }
 
-}  // namespace
+}  // namespace allocation_failure_test
 }  // namespace kvspan

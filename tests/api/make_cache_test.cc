@@ -13,7 +13,7 @@
 #include "kvspan/cache.h"
 
 namespace kvspan {
-namespace {
+namespace make_cache_test {
 
 CacheShape shape_of(int layers, int query_heads = 6, int kv_heads = 2, int key_dim = 20,
                     int value_dim = 16) {
@@ -205,5 +205,5 @@ TEST(Cache, BytesFollowTheFormula) {
             std::size_t(2 * 300 * 3 * 128 * 2));
 }
 
-}  // namespace
+}  // namespace make_cache_test
 }  // namespace kvspan

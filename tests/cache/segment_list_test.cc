@@ -11,7 +11,7 @@
 #include "tests/base/sweep.h"
 
 namespace kvspan {
-namespace {
+namespace segment_list_test {
 
 constexpr std::int32_t kHeads = 2, kKeyDim = 20, kValueDim = 8;
 
@@ -178,5 +178,5 @@ TEST(SegmentList, SegmentBoundariesDoNotDependOnHowTokensWereAppended) {
   }
 }
 
-}  // namespace
+}  // namespace segment_list_test
 }  // namespace kvspan

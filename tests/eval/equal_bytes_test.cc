@@ -13,7 +13,7 @@
 #include "llama/tokenizer.h"
 
 namespace kvspan::testing {
-namespace {
+namespace equal_bytes_test {
 
 CacheShape two_layers() {
   LayerShape layer;
@@ -173,5 +173,5 @@ TEST(ByteProbe, CountsWhatACacheOfTheModelHolds) {
   EXPECT_EQ(probe.full_bytes(), full_rank_f16_bytes(engine->cache_shape(), 448));
 }
 
-}  // namespace
+}  // namespace equal_bytes_test
 }  // namespace kvspan::testing

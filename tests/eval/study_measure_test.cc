@@ -12,7 +12,7 @@
 #include "tests/eval/faulty_cache.h"
 
 namespace kvspan::testing {
-namespace {
+namespace study_measure_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
@@ -129,5 +129,5 @@ TEST_F(StudyMeasureTest, TracksErrorsBesideBounds) {
   EXPECT_GE(last.bound->logits, last.logit_error);
 }
 
-}  // namespace
+}  // namespace study_measure_test
 }  // namespace kvspan::testing

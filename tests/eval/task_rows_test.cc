@@ -7,7 +7,7 @@
 #include "io/atomic_file.h"
 
 namespace kvspan::testing {
-namespace {
+namespace task_rows_test {
 
 std::string task_file(const std::string& name) {
   const auto bytes = read_file(std::string(KVSPAN_SOURCE_DIR "/data/tasks/") + name).value();
@@ -115,5 +115,5 @@ TEST(DataThatComesWithKvspan, IsAllInOrder) {
   EXPECT_EQ(parse_squad_rows(task_file("squad.jsonl"), "squad").value().size(), 400u);
 }
 
-}  // namespace
+}  // namespace task_rows_test
 }  // namespace kvspan::testing

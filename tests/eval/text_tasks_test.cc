@@ -16,7 +16,7 @@
 #include "tests/eval/faulty_cache.h"
 
 namespace kvspan::testing {
-namespace {
+namespace text_tasks_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
@@ -296,5 +296,5 @@ TEST_F(TextTasksTest, RowsNameTheirPlaceWhenTheyCannotBeScored) {
   EXPECT_NE(task.error().message.find("'my.jsonl' row 2"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace text_tasks_test
 }  // namespace kvspan::testing

@@ -11,7 +11,7 @@
 #include "llama/tokenizer.h"
 
 namespace kvspan::testing {
-namespace {
+namespace chat_template_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 const std::vector<ChatMessage> kTalk{{"system", "Be brief."},
@@ -100,5 +100,5 @@ TEST(ChatTemplate, AModelMayHaveNone) {
   EXPECT_FALSE(tokenizer->apply_chat_template(kTalk, true));
 }
 
-}  // namespace
+}  // namespace chat_template_test
 }  // namespace kvspan::testing

@@ -8,7 +8,7 @@
 #include <limits>
 
 namespace kvspan::testing {
-namespace {
+namespace generate_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
@@ -191,5 +191,5 @@ TEST_F(GenerateTest, ImpossibleOptionsAreRefusedByName) {
   refused({.grammar = "root ::= \"a\"", .json_schema = "{}"}, "grammar and json-schema");
 }
 
-}  // namespace
+}  // namespace generate_test
 }  // namespace kvspan::testing

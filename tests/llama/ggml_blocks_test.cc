@@ -14,7 +14,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan::testing {
-namespace {
+namespace ggml_blocks_test {
 
 std::vector<float> ggml_round_trip(ggml_type type, const std::vector<float>& x,
                                    std::int64_t columns) {
@@ -106,5 +106,5 @@ TEST(GgmlBlocks, QuantKeepsWhatGgmlKeeps) {
   }
 }
 
-}  // namespace
+}  // namespace ggml_blocks_test
 }  // namespace kvspan::testing

@@ -13,7 +13,7 @@
 #include "tests/llama/reference_logits.h"
 
 namespace kvspan::testing {
-namespace {
+namespace gguf_file_test {
 
 class TemporaryFile {
  public:
@@ -104,5 +104,5 @@ TEST(GgufFile, AnUnknownArchitectureIsNamed) {
       << status.error().message;
 }
 
-}  // namespace
+}  // namespace gguf_file_test
 }  // namespace kvspan::testing

@@ -10,7 +10,7 @@
 #include "llama/ggml_log.h"
 
 namespace kvspan::testing {
-namespace {
+namespace hooked_context_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
@@ -95,5 +95,5 @@ TEST_F(HookedContextTest, AContextWhoseCallbackIsTakenIsRefused) {
   EXPECT_EQ(context.error().code, ErrorCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace hooked_context_test
 }  // namespace kvspan::testing

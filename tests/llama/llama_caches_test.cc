@@ -13,7 +13,7 @@
 #include "llama/ggml_log.h"
 
 namespace kvspan::testing {
-namespace {
+namespace llama_caches_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 // Matrix products of other batch sizes, and of other engines, sum f32 in another order. Of a thousand
@@ -232,5 +232,5 @@ TEST_F(LlamaCachesTest, AnAbortedBatchLeavesSequencesAsTheyWere) {
   EXPECT_EQ(caches->tokens(0), 12);
 }
 
-}  // namespace
+}  // namespace llama_caches_test
 }  // namespace kvspan::testing

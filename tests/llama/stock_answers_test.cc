@@ -11,7 +11,7 @@
 #include "tests/llama/stock_llama.h"
 
 namespace kvspan::testing {
-namespace {
+namespace stock_answers_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 constexpr int kTokens = 40;
@@ -213,5 +213,5 @@ TEST_F(StockAnswers, ADraftOfAnotherVocabularyIsRefused) {
   EXPECT_NE(draft.error().message.find("cannot be a draft for"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace stock_answers_test
 }  // namespace kvspan::testing

@@ -10,7 +10,7 @@
 #include "store/prefix_store.h"
 
 namespace kvspan::testing {
-namespace {
+namespace stored_prefix_test {
 
 const std::string kStories = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 constexpr std::int32_t kBatch = 64;
@@ -152,5 +152,5 @@ INSTANTIATE_TEST_SUITE_P(Recipes, StoredPrefixTest,
                            return std::string(tested.param.substr(0, tested.param.find(':')));
                          });
 
-}  // namespace
+}  // namespace stored_prefix_test
 }  // namespace kvspan::testing

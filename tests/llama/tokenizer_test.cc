@@ -10,7 +10,7 @@
 #include <sstream>
 
 namespace kvspan::testing {
-namespace {
+namespace tokenizer_test {
 
 std::string data_file(const std::string& name) {
   return std::string(KVSPAN_SOURCE_DIR "/data/tokenizers/") + name;
@@ -113,5 +113,5 @@ TEST(Utf8, KnowsHowManyBytesOfACharacterAreThere) {
   EXPECT_EQ(incomplete_utf8_tail(""), 0u);
 }
 
-}  // namespace
+}  // namespace tokenizer_test
 }  // namespace kvspan::testing

@@ -19,7 +19,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace attention_forms_test {
 
 using testing::SuiteRecipe;
 using testing::SyntheticText;
@@ -81,10 +81,17 @@ std::vector<double> plain_softmax(const LayerShape& s, const RowBlock& rows, std
 
 class AttentionForms : public ::testing::TestWithParam<SuiteRecipe> {};
 
+struct FormText {
+  explicit FormText(const Form& of)
+      : form(of), text(shape_of(of), kTokens, 5), calibration(text.calibration()) {}
+  const Form& form;
+  SyntheticText text;
+  Calibration calibration;
+};
+
 TEST_P(AttentionForms, AnswerIsThePlainSoftmaxOverTheRowsHeld) {
-  for (const Form& form : kForms) {
-    const SyntheticText text(shape_of(form), kTokens, 5);
-    const Calibration calibration = text.calibration();
+  static const std::vector<FormText> forms(std::begin(kForms), std::end(kForms));
+  for (const auto& [form, text, calibration] : forms) {
     const Recipe recipe = Recipe::parse(GetParam().text).value();
     const auto prepared = prepare(text.shape(), recipe, &calibration);
     const LayerShape& first = text.shape().layers[0];
@@ -183,5 +190,5 @@ TEST(AttentionForms, CertificatesBoundTheError) {
   }
 }
 
-}  // namespace
+}  // namespace attention_forms_test
 }  // namespace kvspan

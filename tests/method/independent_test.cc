@@ -16,7 +16,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace independent_test {
 
 using testing::SyntheticText;
 
@@ -170,5 +170,5 @@ TEST(Independent, SnapkvAndH2oKeepTheTokensThatPlainPythonKeeps) {
   EXPECT_EQ(checked, 20u);
 }
 
-}  // namespace
+}  // namespace independent_test
 }  // namespace kvspan

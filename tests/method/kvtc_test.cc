@@ -13,7 +13,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace kvtc_test {
 
 constexpr std::size_t kHeads = 2, kDim = testing::Rivals::kDim, kWidth = kHeads * kDim;
 
@@ -100,5 +100,5 @@ TEST(Kvtc, SaysWhatItNeeds) {
       << nothing.error().message;
 }
 
-}  // namespace
+}  // namespace kvtc_test
 }  // namespace kvspan

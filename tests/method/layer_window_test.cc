@@ -16,7 +16,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace layer_window_test {
 
 using testing::SuiteRecipe;
 using testing::SyntheticText;
@@ -118,5 +118,5 @@ TEST_P(LayerWindow, SavedCachesGoOnAlike) {
 INSTANTIATE_TEST_SUITE_P(Recipes, LayerWindow, ::testing::ValuesIn(testing::suite_recipes()),
                          testing::recipe_name);
 
-}  // namespace
+}  // namespace layer_window_test
 }  // namespace kvspan

@@ -19,8 +19,8 @@ using testing::SyntheticText;
 class Misuse : public ::testing::TestWithParam<testing::SuiteRecipe> {};
 
 TEST_P(Misuse, AnyOrderOfCallsIsAnswered) {
-  const SyntheticText text(testing::synthetic_shape(), 240, 5);
-  const Calibration calibration = text.calibration();
+  static const SyntheticText text(testing::synthetic_shape(), 240, 5);
+  static const Calibration calibration = text.calibration();
   const auto factory = CacheFactory::create(text.shape(), GetParam().text, &calibration);
   ASSERT_TRUE(factory) << factory.error().message;
   TeamState state;
@@ -60,8 +60,8 @@ TEST_P(Misuse, AnyOrderOfCallsIsAnswered) {
 
 // Forks hold what they need.
 TEST_P(Misuse, ForksOutliveTheirParentAndItsFactory) {
-  const SyntheticText text(testing::synthetic_shape(), 240, 5);
-  const Calibration calibration = text.calibration();
+  static const SyntheticText text(testing::synthetic_shape(), 240, 5);
+  static const Calibration calibration = text.calibration();
   std::unique_ptr<KvCache> fork, straight;
   {
     const auto factory = CacheFactory::create(text.shape(), GetParam().text, &calibration);

@@ -15,7 +15,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace persist_test {
 
 using testing::SuiteRecipe;
 using testing::SyntheticText;
@@ -260,5 +260,5 @@ TEST(PersistDamage, AnotherRecipeShapeOrCalibrationIsRefusedByName) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace persist_test
 }  // namespace kvspan

@@ -15,7 +15,7 @@
 #include "tests/method/synthetic.h"
 
 namespace kvspan {
-namespace {
+namespace saved_codes_test {
 
 using testing::SuiteRecipe;
 using testing::SyntheticText;
@@ -26,8 +26,11 @@ const SyntheticText& read_text() {
 }
 
 CacheFactory designed(const std::string& recipe) {
-  Calibration calibration = read_text().calibration();
-  calibration.checksum = 77;
+  static const Calibration calibration = [] {
+    Calibration of_text = read_text().calibration();
+    of_text.checksum = 77;
+    return of_text;
+  }();
   auto factory = CacheFactory::create(read_text().shape(), recipe, &calibration);
   EXPECT_TRUE(factory) << recipe << ": " << (factory ? "" : factory.error().message);
   return std::move(factory).value();
@@ -151,5 +154,5 @@ TEST(DesignProgressOf, BandsCountsUpAndCanBeStopped) {
   EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled);
 }
 
-}  // namespace
+}  // namespace saved_codes_test
 }  // namespace kvspan

@@ -44,8 +44,8 @@ std::vector<float> run_all(KvCache& cache, const SyntheticText& text, ThreadPool
 class TeamSuite : public ::testing::TestWithParam<testing::SuiteRecipe> {};
 
 TEST_P(TeamSuite, AnyNumberOfThreadsGivesTheSameBits) {
-  const SyntheticText text(testing::synthetic_shape(), 330, 7);
-  const Calibration calibration = text.calibration();
+  static const SyntheticText text(testing::synthetic_shape(), 330, 7);
+  static const Calibration calibration = text.calibration();
   const auto factory = CacheFactory::create(text.shape(), GetParam().text, &calibration);
   ASSERT_TRUE(factory) << factory.error().message;
   ThreadPool one(1);

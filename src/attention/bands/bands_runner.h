@@ -15,8 +15,8 @@ namespace kvspan {
 class BandsRunner {
  public:
   // Works in `work`, of work_floats(), with turns of the key code's rope.
-  // others: log-sum-exps, natural, [positions, query heads], of what the rows make of tokens that
-  // are not these; null where there are none.
+  // others: natural log-sum-exps of the tokens in other stores, [positions, query heads]; null if
+  // there are none.
   BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
               const Queries& queries, const BandsCut& cut, const TensorView<float, 2>* others,
               float* work, AnchorTurns& turns);

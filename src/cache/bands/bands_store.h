@@ -67,7 +67,7 @@ class BandsStore {
   // std::bad_alloc, and then holds what it held.
   void append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
               std::uint16_t escaped, const BFloat16* residuals = nullptr);
-  // So many tiles will be appended next: those that fill a long block get it at once.
+  // Tells that `tiles` tiles will be appended next, so that a long block is allocated at once.
   void expect(std::int32_t tiles) noexcept { coming_ = tiles; }
   // Forgets tokens before `position`, in whole blocks of 64 but the last, which tells where the next
   // tile goes. One beyond the last token forgotten; 0: none. Throws std::bad_alloc, and then holds
@@ -113,7 +113,7 @@ class BandsStore {
     explicit Block(std::shared_ptr<Buffer> made) : memory(std::move(made)) { find(); }
     void find() noexcept { begin = memory->as<std::uint8_t>(); }
   };
-  // Where a tile is: its number in a block of so many tiles.
+  // Where a tile is: number `tile` of the `tiles` tiles of a block.
   struct Place {
     const std::uint8_t* block;
     std::size_t tile, tiles;
@@ -138,7 +138,7 @@ class BandsStore {
   void append_packed(std::int32_t position, const std::uint8_t* tile, const std::int8_t* gains,
                      std::uint16_t escaped, const BFloat16* norms);
   Block new_block(std::int32_t tiles) const;
-  // Writes number i of a block of so many tiles.
+  // Writes tile i of a block that has `tiles` tiles.
   void write_tile(std::byte* block, std::int32_t tiles, std::int32_t i, const std::uint8_t* tile,
                   const std::int8_t* gains, std::uint16_t escaped, const BFloat16* norms) const;
   // The tiles first .. first + tiles - 1, as far as there are such.
@@ -151,7 +151,7 @@ class BandsStore {
   std::size_t tile_norm_bytes() const noexcept {
     return kBandTokens * static_cast<std::size_t>(residuals_) * sizeof(BFloat16);
   }
-  // Offsets in a block of so many tiles; the last is what it takes.
+  // Byte offsets in a block of `tiles` tiles; the last one is the size of the block.
   std::size_t gains_at(std::size_t tiles) const noexcept {
     return tiles * code_->layout().tile_bytes();
   }

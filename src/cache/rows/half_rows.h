@@ -8,7 +8,7 @@
 
 namespace kvspan {
 
-// Rows and vectors that meet best at once; callers with more pass so many at a time.
+// The most rows and vectors of one call; callers with more make several calls.
 inline constexpr std::size_t kHalfRows = 8, kHalfVectors = 4;
 
 // vectors[v * n + i] += factors[v * kHalfRows + r] * rows[r * stride + i], r < rows.count <=

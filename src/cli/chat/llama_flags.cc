@@ -9,7 +9,7 @@
 namespace kvspan::cli {
 namespace {
 
-constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int32_t kLargest = std::numeric_limits<std::int32_t>::max();
 
 int bits_of(const std::string& type) {
   return type == "q8_0" ? 8 : type == "q4_0" ? 4 : 16;
@@ -35,7 +35,7 @@ void add_rope_flags(CLI::App& app, LlamaFlags& flags) {
   add_real(app, "--rope-freq-scale", flags.rope.scale, "1 divided by --rope-scale", 0.0f, 1e6f,
            "0: the model's");
   add_integer(app, "--yarn-orig-ctx", flags.rope.yarn_context, "Context that YaRN starts from", 0,
-              kMost, "0: the trained one");
+              kLargest, "0: the trained one");
   add_real(app, "--yarn-ext-factor", flags.rope.yarn_extrapolation,
            "How much YaRN leaves fast angles alone", -1.0f, 1.0f, "-1: the model's");
   add_real(app, "--yarn-attn-factor", flags.rope.yarn_magnitude, "YaRN's factor of magnitudes",
@@ -83,7 +83,7 @@ Result<std::string> LlamaFlags::recipe() const {
 
 std::int32_t LlamaFlags::layers_on_gpu() const {
   if (gpu_layers.empty()) return 0;
-  if (gpu_layers == "all" || gpu_layers == "auto" || gpu_layers.starts_with('-')) return kMost;
+  if (gpu_layers == "all" || gpu_layers == "auto" || gpu_layers.starts_with('-')) return kLargest;
   std::int32_t number = 0;
   std::from_chars(gpu_layers.data(), gpu_layers.data() + gpu_layers.size(), number);
   return number;

@@ -212,15 +212,9 @@ std::string table_of(const std::vector<BenchRow>& rows, const Roof& roof) {
   return table.text();
 }
 
-Result<int> bench(BenchFlags flags) {
-  KVSPAN_CHECK_OK(check_json_target(flags.json));
-  KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
-  if (flags.batch > 1 && !flags.peer.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "--batch {}: llama.cpp is measured with one sequence",
-                flags.batch);
-  }
+// What is measured; fills in the depths and the weights' bytes, which the model decides.
+Result<BenchOptions> bench_options(BenchFlags& flags, Roof& roof) {
   BenchOptions options;
-  Roof roof;
   KVSPAN_TRY(options.model_path, find_model_path(flags.model.model));
   {
     // Only to know the model; it must be gone before the benchmark's processes start.
@@ -246,7 +240,40 @@ Result<int> bench(BenchFlags flags) {
                       options.depths.size() * 2 * static_cast<std::size_t>(options.repeats);
   options.context = static_cast<std::int32_t>((needed + 255) / 256 * 256);
   KVSPAN_TRY(options.tokens, measured_tokens(options.model_path, flags.file, needed));
+  return options;
+}
 
+Json bench_json(const BenchOptions& options, const Roof& roof, const std::vector<BenchRow>& rows,
+                bool noisy) {
+  Json json{{"model", options.model_path},
+            {"threads", options.threads},
+            {"batch", options.batch},
+            {"memory_bytes_s", roof.memory_bytes_s},
+            {"weight_bytes", roof.weight_bytes},
+            {"cpu_level", std::string(name_of(cpu_level()))},
+            {"repeats", options.repeats},
+            {"rows", Json::array()},
+            {"noisy", noisy},
+            {"break_even", Json::array()}};
+  for (const BenchRow& row : rows) json["rows"].push_back(to_json(rows, row, roof));
+  for (const FasterFrom& found : break_evens(rows)) {
+    json["break_even"].push_back({{"recipe", found.recipe},
+                                  {"against", "full"},
+                                  {"tokens", found.depth ? Json(found.depth->length) : Json()},
+                                  {"extrapolated", found.depth && found.depth->extrapolated}});
+  }
+  return json;
+}
+
+Result<int> bench(BenchFlags flags) {
+  KVSPAN_CHECK_OK(check_json_target(flags.json));
+  KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
+  if (flags.batch > 1 && !flags.peer.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--batch {}: llama.cpp is measured with one sequence",
+                flags.batch);
+  }
+  Roof roof;
+  KVSPAN_TRY(const BenchOptions options, bench_options(flags, roof));
   std::unique_ptr<ProgressBar> bar;
   auto rows = run_bench(options, [&](std::size_t done, std::size_t total, std::string_view) {
     if (!bar) bar = std::make_unique<ProgressBar>("measuring", "steps", total);
@@ -256,33 +283,13 @@ Result<int> bench(BenchFlags flags) {
   if (!rows) return std::move(rows).error();
   roof.memory_bytes_s = memory_bytes_per_second(options.threads);
 
-  Json json{{"model", options.model_path},
-            {"threads", options.threads},
-            {"batch", options.batch},
-            {"memory_bytes_s", roof.memory_bytes_s},
-            {"weight_bytes", roof.weight_bytes},
-            {"cpu_level", std::string(name_of(cpu_level()))},
-            {"repeats", options.repeats},
-            {"rows", Json::array()}};
-  bool noisy = false;
-  for (const BenchRow& row : *rows) {
-    json["rows"].push_back(to_json(*rows, row, roof));
-    noisy |= row.decode_spread > kNoisy;
-  }
-  json["noisy"] = noisy;
-  json["break_even"] = Json::array();
-  std::string lengths;
-  for (const FasterFrom& found : break_evens(*rows)) {
-    json["break_even"].push_back({{"recipe", found.recipe},
-                                  {"against", "full"},
-                                  {"tokens", found.depth ? Json(found.depth->length) : Json()},
-                                  {"extrapolated", found.depth && found.depth->extrapolated}});
-    lengths += break_even_text(found);
-  }
-  KVSPAN_CHECK_OK(write_json(json, flags.json));
+  const bool noisy = std::any_of(rows->begin(), rows->end(),
+                                 [](const BenchRow& row) { return row.decode_spread > kNoisy; });
+  KVSPAN_CHECK_OK(write_json(bench_json(options, roof, *rows, noisy), flags.json));
   if (flags.json != "-") {
-    fmt::print("{}\nmemory gives {:.1f} GB/s to {} threads\n{}", table_of(*rows, roof),
-               1e-9 * roof.memory_bytes_s, options.threads, lengths);
+    fmt::print("{}\nmemory gives {:.1f} GB/s to {} threads\n", table_of(*rows, roof),
+               1e-9 * roof.memory_bytes_s, options.threads);
+    for (const FasterFrom& found : break_evens(*rows)) fmt::print("{}", break_even_text(found));
   }
   if (noisy) {
     fmt::print(

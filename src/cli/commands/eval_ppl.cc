@@ -249,6 +249,18 @@ Result<int> tell_ppl(const PplFlags& flags, const PerplexityReport& report, std:
   return failed ? 1 : 0;
 }
 
+// Codes come from the calibration of the model as it is, whatever form its weights are read in.
+Result<std::optional<Calibration>> calibration_if_needed(const PplFlags& flags, const std::string& path) {
+  std::optional<Calibration> calibration;
+  KVSPAN_TRY(const bool needed, any_needs_calibration(flags.asked()));
+  if (needed) {
+    KVSPAN_TRY(const auto model, Engine::load(path, {static_cast<int>(flags.model.threads)}));
+    model->set_cancel_flag(&interrupted());
+    KVSPAN_TRY(calibration, calibration_for(*model));
+  }
+  return calibration;
+}
+
 Result<int> eval_ppl(PplFlags flags) {
   // Before anything takes time; the full cache's size does not matter to what is allowed.
   if (flags.equal.given()) {
@@ -258,14 +270,7 @@ Result<int> eval_ppl(PplFlags flags) {
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_TRY(const std::string path, find_model_path(flags.model.model));
-  // Codes come from the calibration of the model as it is, whatever form its weights are read in.
-  std::optional<Calibration> calibration;
-  KVSPAN_TRY(const bool calibrated, any_needs_calibration(flags.asked()));
-  if (calibrated) {
-    KVSPAN_TRY(const auto model, Engine::load(path, {static_cast<int>(flags.model.threads)}));
-    model->set_cancel_flag(&interrupted());
-    KVSPAN_TRY(calibration, calibration_for(*model));
-  }
+  KVSPAN_TRY(const auto calibration, calibration_if_needed(flags, path));
   KVSPAN_TRY(const auto floats, float_weights(path, flags.weights));
   EngineOptions engine_options;
   engine_options.threads = static_cast<int>(flags.model.threads);

@@ -61,9 +61,9 @@ std::uint64_t peak_rss_bytes() {
 }
 
 // The two engines behind the few steps a benchmark makes.
-class Subject {
+class BenchSubject {
  public:
-  virtual ~Subject() = default;
+  virtual ~BenchSubject() = default;
   // `tokens` enter every sequence: several one after the other, a single one in one pass.
   virtual Status step(std::span<const Token> tokens) = 0;
   virtual Status truncate(std::int32_t n) = 0;
@@ -71,15 +71,15 @@ class Subject {
   virtual void fill(BenchWorker::Reply& reply) const = 0;
 };
 
-class KvspanSubject final : public Subject {
+class KvspanSubject final : public BenchSubject {
  public:
-  static Result<std::unique_ptr<Subject>> make(const BenchWorkerOptions& options) {
+  static Result<std::unique_ptr<BenchSubject>> make(const BenchWorkerOptions& options) {
     auto subject = std::make_unique<KvspanSubject>();
     KVSPAN_TRY(subject->engine_,
                Engine::load(options.model_path, {options.threads, options.block}));
     KVSPAN_TRY(const CacheFactory caches, engine_caches(*subject->engine_, options.subject.recipe));
     for (int i = 0; i < options.batch; ++i) subject->caches_.push_back(caches.make());
-    return std::unique_ptr<Subject>(std::move(subject));
+    return std::unique_ptr<BenchSubject>(std::move(subject));
   }
   Status step(std::span<const Token> tokens) override {
     attention_ = 0.0;
@@ -119,9 +119,9 @@ class KvspanSubject final : public Subject {
   double attention_ = 0.0;  // seconds of the last step
 };
 
-class LlamaSubject final : public Subject {
+class LlamaSubject final : public BenchSubject {
  public:
-  static Result<std::unique_ptr<Subject>> make(const BenchWorkerOptions& options) {
+  static Result<std::unique_ptr<BenchSubject>> make(const BenchWorkerOptions& options) {
     auto subject = std::make_unique<LlamaSubject>();
     // Only for the shape of the cache; mapped weights that are not read cost nothing.
     KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
@@ -132,7 +132,7 @@ class LlamaSubject final : public Subject {
     peer.block = options.block;
     peer.kv_type = options.subject.recipe;
     KVSPAN_TRY(subject->peer_, PeerLlama::load(options.model_path, peer));
-    return std::unique_ptr<Subject>(std::move(subject));
+    return std::unique_ptr<BenchSubject>(std::move(subject));
   }
   Status step(std::span<const Token> tokens) override {
     return peer_->decode(tokens, BatchPart::Logits::kLast);
@@ -150,7 +150,7 @@ class LlamaSubject final : public Subject {
   std::unique_ptr<PeerLlama> peer_;
 };
 
-Status prefill(Subject& subject, const BenchWorkerOptions& options, std::int32_t count,
+Status prefill(BenchSubject& subject, const BenchWorkerOptions& options, std::int32_t count,
                BenchWorker::Reply& reply) {
   while (count > 0) {
     const std::int32_t now = std::min(count, options.block);
@@ -163,7 +163,7 @@ Status prefill(Subject& subject, const BenchWorkerOptions& options, std::int32_t
   return {};
 }
 
-Status run_command(Subject& subject, const BenchWorkerOptions& options, std::int32_t command,
+Status run_command(BenchSubject& subject, const BenchWorkerOptions& options, std::int32_t command,
                    BenchWorker::Reply& reply) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();

@@ -26,7 +26,7 @@ struct Prediction {
 };
 
 // A cache, or another engine, and what it has predicted.
-struct Subject {
+struct PplSubject {
   std::unique_ptr<KvCache> cache;  // or
   std::unique_ptr<PeerLlama> peer;
   PerplexityRow row;
@@ -87,16 +87,16 @@ class Measurement {
         threads_(engine.options().threads),
         vocabulary_(static_cast<std::size_t>(engine.info().vocabulary)) {}
 
-  std::vector<Subject> subjects;  // the reference first
+  std::vector<PplSubject> subjects;  // the reference first
 
   Status read_window(std::span<const Token> window, const std::function<void(std::size_t)>& read);
 
  private:
   Status read_block(std::span<const Token> window, std::size_t begin, std::size_t end,
                     bool predicting, const std::function<void(std::size_t)>& read);
-  void note_bytes(Subject& subject) const;
-  bool is_compressed(const Subject& subject) const;
-  void compare(Subject& subject, std::span<const Token> window, std::size_t begin,
+  void note_bytes(PplSubject& subject) const;
+  bool is_compressed(const PplSubject& subject) const;
+  void compare(PplSubject& subject, std::span<const Token> window, std::size_t begin,
                std::size_t count);
 
   Engine& engine_;
@@ -108,7 +108,7 @@ class Measurement {
   std::vector<LogSoftmax> reference_softmax_;
 };
 
-void Measurement::note_bytes(Subject& subject) const {
+void Measurement::note_bytes(PplSubject& subject) const {
   PerplexityRow& row = subject.row;
   row.tokens = subject.peer ? subject.peer->tokens() : subject.cache->tokens();
   row.kv_bytes_full = full_rank_f16_bytes(engine_.cache_shape(), row.tokens);
@@ -123,7 +123,7 @@ void Measurement::note_bytes(Subject& subject) const {
   row.code = code_source(*subject.cache);
 }
 
-bool Measurement::is_compressed(const Subject& subject) const {
+bool Measurement::is_compressed(const PplSubject& subject) const {
   if (subject.peer) return subject.peer->bits_per_number() < 16.0;
   return subject.cache->bytes().total <
          full_rank_f16_bytes(engine_.cache_shape(), subject.cache->tokens());
@@ -131,7 +131,7 @@ bool Measurement::is_compressed(const Subject& subject) const {
 
 // The engine's logits of positions begin.. against the reference's. The reference itself comes
 // first, and is kept.
-void Measurement::compare(Subject& subject, std::span<const Token> window, std::size_t begin,
+void Measurement::compare(PplSubject& subject, std::span<const Token> window, std::size_t begin,
                           std::size_t count) {
   const bool is_reference = &subject == &subjects.front();
   if (is_reference) {
@@ -174,7 +174,7 @@ void Measurement::compare(Subject& subject, std::span<const Token> window, std::
 // Positions [begin, end) for every cache that still runs; those predict the token after them.
 Status Measurement::read_block(std::span<const Token> window, std::size_t begin, std::size_t end,
                                bool predicting, const std::function<void(std::size_t)>& read) {
-  for (Subject& subject : subjects) {
+  for (PplSubject& subject : subjects) {
     if (subject.running()) {
       const BatchPart part{subject.cache.get(), window.subspan(begin, end - begin),
                            predicting ? BatchPart::Logits::kAll : BatchPart::Logits::kLast};
@@ -206,7 +206,7 @@ Status Measurement::read_block(std::span<const Token> window, std::size_t begin,
 Status Measurement::read_window(std::span<const Token> window,
                                 const std::function<void(std::size_t)>& read) {
   ++windows_;
-  for (Subject& subject : subjects) {
+  for (PplSubject& subject : subjects) {
     if (!subject.running()) continue;
     subject.row.bytes_at.clear();
     if (subject.cache) subject.cache->clear();
@@ -221,13 +221,13 @@ Status Measurement::read_window(std::span<const Token> window,
     KVSPAN_CHECK_OK(read_block(window, begin, end, predicting, read));
     begin = end;
   }
-  for (Subject& subject : subjects) {
+  for (PplSubject& subject : subjects) {
     if (subject.running()) note_bytes(subject);
   }
   return {};
 }
 
-void finish(Subject& subject, std::size_t length, int buckets) {
+void finish(PplSubject& subject, std::size_t length, int buckets) {
   const auto half = static_cast<std::int32_t>(length / 2);
   PerplexityRow& row = subject.row;
   row.blocks = blocks_of(subject.predictions);
@@ -260,13 +260,13 @@ Result<PerplexityReport> measure_perplexity(
   all.insert(all.end(), recipes.begin(), recipes.end());
   for (const std::string& recipe : all) {
     // A recipe that cannot be made ends it: nothing has been spent yet, and it is best mended now.
-    Subject subject;
+    PplSubject subject;
     KVSPAN_TRY(subject.cache, source(recipe));
     subject.row.recipe = subject.cache->recipe();
     measurement.subjects.push_back(std::move(subject));
   }
   for (const std::string& type : options.peer_kv) {
-    Subject subject;
+    PplSubject subject;
     PeerOptions peer;
     peer.threads = engine.options().threads;
     peer.context = static_cast<std::int32_t>((windows.front().size() + 255) / 256 * 256);
@@ -293,7 +293,7 @@ Result<PerplexityReport> measure_perplexity(
     if (!status) return std::move(status).error();
     ++report.windows;
   }
-  for (Subject& subject : measurement.subjects) {
+  for (PplSubject& subject : measurement.subjects) {
     finish(subject, windows.front().size(), options.buckets);
     report.rows.push_back(std::move(subject.row));
   }

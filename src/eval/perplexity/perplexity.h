@@ -29,7 +29,7 @@ struct PerplexityOptions {
   // Also llama.cpp with these KV types, on the engine's file and threads, as rows after the
   // recipes.
   std::vector<std::string> peer_kv{};
-  int buckets = 0;  // > 0: all positions are measured too, by so many equal parts of a window
+  int buckets = 0;  // > 0: also measures all positions, in this many equal parts of a window
 };
 
 // Averages over positions.

@@ -14,9 +14,8 @@ namespace kvspan {
 
 struct WindowOptions {
   std::size_t length = 4096;
-  std::size_t most = 0;  // windows; 0: as many as there are
-  std::size_t least =
-      0;  // a last window shorter than `length` counts from so many tokens; 0: never
+  std::size_t most = 0;   // windows; 0: all
+  std::size_t least = 0;  // tokens from which a shorter last window counts; 0: it never does
 };
 
 // At least one window, or kInvalidArgument with the tokens there are and those it takes.

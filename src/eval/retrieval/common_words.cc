@@ -11,7 +11,7 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int32_t kAnswerTokens = 120;
+constexpr std::int32_t kCommonAnswerTokens = 120;
 constexpr std::size_t kCommon = 10;
 constexpr std::size_t kLongPrompt = 4096;
 
@@ -68,7 +68,7 @@ RetrievalTask common_words_task(std::string name, std::size_t length, const Retr
   const std::size_t example_words = is_long ? 40 : 20;
   RetrievalTask task;
   task.name = std::move(name);
-  task.answer_tokens = kAnswerTokens;
+  task.answer_tokens = kCommonAnswerTokens;
   task.least_units = kCommon + 1;
   task.most_units = words.size();
   task.make = [=](std::size_t units, std::size_t, Random& random) {

@@ -10,8 +10,8 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int32_t kAnswerTokens = 50;
-constexpr int kLetters = 6;
+constexpr std::int32_t kFrequentAnswerTokens = 50;
+constexpr int kWordLetters = 6;
 constexpr std::size_t kTokensPerWord = 50;  // of the prompt, for each word of the vocabulary
 // Below, the counts of ranks 4 and 5 can be equal: 165 / (1.645 * 16) = 6.3, 165 / (1.645 * 25) =
 // 4.0.
@@ -20,17 +20,17 @@ constexpr std::size_t kLeastWords = 165;
 }  // namespace
 
 RetrievalTask frequent_words_task(std::string name, std::size_t length) {
-  const std::size_t prompt = length - std::min<std::size_t>(length, kAnswerTokens);
+  const std::size_t prompt = length - std::min<std::size_t>(length, kFrequentAnswerTokens);
   const std::size_t vocabulary = std::max<std::size_t>(8, prompt / kTokensPerWord);
   RetrievalTask task;
   task.name = std::move(name);
-  task.answer_tokens = kAnswerTokens;
+  task.answer_tokens = kFrequentAnswerTokens;
   task.least_units = kLeastWords;
   task.make = [vocabulary](std::size_t units, std::size_t, Random& random) {
     std::vector<std::string> ranked, words;
     for (std::size_t rank = 1; rank <= vocabulary; ++rank) {
       const std::string word =
-          unlike(ranked, [&] { return random_letters('a', kLetters, random); });
+          unlike(ranked, [&] { return random_letters('a', kWordLetters, random); });
       constexpr double kZeta2 = std::numbers::pi * std::numbers::pi / 6.0;
       const double share = 1.0 / (kZeta2 * static_cast<double>(rank * rank));
       const auto count = static_cast<std::size_t>(static_cast<double>(units) * share);

@@ -15,7 +15,7 @@ constexpr std::size_t kDepths = 40;
 constexpr std::array<std::string_view, 8> kAbbreviations{"Mr",     "Mrs", "Dr",  "St",
                                                          "Messrs", "No",  "Esq", "Capt"};
 
-bool is_space(char c) {
+bool is_blank(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 bool is_capital(char c) {
@@ -28,7 +28,7 @@ bool is_quote(char c) {
 // Whether the full stop at `at` ends the word before it rather than a sentence.
 bool is_abbreviation(std::string_view text, std::size_t at) {
   std::size_t begin = at;
-  while (begin > 0 && !is_space(text[begin - 1]) && !is_quote(text[begin - 1])) --begin;
+  while (begin > 0 && !is_blank(text[begin - 1]) && !is_quote(text[begin - 1])) --begin;
   const std::string_view word = text.substr(begin, at - begin);
   if (word.size() == 1 && is_capital(word[0])) return word != "I";
   return std::find(kAbbreviations.begin(), kAbbreviations.end(), word) != kAbbreviations.end();
@@ -40,14 +40,14 @@ std::string first_words(std::string_view text, std::size_t count) {
   std::string out;
   std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    while (at < text.size() && is_space(text[at])) ++at;
+    while (at < text.size() && is_blank(text[at])) ++at;
     if (at == text.size()) {
       KVSPAN_EXPECT(i > 0, "a text with words");
       at = 0;
-      while (is_space(text[at])) ++at;
+      while (is_blank(text[at])) ++at;
     }
     const std::size_t begin = at;
-    while (at < text.size() && !is_space(text[at])) ++at;
+    while (at < text.size() && !is_blank(text[at])) ++at;
     if (!out.empty()) out.push_back(' ');
     out += text.substr(begin, at - begin);
   }
@@ -61,9 +61,9 @@ std::vector<std::string> sentences_of(std::string_view text) {
     if (text[i] != '.' && text[i] != '!' && text[i] != '?') continue;
     std::size_t end = i + 1;
     while (end < text.size() && (is_quote(text[end]) || text[end] == ')')) ++end;
-    if (end >= text.size() || !is_space(text[end])) continue;
+    if (end >= text.size() || !is_blank(text[end])) continue;
     std::size_t next = end;
-    while (next < text.size() && is_space(text[next])) ++next;
+    while (next < text.size() && is_blank(text[next])) ++next;
     if (next < text.size()) {
       const char first = text[next];
       const bool begins = is_capital(first) || is_quote(first) || (first >= '0' && first <= '9');

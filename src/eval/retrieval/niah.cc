@@ -11,7 +11,7 @@ namespace {
 using Name = NiahOptions::Name;
 using Haystack = NiahOptions::Haystack;
 
-constexpr std::int32_t kAnswerTokens = 128;
+constexpr std::int32_t kNiahAnswerTokens = 128;
 
 std::string random_name(Name kind, const RetrievalData& data, Random& random) {
   const auto any = [&](const std::vector<std::string>& words) {
@@ -43,7 +43,7 @@ std::string listed(const std::vector<std::string>& names) {
 RetrievalTask niah_task(std::string name, const NiahOptions& options, const RetrievalData& data) {
   RetrievalTask task;
   task.name = std::move(name);
-  task.answer_tokens = kAnswerTokens;
+  task.answer_tokens = kNiahAnswerTokens;
   task.make = [options, &data](std::size_t units, std::size_t, Random& random) {
     std::vector<std::string> keys, values, needles;  // values: those of the first key first
     for (std::size_t k = 0; k < options.key_count; ++k) {

@@ -12,7 +12,7 @@ namespace {
 using Haystack = NiahOptions::Haystack;
 using Name = NiahOptions::Name;
 
-constexpr std::array kTasks{
+constexpr std::array kRulerTasks{
     RulerTaskInfo{"niah_single_1", "A number in noise"},
     RulerTaskInfo{"niah_single_2", "A number in prose"},
     RulerTaskInfo{"niah_single_3", "A UUID in prose"},
@@ -46,7 +46,7 @@ constexpr std::array kNiah{
 }  // namespace
 
 std::span<const RulerTaskInfo> all_ruler_tasks() noexcept {
-  return kTasks;
+  return kRulerTasks;
 }
 
 Result<RetrievalTask> ruler_task(std::string_view name, std::size_t length,
@@ -64,7 +64,7 @@ Result<RetrievalTask> ruler_task(std::string_view name, std::size_t length,
     return fail(ErrorCode::kNotFound, "{} needs questions, and there are none", name);
   }
   std::vector<std::string> names;
-  for (const RulerTaskInfo& task : kTasks) names.emplace_back(task.name);
+  for (const RulerTaskInfo& task : kRulerTasks) names.emplace_back(task.name);
   return fail(ErrorCode::kInvalidArgument, "RULER has no task '{}'{} (its tasks: {})", name,
               did_you_mean(name, names), fmt::join(names, ", "));
 }

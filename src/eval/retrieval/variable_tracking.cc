@@ -12,8 +12,8 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int32_t kAnswerTokens = 30;
-constexpr int kLetters = 5, kExampleLetters = 3, kDigits = 5;
+constexpr std::int32_t kTrackingAnswerTokens = 30;
+constexpr int kNameLetters = 5, kExampleLetters = 3, kDigits = 5;
 constexpr std::size_t kExampleLines = 14;
 
 // Chains in `units` lines of noise, names of `letters` letters; the first chain is asked for.
@@ -50,12 +50,12 @@ RetrievalSample hidden_chains(const ChainOptions& options, std::size_t units, in
 RetrievalTask variable_tracking_task(std::string name, const ChainOptions& options) {
   RetrievalTask task;
   task.name = std::move(name);
-  task.answer_tokens = kAnswerTokens;
+  task.answer_tokens = kTrackingAnswerTokens;
   task.least_units = options.hops + 1;
   task.make = [options](std::size_t units, std::size_t, Random& random) {
     const RetrievalSample example =
         hidden_chains(options, std::max(kExampleLines, options.hops + 1), kExampleLetters, random);
-    RetrievalSample out = hidden_chains(options, units, kLetters, random);
+    RetrievalSample out = hidden_chains(options, units, kNameLetters, random);
     out.prompt = fmt::format("{}{} {}\n\n{}", example.prompt, example.answer_prefix,
                              join(example.answers, " "), out.prompt);
     return out;

@@ -166,13 +166,10 @@ StudyVerdict judge_adaptive(std::span<const StudyRow> rows, const VerdictOptions
   }
   if (better > 0) out.outcome = Outcome::kHolds;
   if (not_better == families && families == kAdaptive.size()) out.outcome = Outcome::kRefuted;
-  out.would_change =
-      out.outcome == Outcome::kHolds
-          ? "text on which none of them has less KL than static"
-          : (out.outcome == Outcome::kRefuted
-                 ? fmt::format("one of them with at least {:.0f} % less KL than static",
-                               100.0 * options.tie)
-                 : "more text, or levels at which all three can be compared");
+  out.choose_change(
+      "text on which none of them has less KL than static",
+      fmt::format("one of them with at least {:.0f} % less KL than static", 100.0 * options.tie),
+      "more text, or levels at which all three can be compared");
   out.numbers.insert(out.numbers.end(), by_level.begin(), by_level.end());
   add_equal_ranks(rows, options, out.numbers);
   return out;

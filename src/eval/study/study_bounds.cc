@@ -93,6 +93,18 @@ StudyNumber correlation(const Pairs& pairs, const BootstrapOptions& bootstrap) {
   return out;
 }
 
+StudyNumber violations(std::size_t below, std::size_t bounds) {
+  StudyNumber out;
+  out.name = "bounds below the error";
+  out.value = static_cast<double>(below);
+  out.interval = {out.value, out.value};
+  out.confidence = 1.0;
+  out.unit = "count";
+  out.threshold = 0.0;
+  out.n = bounds;
+  return out;
+}
+
 }  // namespace
 
 StudyVerdict judge_bounds(std::span<const StudySample> samples, const VerdictOptions& options) {
@@ -137,15 +149,7 @@ StudyVerdict judge_bounds(std::span<const StudySample> samples, const VerdictOpt
     out.would_change = "tracking";
     return out;
   }
-  StudyNumber violations;
-  violations.name = "bounds below the error";
-  violations.value = static_cast<double>(below);
-  violations.interval = {violations.value, violations.value};
-  violations.confidence = 1.0;
-  violations.unit = "count";
-  violations.threshold = 0.0;
-  violations.n = bounds;
-  out.numbers.push_back(std::move(violations));
+  out.numbers.push_back(violations(below, bounds));
   if (predict == asked) out.outcome = Outcome::kHolds;
   if (do_not > 0 || below > 0) out.outcome = Outcome::kRefuted;
   out.because = fmt::format(
@@ -154,11 +158,9 @@ StudyVerdict judge_bounds(std::span<const StudySample> samples, const VerdictOpt
       below, bounds, predict, asked, options.strong);
   out.because += failing.empty() ? fmt::format(" (the least is {:.2f})", least)
                                  : "; below that are " + failing;
-  out.would_change = out.outcome == Outcome::kHolds
-                         ? "one bound below its error, or a correlation below that"
-                         : (out.outcome == Outcome::kRefuted
-                                ? "correlations of all predictors above that, and no bound below"
-                                : "more steps: intervals that lie on one side of it");
+  out.choose_change("one bound below its error, or a correlation below that",
+                    "correlations of all predictors above that, and no bound below",
+                    "more steps: intervals that lie on one side of it");
   return out;
 }
 

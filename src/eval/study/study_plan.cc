@@ -9,7 +9,7 @@
 namespace kvspan {
 namespace {
 
-using Kind = StudyUnit::Kind;
+using UnitKind = StudyUnit::Kind;
 
 constexpr std::array kGroups{
     StudyGroup{
@@ -113,7 +113,7 @@ PlannedRecipe planned(std::string_view group, std::string_view label, std::strin
 }
 
 StudyUnit rank_unit(const StudyOptions& o) {
-  StudyUnit unit{"rank", Kind::kPerplexity, {planned("noise", "rows in f32", "full:store=f32")}};
+  StudyUnit unit{"rank", UnitKind::kPerplexity, {planned("noise", "rows in f32", "full:store=f32")}};
   const auto add = [&](std::string_view family, std::string_view rank, std::string_view keys) {
     std::string label = fmt::format("r={}", rank);
     if (!keys.empty()) label += fmt::format(", {}", keys);
@@ -135,7 +135,7 @@ StudyUnit rank_unit(const StudyOptions& o) {
 }
 
 StudyUnit length_unit(const StudyOptions& o) {
-  StudyUnit unit{"length", Kind::kByPosition, {}};
+  StudyUnit unit{"length", UnitKind::kByPosition, {}};
   for (const std::string_view family : {"fd", "oja", "spectral", "rotate", "static"}) {
     if (o.quick && family == "rotate") continue;
     unit.recipes.push_back(planned("length", family, at_rank(family, "d/2", o)));
@@ -146,7 +146,7 @@ StudyUnit length_unit(const StudyOptions& o) {
 
 StudyUnit level_unit(std::size_t index, const StudyOptions& o) {
   const double level = o.levels[index];
-  StudyUnit unit{fmt::format("equal_bytes_{}", index + 1), Kind::kPerplexity, {}};
+  StudyUnit unit{fmt::format("equal_bytes_{}", index + 1), UnitKind::kPerplexity, {}};
   for (const std::string_view family : kFamilies) {
     if (o.quick && family == "spectral") continue;
     unit.recipes.push_back({"equal_bytes", "", "", std::string(family), level});
@@ -159,7 +159,7 @@ void add_variants(const StudyOptions& o, std::vector<StudyUnit>& to) {
   for (const Variant& variant : kVariants) {
     if (o.quick && !variant.quick) continue;
     const std::string name = o.quick ? "variants" : std::string(variant.group);
-    if (to.empty() || to.back().name != name) to.push_back({name, Kind::kPerplexity, {}});
+    if (to.empty() || to.back().name != name) to.push_back({name, UnitKind::kPerplexity, {}});
     to.back().recipes.push_back(
         planned(variant.group, variant.label, at_rank(variant.base, "d/4", o, variant.keys)));
   }
@@ -184,7 +184,7 @@ StudyOptions study_options(bool quick, std::int32_t model_context) {
 std::vector<StudyUnit> study_plan(const StudyOptions& options) {
   std::vector<StudyUnit> plan{rank_unit(options), length_unit(options)};
   for (std::size_t i = 0; i < options.levels.size(); ++i) plan.push_back(level_unit(i, options));
-  StudyUnit tracked{"bounds", Kind::kTracked, {}};
+  StudyUnit tracked{"bounds", UnitKind::kTracked, {}};
   for (const std::string_view family : {"static", "fd", "oja", "spectral"}) {
     if (options.quick && (family == "oja" || family == "spectral")) continue;
     tracked.recipes.push_back(
@@ -197,14 +197,14 @@ std::vector<StudyUnit> study_plan(const StudyOptions& options) {
 
 std::size_t tokens_of(const StudyUnit& unit, const StudyOptions& options,
                       std::set<std::string>& read) {
-  if (unit.kind == Kind::kTracked) {
+  if (unit.kind == UnitKind::kTracked) {
     return unit.recipes.size() * static_cast<std::size_t>(options.tracked_tokens);
   }
   std::size_t passes = 1;
   for (const PlannedRecipe& planned : unit.recipes) {
     // Levels are not known yet: each may be a recipe of its own.
     const bool known = !planned.recipe.empty() && !read.insert(planned.recipe).second;
-    passes += !known || unit.kind == Kind::kByPosition;
+    passes += !known || unit.kind == UnitKind::kByPosition;
   }
   return passes * static_cast<std::size_t>(options.windows) *
          static_cast<std::size_t>(options.context);

@@ -99,6 +99,13 @@ std::string_view name_of(StudyVerdict::Outcome outcome) noexcept {
   return kNames[static_cast<std::size_t>(outcome)];
 }
 
+void StudyVerdict::choose_change(std::string if_holds, std::string if_refuted,
+                                 std::string if_undecided) {
+  would_change = outcome == Outcome::kHolds     ? std::move(if_holds)
+                 : outcome == Outcome::kRefuted ? std::move(if_refuted)
+                                                : std::move(if_undecided);
+}
+
 StudyVerdict judge_rank(std::span<const StudyRow> rows, const VerdictOptions& options) {
   StudyVerdict out;
   out.id = "F1";
@@ -139,12 +146,9 @@ StudyVerdict judge_rank(std::span<const StudyRow> rows, const VerdictOptions& op
       candidates.size(), best->measured.recipe, best->measured.figures.kl, cost.divergence.value,
       cost.divergence.interval.low, cost.divergence.interval.high, cost.perplexity.value,
       cost.perplexity.interval.low, cost.perplexity.interval.high);
-  out.would_change =
-      out.outcome == Outcome::kRefuted
-          ? "a recipe with r <= d/4 whose intervals reach 1 % or less"
-          : (out.outcome == Outcome::kHolds
-                 ? "other text or models on which every such recipe costs more than 1 %"
-                 : "more text: intervals that lie on one side of 1 %");
+  out.choose_change("other text or models on which every such recipe costs more than 1 %",
+                    "a recipe with r <= d/4 whose intervals reach 1 % or less",
+                    "more text: intervals that lie on one side of 1 %");
   return out;
 }
 
@@ -183,11 +187,9 @@ StudyVerdict judge_length(std::span<const StudyRow> rows, const VerdictOptions& 
     out.because +=
         fmt::format(", for each doubling of the length (sharp: over {}x)", options.sharp);
   }
-  out.would_change = out.outcome == Outcome::kHolds
-                         ? "longer windows on which every recipe with chunks grows sharply"
-                         : (out.outcome == Outcome::kRefuted
-                                ? "a recipe with chunks whose growth stays below that"
-                                : "longer or more windows: narrower intervals of the growth");
+  out.choose_change("longer windows on which every recipe with chunks grows sharply",
+                    "a recipe with chunks whose growth stays below that",
+                    "longer or more windows: narrower intervals of the growth");
   return out;
 }
 

@@ -32,6 +32,9 @@ struct StudyVerdict {
   Outcome outcome = Outcome::kUndecided;
   std::string because, would_change;
   std::vector<StudyNumber> numbers;
+
+  // Sets would_change to the text that goes with the outcome.
+  void choose_change(std::string if_holds, std::string if_refuted, std::string if_undecided);
 };
 std::string_view name_of(StudyVerdict::Outcome outcome) noexcept;  // "holds", "refuted", ..
 

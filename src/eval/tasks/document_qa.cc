@@ -11,7 +11,7 @@
 namespace kvspan {
 namespace {
 
-constexpr std::int32_t kAnswerTokens = 32;
+constexpr std::int32_t kDocumentAnswerTokens = 32;
 
 std::vector<std::string> all_documents(const std::vector<DocumentQuestion>& questions) {
   std::vector<std::string> out;
@@ -60,7 +60,7 @@ RetrievalTask document_qa_task(std::string name, const std::vector<DocumentQuest
   const auto all = std::make_shared<const std::vector<std::string>>(all_documents(questions));
   RetrievalTask task;
   task.name = std::move(name);
-  task.answer_tokens = kAnswerTokens;
+  task.answer_tokens = kDocumentAnswerTokens;
   task.match = RetrievalTask::Match::kAny;
   task.make = [&questions, all](std::size_t units, std::size_t index, Random& random) {
     const DocumentQuestion& question = questions[index % questions.size()];

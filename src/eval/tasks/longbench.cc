@@ -19,7 +19,7 @@ constexpr std::string_view kPassages =
     "Question: {input}\nAnswer:";
 
 // Spellings are LongBench's own ("asconcisely").
-constexpr std::array kTasks{
+constexpr std::array kLongBenchTasks{
     LongBenchTask{
         "narrativeqa",
         "You are given a story, which can be either a novel or a movie script, and a question. "
@@ -114,13 +114,13 @@ bool has_first_line(std::string_view text) {
 }  // namespace
 
 std::span<const LongBenchTask> all_longbench_tasks() noexcept {
-  return kTasks;
+  return kLongBenchTasks;
 }
 
 Result<const LongBenchTask*> longbench_task(std::string_view name) {
   const std::string_view wanted = name.ends_with("_e") ? name.substr(0, name.size() - 2) : name;
   std::vector<std::string> names;
-  for (const LongBenchTask& task : kTasks) {
+  for (const LongBenchTask& task : kLongBenchTasks) {
     if (task.name == wanted) return &task;
     names.emplace_back(task.name);
   }

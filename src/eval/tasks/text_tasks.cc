@@ -10,18 +10,18 @@
 namespace kvspan {
 namespace {
 
-using Kind = TextTaskInfo::Kind;
+using TextKind = TextTaskInfo::Kind;
 
-constexpr std::array kTasks{
-    TextTaskInfo{"lambada", "The last word of a passage", Kind::kLastWord},
-    TextTaskInfo{"piqa", "Which of two ways reaches a goal", Kind::kNormalisedChoice},
-    TextTaskInfo{"hellaswag", "Which of four endings follows", Kind::kNormalisedChoice},
-    TextTaskInfo{"arc_easy", "Science questions, the easy ones", Kind::kNormalisedChoice},
-    TextTaskInfo{"arc_challenge", "Science questions, the hard ones", Kind::kNormalisedChoice},
-    TextTaskInfo{"winogrande", "Which of two names is meant", Kind::kChoice},
-    TextTaskInfo{"openbookqa", "Facts of elementary science", Kind::kNormalisedChoice},
-    TextTaskInfo{"boolq", "Yes or no, after a passage", Kind::kChoice},
-    TextTaskInfo{"copa", "Which cause or effect is meant", Kind::kChoice},
+constexpr std::array kTextTasks{
+    TextTaskInfo{"lambada", "The last word of a passage", TextKind::kLastWord},
+    TextTaskInfo{"piqa", "Which of two ways reaches a goal", TextKind::kNormalisedChoice},
+    TextTaskInfo{"hellaswag", "Which of four endings follows", TextKind::kNormalisedChoice},
+    TextTaskInfo{"arc_easy", "Science questions, the easy ones", TextKind::kNormalisedChoice},
+    TextTaskInfo{"arc_challenge", "Science questions, the hard ones", TextKind::kNormalisedChoice},
+    TextTaskInfo{"winogrande", "Which of two names is meant", TextKind::kChoice},
+    TextTaskInfo{"openbookqa", "Facts of elementary science", TextKind::kNormalisedChoice},
+    TextTaskInfo{"boolq", "Yes or no, after a passage", TextKind::kChoice},
+    TextTaskInfo{"copa", "Which cause or effect is meant", TextKind::kChoice},
 };
 
 std::size_t longest(const Engine& engine) {
@@ -62,7 +62,7 @@ Result<TextTask> targets(Engine& engine, const Tokenizer& tokenizer,
 }  // namespace
 
 std::span<const TextTaskInfo> all_text_tasks() noexcept {
-  return kTasks;
+  return kTextTasks;
 }
 
 Result<TextTask> choice_task(Engine& engine, const Tokenizer& tokenizer,
@@ -142,14 +142,14 @@ Result<TextTask> make_text_task(const TextTaskInfo& info, Engine& engine,
   const auto first = [&](auto& rows) {
     if (limit > 0 && rows.size() > limit) rows.resize(limit);
   };
-  if (info.kind == Kind::kLastWord) {
+  if (info.kind == TextKind::kLastWord) {
     KVSPAN_TRY(auto rows, parse_target_rows(text, source));
     first(rows);
     return last_word_task(engine, tokenizer, rows, source);
   }
   KVSPAN_TRY(auto rows, parse_choice_rows(text, source));
   first(rows);
-  return choice_task(engine, tokenizer, rows, info.kind == Kind::kNormalisedChoice, source);
+  return choice_task(engine, tokenizer, rows, info.kind == TextKind::kNormalisedChoice, source);
 }
 
 }  // namespace kvspan

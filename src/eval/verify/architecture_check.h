@@ -15,7 +15,7 @@ struct ArchitectureCheckOptions {
   std::int32_t tokens = 2000;  // enough to leave windows behind
   std::int32_t decoded = 20;   // of them, the last, are fed one by one
   std::int32_t block = 64;
-  std::int32_t compared = 8;  // logits of every so many tokens are compared, and all decoded ones
+  std::int32_t compared = 8;  // one token in `compared` has its logits compared, and every decoded one
   int threads = 2;
 };
 

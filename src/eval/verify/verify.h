@@ -31,7 +31,7 @@ std::unique_ptr<LogitSource> peer_logits(std::unique_ptr<PeerLlama> peer,
 
 struct VerifyOptions {
   std::size_t compared = 2000;  // positions, spread evenly over the text
-  std::size_t decoded = 64;     // the last so many tokens are fed one by one, and all compared
+  std::size_t decoded = 64;     // last tokens, fed one by one and all compared
   std::int32_t block = 512;
 };
 

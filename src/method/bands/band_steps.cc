@@ -13,7 +13,7 @@ namespace {
 
 // Of the step for a Gaussian: larger ones reach the tails that others have.
 constexpr std::array<double, 7> kSizes{0.9, 1.0, 1.12, 1.25, 1.5, 1.8, 2.2};
-constexpr std::size_t kMostSamples = 1024;
+constexpr std::size_t kMostStepSamples = 1024;
 
 // Whether the component at a stored place follows the trellis.
 bool chained(const BandsLayout& layout, std::size_t place) {
@@ -49,7 +49,7 @@ std::vector<double> spreads(const Matrix& samples, std::size_t stored) {
 std::vector<double> trellis_errors(const Matrix& samples, const BandsLayout& layout,
                                    const std::vector<float>& steps) {
   const std::size_t places = layout.quads() * kBandQuad, stored = layout.stored();
-  const std::size_t stride = (samples.rows() + kMostSamples - 1) / kMostSamples;
+  const std::size_t stride = (samples.rows() + kMostStepSamples - 1) / kMostStepSamples;
   std::vector<float> x(places), weights(places);
   std::vector<std::int8_t> codes(places), values(places);
   std::vector<double> errors(stored);

@@ -12,7 +12,7 @@ namespace kvspan {
 // samples [n, stored]: components divided by their tokens' gains, in stored order. The step of
 // least squared error of each: for a uniform quantizer by a fine search; for a trellis of four
 // sizes about the one for a Gaussian of the same spread, on up to 1,024 samples. Cost: some 40
-// passes, or the coding of so many tokens four times.
+// passes over the samples, or coding the samples four times.
 std::vector<float> fit_band_steps(const Matrix& samples, const BandsLayout& layout);
 
 }  // namespace kvspan

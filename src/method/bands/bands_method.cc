@@ -110,7 +110,7 @@ constexpr std::array<KeyRule, 3> kAutoRules{{
     {KeyRule::Kind::kTogether, "ctx", "budget", {}, {}, "quality does not depend on it"},
 }};
 
-std::string why_tokens_stay(const RecipePart&) {
+std::string why_tiles_stay(const RecipePart&) {
   return "bands packs tiles of 16 tokens, from which none can be taken out";
 }
 
@@ -136,7 +136,7 @@ MethodDeclaration bands_method() {
       .make = prepare_bands,
       .needs_calibration = calibrated_by_words,
       .tile_tokens = kBandTokens,
-      .why_tokens_stay = why_tokens_stay,
+      .why_tokens_stay = why_tiles_stay,
   };
 }
 

@@ -2,7 +2,7 @@
 // bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
 // sequence began, or that are learnt from it. Escapes also stay exact in the list:
 // tokens of massive activations, whose values look like the first token's, and those whose coding
-// error stands far out; so many of them that their share of the tokens so far is at most `escape`.
+// error stands far out; their share of all tokens so far is at most `escape`.
 //
 // Where the ends are held at 8 bits, rows are full rank for a tile or two only; then they wait, and
 // the sink stays, as int8 segments of the list:

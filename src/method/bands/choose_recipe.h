@@ -28,11 +28,11 @@ struct Choice {
 Result<Choice> choose_recipe(const CacheShape& shape, const RecipePart& part,
                              const Calibration& calibration);
 
-// What `bands` at so many bits should cost: KL and loss on straight lines of their logarithms
+// What `bands` at `bits` per number should cost: KL and loss on straight lines of their logarithms
 // between measured points, and below the first; above the last, as that. `rates` is not empty.
 RatePoint expected_cost(const std::vector<RatePoint>& rates, double bits);
 
-// Bytes of `bands` at so many bits a number, all of them but shared codes: never less than what a
+// Bytes of `bands` at `bits` per number, without shared codes: never less than what a
 // cache takes after `tokens` tokens, a whole step settled.
 std::size_t most_bands_bytes(const CacheShape& shape, double bits, std::int32_t recent,
                              std::int32_t tokens);

@@ -11,7 +11,7 @@ namespace kvspan {
 namespace {
 
 // Rows that steps are fitted to: enough for two digits of a step.
-constexpr std::size_t kMostSamples = 512;
+constexpr std::size_t kMostLearnSamples = 512;
 // n rows of D numbers leave the weakest directions too weak: D / n of this share of the mean
 // variance is added to all. With 48 to 96 rows of real models' activations it takes about a fifth
 // off the error; from 1,000 rows on it changes nothing.
@@ -75,7 +75,7 @@ Calibration calibration_of(const LayerShape& layer, const RowBlock& rows, std::s
   const auto dk = static_cast<std::size_t>(rows.key_dim);
   const std::size_t keys = heads * dk, values = heads * static_cast<std::size_t>(rows.value_dim);
   const bool after_rope = options.anchor == 0 && !options.before_rope;
-  const std::size_t step = (rows.size() - first + kMostSamples - 1) / kMostSamples;
+  const std::size_t step = (rows.size() - first + kMostLearnSamples - 1) / kMostLearnSamples;
   Sums joint(keys + values), rotated(after_rope ? keys : 0);
   std::vector<float> z(keys + values);
   Calibration calibration;

@@ -17,7 +17,7 @@
 
 namespace kvspan {
 
-// How many directions: so many, or as many as hold a share of the energy.
+// How many directions to keep: a fixed number, or enough to hold a share of the energy.
 struct RankRule {
   std::int32_t directions = 0;  // 0: by energy
   double energy = 0.0;

@@ -24,10 +24,10 @@ namespace {
 
 using namespace detail;
 
-constexpr std::array<KeyDeclaration, 4> kKeys{
+constexpr std::array<KeyDeclaration, 4> kKvtcKeys{
     number("bits", "2", 0.05, 8.0, "bits of a number, scales and offsets of groups included"),
     sink_key("4"), recent_key("128"), kCertify};
-constexpr std::int32_t kUnit = 16;
+constexpr std::int32_t kKvtcUnit = 16;
 constexpr std::array<std::size_t, 5> kGroupSizes{1, 16, 64, 256, 1024};
 constexpr std::array<int, 4> kGroupBits{0, 2, 4, 8};
 constexpr std::size_t kGroupOverhead = 32;  // bits of scale and offset
@@ -181,7 +181,7 @@ Result<std::shared_ptr<const Code>> design(const PrepareInput& in, std::size_t l
   return orthonormal_code(style, parts.basis.top(rank), parts.mean, in.shared, MemoryKind::kShared);
 }
 
-Result<SidePlan> side(const PrepareInput& in, std::size_t layer, bool keys) {
+Result<SidePlan> kvtc_side(const PrepareInput& in, std::size_t layer, bool keys) {
   const LayerShape& shape = in.shape.layers[layer];
   SidePlan plan;
   plan.style.domain = keys ? Domain::kPreRopeKey : Domain::kValue;
@@ -189,22 +189,21 @@ Result<SidePlan> side(const PrepareInput& in, std::size_t layer, bool keys) {
   plan.style.dim = keys ? shape.key_dim : shape.value_dim;
   plan.style.rope = keys ? &shape.rope : nullptr;
   plan.style.codec.kind = CodecKind::kMixed;
-  KVSPAN_TRY(plan.start, in.designs.code(plan.style.heads, plan.style.dim, in.shared, [&] {
-    return design(in, layer, keys, plan.style);
-  }));
+  KVSPAN_TRY(plan.start, in.designs.code(plan.style.heads, plan.style.dim, in.shared,
+                                         [&] { return design(in, layer, keys, plan.style); }));
   plan.style.codec = plan.start->codec().spec();
   plan.rank.directions = plan.start->rank();
   return plan;
 }
 
-PreparedLayers make(const PrepareInput& given) {
+PreparedLayers make_kvtc(const PrepareInput& given) {
   Calibration whole_calibration;
   KVSPAN_TRY(const PrepareInput in, with_whole_calibration(given, whole_calibration));
   std::vector<PreparedLayer> layers(in.shape.layers.size());
   for (std::size_t l = 0; l < layers.size(); ++l) {
-    KVSPAN_TRY(SidePlan keys, side(in, l, true));
-    KVSPAN_TRY(SidePlan values, side(in, l, false));
-    layers[l].groups.push_back(fixed_group(in.method, {0, in.shape.layers[l].kv_heads}, kUnit,
+    KVSPAN_TRY(SidePlan keys, kvtc_side(in, l, true));
+    KVSPAN_TRY(SidePlan values, kvtc_side(in, l, false));
+    layers[l].groups.push_back(fixed_group(in.method, {0, in.shape.layers[l].kv_heads}, kKvtcUnit,
                                            std::move(keys), std::move(values)));
   }
   return layers;
@@ -220,10 +219,10 @@ MethodDeclaration kvtc_method() {
           "principal components of all heads of a layer, bits for groups of them by dynamic "
           "programming",
       .source = "KVTC (Staniszewski and Lancucki 2025)",
-      .keys = kKeys,
+      .keys = kKvtcKeys,
       .example = "kvtc:bits=2",
       .size_keys = "bits",
-      .make = make,
+      .make = make_kvtc,
       .needs_calibration = always,
   };
 }

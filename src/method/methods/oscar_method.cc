@@ -21,11 +21,11 @@ namespace {
 
 using namespace detail;
 
-constexpr std::array<KeyDeclaration, 5> kKeys{
+constexpr std::array<KeyDeclaration, 5> kOscarKeys{
     choice("bits", "2", "4|3|2", "bits of a number"),
     choice("group", "64", "16|32|64|128|256", "numbers of a token that share scale and offset"),
     sink_key("64"), recent_key("256"), kCertify};
-constexpr std::int32_t kUnit = 64;
+constexpr std::int32_t kOscarUnit = 64;
 
 std::size_t reversed(std::size_t i, std::size_t size) {
   std::size_t out = 0;
@@ -56,7 +56,8 @@ Result<Matrix> rotation_of(const MatrixD& covariance) {
   return rows;
 }
 
-Result<SidePlan> side(const PrepareInput& in, std::size_t layer, std::int32_t head, bool keys) {
+Result<SidePlan> oscar_side(const PrepareInput& in, std::size_t layer, std::int32_t head,
+                            bool keys) {
   const LayerShape& shape = in.shape.layers[layer];
   SidePlan plan;
   plan.style.domain = keys ? Domain::kPostRopeKey : Domain::kValue;
@@ -77,16 +78,16 @@ Result<SidePlan> side(const PrepareInput& in, std::size_t layer, std::int32_t he
   return plan;
 }
 
-PreparedLayers make(const PrepareInput& given) {
+PreparedLayers make_oscar(const PrepareInput& given) {
   Calibration whole_calibration;
   KVSPAN_TRY(const PrepareInput in, with_whole_calibration(given, whole_calibration));
   std::vector<PreparedLayer> layers(in.shape.layers.size());
   for (std::size_t l = 0; l < layers.size(); ++l) {
     for (std::int32_t h = 0; h < in.shape.layers[l].kv_heads; ++h) {
-      KVSPAN_TRY(SidePlan keys, side(in, l, h, true));
-      KVSPAN_TRY(SidePlan values, side(in, l, h, false));
+      KVSPAN_TRY(SidePlan keys, oscar_side(in, l, h, true));
+      KVSPAN_TRY(SidePlan values, oscar_side(in, l, h, false));
       layers[l].groups.push_back(
-          fixed_group(in.method, {h, 1}, kUnit, std::move(keys), std::move(values)));
+          fixed_group(in.method, {h, 1}, kOscarUnit, std::move(keys), std::move(values)));
     }
   }
   return layers;
@@ -100,10 +101,10 @@ MethodDeclaration oscar_method() {
       .kind = MethodKind::kBaseline,
       .summary = "rotations by what attention sees, from a calibration, then few bits in groups",
       .source = "OSCAR (Zhou et al. 2026)",
-      .keys = kKeys,
+      .keys = kOscarKeys,
       .example = "oscar:bits=2",
       .size_keys = "bits",
-      .make = make,
+      .make = make_oscar,
       .needs_calibration = always,
   };
 }

@@ -44,9 +44,9 @@ constexpr std::array<KeyRule, 6> kQuantRules{{
      "KIVI's scales follow the channels, which a rotation would mix"},
 }};
 
-constexpr std::int32_t kUnit = 64;
+constexpr std::int32_t kQuantUnit = 64;
 
-std::string why_tokens_stay(const RecipePart& part) {
+std::string why_units_stay(const RecipePart& part) {
   if (part.word("layout") == "group") return {};
   return fmt::format(
       "with layout={} one scale covers several tokens; layout=group has one for each",
@@ -78,7 +78,7 @@ PreparedLayers prepare_quant(const PrepareInput& in) {
     const std::int32_t heads = together ? shape.kv_heads : 1;
     for (std::int32_t first = 0; first < shape.kv_heads; first += heads) {
       const bool kivi = method.word("layout") == "kivi";
-      const std::int32_t unit = kivi ? std::max(kUnit, whole(method, "group")) : kUnit;
+      const std::int32_t unit = kivi ? std::max(kQuantUnit, whole(method, "group")) : kQuantUnit;
       KVSPAN_TRY(SidePlan keys, book.side(heads, shape.key_dim, true));
       KVSPAN_TRY(SidePlan values, book.side(heads, shape.value_dim, false));
       layer.groups.push_back(
@@ -113,7 +113,7 @@ MethodDeclaration quant_method() {
       .example = "quant:bits=4",
       .size_keys = "bits",
       .make = prepare_quant,
-      .why_tokens_stay = why_tokens_stay,
+      .why_tokens_stay = why_units_stay,
   };
 }
 

@@ -283,7 +283,7 @@ PreparedLayers make_spectral(const PrepareInput& given) {
   return prepare_subspace(in, method);
 }
 
-std::string why_tokens_stay(const RecipePart& part) {
+std::string why_coded_tokens_stay(const RecipePart& part) {
   if (!part.word("store").starts_with("int")) return {};
   return fmt::format(
       "with store={} one scale of spectral covers several tokens; store=f16 has none",
@@ -367,7 +367,7 @@ MethodDeclaration spectral_method() {
       .size_keys = "rk|rv",
       .make = make_spectral,
       .needs_calibration = calibrated_by_words,
-      .why_tokens_stay = why_tokens_stay,
+      .why_tokens_stay = why_coded_tokens_stay,
   };
 }
 

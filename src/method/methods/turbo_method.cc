@@ -16,13 +16,13 @@ namespace {
 
 using namespace detail;
 
-constexpr std::array<KeyDeclaration, 4> kKeys{choice("bits", "4", "4|3|2", "bits of a number"),
-                                              sink_key("32"), recent_key("128"), kCertify};
-constexpr std::int32_t kUnit = 64;
+constexpr std::array<KeyDeclaration, 4> kTurboKeys{choice("bits", "4", "4|3|2", "bits of a number"),
+                                                   sink_key("32"), recent_key("128"), kCertify};
+constexpr std::int32_t kTurboUnit = 64;
 
 // One code for all heads of a size: Sylvester's rotation, levels for normal numbers.
-Result<SidePlan> side(std::int32_t dim, bool keys, const PrepareInput& in,
-                      std::shared_ptr<const Code>& code) {
+Result<SidePlan> turbo_side(std::int32_t dim, bool keys, const PrepareInput& in,
+                            std::shared_ptr<const Code>& code) {
   SidePlan plan;
   plan.style.domain = keys ? Domain::kPostRopeKey : Domain::kValue;
   plan.style.dim = dim;
@@ -42,17 +42,17 @@ Result<SidePlan> side(std::int32_t dim, bool keys, const PrepareInput& in,
   return plan;
 }
 
-PreparedLayers make(const PrepareInput& in) {
+PreparedLayers make_turbo(const PrepareInput& in) {
   std::map<std::pair<std::int32_t, bool>, std::shared_ptr<const Code>> codes;
   std::vector<PreparedLayer> layers;
   for (const LayerShape& shape : in.shape.layers) {
     PreparedLayer layer;
     for (std::int32_t h = 0; h < shape.kv_heads; ++h) {
-      KVSPAN_TRY(SidePlan keys, side(shape.key_dim, true, in, codes[{shape.key_dim, true}]));
+      KVSPAN_TRY(SidePlan keys, turbo_side(shape.key_dim, true, in, codes[{shape.key_dim, true}]));
       KVSPAN_TRY(SidePlan values,
-                 side(shape.value_dim, false, in, codes[{shape.value_dim, false}]));
+                 turbo_side(shape.value_dim, false, in, codes[{shape.value_dim, false}]));
       layer.groups.push_back(
-          fixed_group(in.method, {h, 1}, kUnit, std::move(keys), std::move(values)));
+          fixed_group(in.method, {h, 1}, kTurboUnit, std::move(keys), std::move(values)));
     }
     layers.push_back(std::move(layer));
   }
@@ -67,10 +67,10 @@ MethodDeclaration turbo_method() {
       .kind = MethodKind::kBaseline,
       .summary = "rotated rows, each number at the nearest of the levels best for normal ones",
       .source = "TurboQuant, the form for mean squared error (Zandieh et al. 2025)",
-      .keys = kKeys,
+      .keys = kTurboKeys,
       .example = "turbo:bits=3",
       .size_keys = "bits",
-      .make = make,
+      .make = make_turbo,
   };
 }
 

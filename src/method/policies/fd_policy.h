@@ -25,9 +25,9 @@ struct FdOptions {
   double key_tau = 0.15;
   double value_tau = 0.15;
   bool shared = false;    // one sketch, of keys, sees keys and values
-  std::int32_t warm = 0;  // rebuild the sketches from the last so many rows at a switch; 0: keep
+  std::int32_t warm = 0;  // at a switch, rebuild the sketches from this many last rows; 0: keep them
   std::int32_t lookahead = 0;  // rows that the sketches see before they are coded
-  std::int32_t every = 1;      // sketches see every so many rows
+  std::int32_t every = 1;      // sketches see one row in `every`
   double merge = 1.0;          // overlap from which the old basis is kept at a switch; 1: never
 };
 

@@ -26,9 +26,9 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
-  // What the next settle can leave to several threads: so many tasks, independent of each other. One thread opens them;
-  // then any thread may run any of them, all at the same time, and the group stays as it is until settle. Settling
-  // does itself what was not run, so that tasks may throw std::bad_alloc, and none need be run at all.
+  // Work of the next settle that several threads can share: the number of independent tasks. One thread opens them;
+  // then any thread may run any of them, in parallel, and the group does not change until settle. Running them is
+  // optional: settle does whatever was not run, so a task may also throw std::bad_alloc.
   virtual std::int32_t tasks(const Group& group) const noexcept { return (void)group, 0; }
   virtual void open_tasks(const Group& group) { (void)group; }
   virtual void run_task(const Group& group, std::int32_t task) { (void)group, (void)task; }

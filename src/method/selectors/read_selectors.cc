@@ -14,7 +14,7 @@ namespace kvspan {
 namespace {
 
 // Pages by which memory grows.
-constexpr std::size_t kStep = 64;
+constexpr std::size_t kPageStep = 64;
 
 void grow(Buffer& memory, std::size_t held, std::size_t wanted,
           const std::shared_ptr<Ledger>& ledger) {
@@ -96,7 +96,7 @@ void ReadSelector::summarise(const RowBlock& rows, std::size_t first, std::size_
 }
 
 void ReadSelector::reserve(std::int32_t pages, std::size_t floats) {
-  const std::size_t capacity = (static_cast<std::size_t>(pages) + kStep - 1) / kStep * kStep;
+  const std::size_t capacity = (static_cast<std::size_t>(pages) + kPageStep - 1) / kPageStep * kPageStep;
   const auto held = static_cast<std::size_t>(pages_);
   grow(summaries_, held * floats * sizeof(float), capacity * floats * sizeof(float), ledger_);
   grow(mismatches_, held * sizeof(float), capacity * sizeof(float), ledger_);

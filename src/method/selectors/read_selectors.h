@@ -45,7 +45,7 @@ class ReadSelector final : public Selector {
   Status load(const Group& group, const StateReader& from) override;
 
  private:
-  // Makes room for so many pages of `floats` numbers, keeping those there are.
+  // Makes room for `pages` pages of `floats` numbers each; pages that are there stay.
   void reserve(std::int32_t pages, std::size_t floats);
   std::size_t page_floats(const Group& group) const noexcept;
   void summarise(const RowBlock& rows, std::size_t first, std::size_t page, float* summary,

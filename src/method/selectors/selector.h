@@ -41,7 +41,7 @@ class Selector {
   }
   // As that of a policy.
   virtual void truncate(const Group& group) = 0;
-  // So many of the list's first tokens, which no query sees any more, have been forgotten.
+  // The first `tokens` tokens of the list, which no later query sees, have been forgotten.
   virtual void forgot(std::int32_t tokens) = 0;
   virtual std::unique_ptr<Selector> clone() const = 0;
   virtual std::size_t bytes() const noexcept { return 0; }  // MemoryKind::kPositions

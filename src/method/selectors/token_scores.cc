@@ -12,10 +12,10 @@ namespace kvspan {
 namespace {
 
 // Tokens by which the memory grows.
-constexpr std::size_t kStep = 256;
+constexpr std::size_t kScoreStep = 256;
 
 constexpr std::size_t bytes_for(std::size_t tokens) {
-  return (tokens + kStep - 1) / kStep * kStep * sizeof(float);
+  return (tokens + kScoreStep - 1) / kScoreStep * kScoreStep * sizeof(float);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 #include "tests/attention/oracle.h"
 
 namespace kvspan {
-namespace {
+namespace attend_bands_test {
 
 using namespace bands_testing;
 
@@ -156,5 +156,5 @@ TEST(AttendBands, AnyTeamGivesTheSameBits) {
   }
 }
 
-}  // namespace
+}  // namespace attend_bands_test
 }  // namespace kvspan

@@ -13,7 +13,7 @@
 #include "tests/attention/bands/random_bands.h"
 
 namespace kvspan {
-namespace {
+namespace attend_rebuilt_test {
 
 using namespace bands_testing;
 
@@ -180,5 +180,5 @@ TEST(AttendRebuilt, ManyQueriesPayForIt) {
   EXPECT_TRUE(pays(100000));
 }
 
-}  // namespace
+}  // namespace attend_rebuilt_test
 }  // namespace kvspan

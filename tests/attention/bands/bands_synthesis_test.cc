@@ -14,7 +14,7 @@
 #include "tests/cache/rounded_rows.h"
 
 namespace kvspan {
-namespace {
+namespace bands_synthesis_test {
 
 constexpr std::size_t kHeads = 2, kQueryHeads = 6, kDim = 24, kSide = kHeads * kDim,
                       kAll = 2 * kSide;
@@ -142,5 +142,5 @@ TEST_P(BandsSynthesis, IsReadAsRoundedInDouble) {
 // Places of whole eights, with four more, and few.
 INSTANTIATE_TEST_SUITE_P(Stored, BandsSynthesis, ::testing::Values(4, 64, 68, 96));
 
-}  // namespace
+}  // namespace bands_synthesis_test
 }  // namespace kvspan

@@ -11,7 +11,7 @@
 #include "tests/codec/random_codes.h"
 
 namespace kvspan {
-namespace {
+namespace bands_pack_test {
 
 constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 
@@ -144,5 +144,5 @@ TEST(BandsLayout, UnpacksWhatWasPackedForAnyBitsAndTokens) {
   });
 }
 
-}  // namespace
+}  // namespace bands_pack_test
 }  // namespace kvspan

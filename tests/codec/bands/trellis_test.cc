@@ -15,7 +15,7 @@
 #include "tests/codec/random_codes.h"
 
 namespace kvspan {
-namespace {
+namespace trellis_test {
 
 // Mean squared error of Gaussian numbers coded in chains of `quads` at one width.
 double measured_distortion(int width, Random& random, std::size_t quads, int tokens) {
@@ -132,5 +132,5 @@ TEST(Trellis, TilesUnpackToWhatTheCodesOfEachTokenStandForAtEveryLevel) {
   });
 }
 
-}  // namespace
+}  // namespace trellis_test
 }  // namespace kvspan
