@@ -26,6 +26,7 @@ struct CalibrateFlags {
   std::string output;
   std::string json;
   std::int64_t tokens = CalibrateOptions{}.tokens;
+  std::int32_t window = CalibrateOptions{}.window;
   std::string layer_weights = "auto";
   bool quick = false;
 };
@@ -64,6 +65,7 @@ Result<int> calibrate(const CalibrateFlags& flags) {
 
   CalibrateOptions options;
   options.tokens = flags.tokens;
+  options.window = flags.window;
   std::optional<ProgressBar> bar;
   const auto started = std::chrono::steady_clock::now();
   auto calibration =
@@ -128,6 +130,10 @@ Action setup_calibrate(CLI::App& app) {
            "kvspan)",
            "FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
+  add_integer(app, "-c,--ctx", flags->window,
+              "Tokens of a window, or the model's context where that is shorter; every window is "
+              "read as a text of its own",
+              64, 1 << 20);
   add_switch(app, "--quick", flags->quick,
              "Leave for later what takes longest: measuring what errors of each layer cost, where "
              "that does not come with kvspan");

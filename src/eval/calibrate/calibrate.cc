@@ -33,6 +33,22 @@ std::int64_t counted_tokens(std::span<const std::vector<Token>> windows, std::in
   return counted;
 }
 
+// Of fewer tokens than there are, windows from all of the text: it may hold several kinds of text,
+// one after the other. Whole windows first, then what is left of the tokens asked for.
+std::vector<std::vector<Token>> spread_windows(std::vector<std::vector<Token>> windows,
+                                               std::size_t tokens) {
+  const std::size_t length = windows.front().size();
+  const std::size_t count = std::min(windows.size(), (tokens + length - 1) / length);
+  std::vector<std::vector<Token>> chosen;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto& window = windows[i * windows.size() / count];
+    window.resize(std::min(window.size(), tokens));
+    tokens -= window.size();
+    chosen.push_back(std::move(window));
+  }
+  return chosen;
+}
+
 Status read_windows(Engine& engine, MomentCache& cache, std::span<const std::vector<Token>> windows,
                     const TokenProgress& progress) {
   std::size_t total = 0, done = 0;
@@ -97,12 +113,8 @@ Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
   cut.length = static_cast<std::size_t>(fitted.window);
   cut.least = static_cast<std::size_t>(fitted.skip) + 1;
   KVSPAN_TRY(auto windows, cut_windows(*tokenizer, text, cut));
-  // Whole windows first, then what is left of the tokens asked for.
-  auto left = static_cast<std::size_t>(std::max<std::int64_t>(options.tokens, 0));
-  for (auto& window : windows) {
-    window.resize(std::min(window.size(), left));
-    left -= window.size();
-  }
+  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(options.tokens, 0));
+  windows = spread_windows(std::move(windows), wanted);
   std::erase_if(windows, [&](const auto& window) { return window.size() < cut.least; });
   return gather_calibration(engine, windows, fitted, progress);
 }
