@@ -17,7 +17,9 @@ namespace kvspan {
 
 struct CalibrateOptions {
   std::int64_t tokens = 32768;  // of the text to read at most
-  std::int32_t window = 4096;   // or the model's context, if that is smaller
+  // Or the model's context, if that is smaller. Longer ones cost more, for attention grows with
+  // them, and teach no more.
+  std::int32_t window = 1024;
   std::int32_t skip = 32;       // or a quarter of a window shorter than 128
   std::int64_t samples = 1024;
 };
@@ -32,7 +34,19 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
                                        const CalibrateOptions& options,
                                        const TokenProgress& progress = nullptr);
 
-// The same from text. The options' window and skip are fitted to the model.
+// What a calibration from text reads: the options with window and skip fitted to the model, and the
+// windows, from all of the text where fewer tokens are asked for than it has.
+struct CalibrationPlan {
+  CalibrateOptions options;
+  std::vector<std::vector<Token>> windows;
+
+  // Whether `calibration` could be of these windows: as many tokens, of such windows.
+  bool fits(const Calibration& calibration) const;
+};
+Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string& text,
+                                         const CalibrateOptions& options);
+
+// gather_calibration of that.
 Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
                                       const CalibrateOptions& options,
                                       const TokenProgress& progress = nullptr);
