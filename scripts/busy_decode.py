@@ -81,8 +81,9 @@ def main():
         print(f"{recipe:<30} {row['idle_tok_s']:>11.1f} {row['idle_fixed_tok_s']:>13.1f} {row['choice_loss']:>7.1%} "
               f"{min(row['busy_tok_s']):>13.1f} {row['slowest_share']:>6.2f}", flush=True)
     if options.json:
+        words = [word for word in sys.argv[1:] if word not in ("--program", options.program)]
         said = answer(options, "full")
-        document = {"command": "busy_decode", "arguments": sys.argv[1:], **{key: said[key] for key in ("version", "date", "machine")},
+        document = {"command": "busy_decode", "arguments": words, **{key: said[key] for key in ("version", "date", "machine")},
                     "model": options.model, "threads": options.threads, "busy_processes": os.cpu_count(), "rows": rows}
         pathlib.Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 1 if any(row["slowest_share"] < LEAST_SHARE or row["choice_loss"] > MOST_LOSS for row in rows) else 0

@@ -6,13 +6,15 @@
     scripts/first_token.py --cache bands:bits=2 --starts 5 --json first_token.json
 
 The first start of a recipe designs its codes; later ones find them. Each recipe gets a cache folder of its own, with the model and its
-calibration but no codes. Later starts take turns with `full`; exit 1 if the median of a recipe is more than 0.3 s above full's.
+calibration but no codes. Later starts take turns with `full`; exit 1 if the median of a recipe is more than 0.3 s above full's. Where the
+machine is busy with other things, processor seconds (`..._cpu_s` of --json, with -t 1) say more.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import resource
 import shutil
 import statistics
 import subprocess
@@ -41,9 +43,11 @@ class Starts:
         if (user_cache() / "calibration").is_dir():
             shutil.copytree(user_cache() / "calibration", kept / "calibration")
 
-    def first_letter_s(self, recipe):
+    def start(self, recipe):
+        """Seconds to the first letter, and processor seconds of the whole run, which ends after it."""
         command = [self.options.program, "run", "-m", self.options.model, "--cache", recipe, "-t", str(self.options.threads), "-p", "Hi",
                    "-n", "1", "--temp", "0"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begun = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment) as process:
             letter = process.stdout.read(1)
@@ -51,21 +55,27 @@ class Starts:
             _, errors = process.communicate()
         if process.returncode != 0 or not letter:
             sys.exit(f"{' '.join(command)}: {errors.decode(errors='replace').strip() or 'no answer'}")
-        return seconds
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure(options, recipe):
     with tempfile.TemporaryDirectory(prefix="kvspan-first-") as folder:
         starts = Starts(options, pathlib.Path(folder))
-        starts.first_letter_s("full")  # the model's file comes into memory
-        first = starts.first_letter_s(recipe)
+        starts.start("full")  # the model's file comes into memory
+        load = os.getloadavg()[0]
+        first = starts.start(recipe)
         later, full = [], []
         for _ in range(options.starts):
-            full.append(starts.first_letter_s("full"))
-            later.append(starts.first_letter_s(recipe))
-    above = statistics.median(later) - statistics.median(full)
-    return {"recipe": recipe, "first_start_s": round(first, 3), "later_start_s": round(statistics.median(later), 3),
-            "full_start_s": round(statistics.median(full), 3), "above_full_s": round(above, 3), "starts": options.starts}
+            full.append(starts.start("full"))
+            later.append(starts.start(recipe))
+    row = {"recipe": recipe, "starts": options.starts, "load_before": load}
+    for i, unit in enumerate(("s", "cpu_s")):
+        row[f"first_start_{unit}"] = round(first[i], 3)
+        row[f"later_start_{unit}"] = round(statistics.median(one[i] for one in later), 3)
+        row[f"full_start_{unit}"] = round(statistics.median(one[i] for one in full), 3)
+    row["above_full_s"] = round(row["later_start_s"] - row["full_start_s"], 3)
+    return row
 
 
 def description(options):
@@ -91,7 +101,8 @@ def main():
         print(f"{recipe:<24} {row['first_start_s']:>15.2f} {row['later_start_s']:>9.2f} {row['full_start_s']:>8.2f} "
               f"{row['above_full_s']:>14.2f}", flush=True)
     if options.json:
-        document = {"command": "first_token", "arguments": sys.argv[1:], **description(options), "model": options.model,
+        words = [word for word in sys.argv[1:] if word not in ("--program", options.program)]
+        document = {"command": "first_token", "arguments": words, **description(options), "model": options.model,
                     "threads": options.threads, "rows": rows}
         pathlib.Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 1 if any(row["above_full_s"] > MOST_ABOVE_FULL_S for row in rows) else 0

@@ -192,13 +192,15 @@ def batches(results):
 
 def first_tokens(results):
     for file, document in results.of_kind(lambda d: d.get("command") == "first_token"):
+        load = max(row["load_before"] for row in document["rows"])
         yield f"### {document['model']}, {machine(document)}"
         yield ""
-        yield f"Seconds from the start of `kvspan run` to the first letter ([{file}]({file})). The first start of a recipe designs its codes."
+        yield (f"Seconds from the start of `kvspan run` to the first letter, and seconds of processor time ([{file}]({file})); up to "
+               f"{load:.0f} other programs were running. The first start of a recipe designs its codes; `full` took turns with later starts.")
         yield ""
-        yield from table(["recipe", "first start", "later starts", "`full` in turns"],
-                         [[f"`{row['recipe']}`", f"{row['first_start_s']:.2f}", f"{row['later_start_s']:.2f}", f"{row['full_start_s']:.2f}"]
-                          for row in document["rows"]])
+        rows = [[f"`{row['recipe']}`"] + [f"{row[f'{start}_start_{unit}']:.2f}" for unit in ("s", "cpu_s") for start in ("first", "later", "full")]
+                for row in document["rows"]]
+        yield from table(["recipe", "first start", "later", "`full`", "processor: first", "later", "`full`"], rows)
 
 
 def busy_machines(results):

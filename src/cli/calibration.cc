@@ -33,8 +33,8 @@ constexpr std::size_t kWeighedWindows = 2;
 constexpr double kWeighedBits = 1.0;
 constexpr std::size_t kTimedTokens = 256;  // read to say how long that takes
 
-// Reads the beginning of a passage in the way in which all will be read, once for each side of every
-// layer, an exact pass for ten of them, and the rates.
+// Reads the beginning of a passage in the way in which all will be read, once for each side of
+// every layer, an exact pass for ten of them, and the rates.
 Status say_how_long(Engine& engine, const std::vector<std::vector<Token>>& passages) {
   std::vector<std::vector<Token>> beginning{passages[0]};
   beginning[0].resize(std::min(beginning[0].size(), kTimedTokens));
@@ -48,12 +48,13 @@ Status say_how_long(Engine& engine, const std::vector<std::vector<Token>>& passa
       (sides + (sides + 9) / 10 + kRatePasses) * passages.size() * (passages[0].size() / 3 * 4);
   const double seconds =
       taken.count() * static_cast<double>(tokens) / static_cast<double>(beginning[0].size());
-  fmt::print(stderr,
-             "kvspan: measuring what errors of each layer cost will take about {}; the calibration is in "
-             "use meanwhile, and a later `kvspan calibrate` does this where it is stopped (--quick "
-             "leaves it out)\n",
-             seconds < 90.0 ? fmt::format("{:.0f} seconds", std::max(1.0, seconds))
-                            : fmt::format("{:.0f} minutes", std::ceil(seconds / 60.0)));
+  fmt::print(
+      stderr,
+      "kvspan: measuring what errors of each layer cost will take about {}; the calibration is in "
+      "use meanwhile, and a later `kvspan calibrate` does this where it is stopped (--quick "
+      "leaves it out)\n",
+      seconds < 90.0 ? fmt::format("{:.0f} seconds", std::max(1.0, seconds))
+                     : fmt::format("{:.0f} minutes", std::ceil(seconds / 60.0)));
   return {};
 }
 

@@ -17,8 +17,8 @@ Result<std::string> calibration_text(const std::string& file = "");
 Result<Calibration> calibration_for(Engine& engine);
 
 // Measures what errors of each layer cost and what `bands` costs by its bits (eval/layer_weights.h,
-// eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars. Says
-// beforehand on standard error how long it will take.
+// eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
+// Says beforehand on standard error how long it will take.
 Status measure_costs(const std::string& model_path, int threads, const std::string& text,
                      Calibration& calibration);
 

@@ -296,24 +296,6 @@ TEST(Calibrate, TextIsCutToTheModelsContextAndToTheTokensAskedFor) {
   EXPECT_FALSE(calibrate_on_text(*engine, stories(), options));
 }
 
-// A text may hold several kinds of text, one after the other.
-TEST(Calibrate, FewTokensComeFromAllOfTheText) {
-  const auto engine = load("models/stories260K.gguf", 512);
-  const auto tokenizer = Tokenizer::open(engine->info().path).value();
-  CalibrateOptions options;
-  options.window = 128;
-  options.tokens = 300;
-  const auto cut = cut_windows(*tokenizer, stories(), {.length = 128, .least = 33}).value();
-  ASSERT_GE(cut.size(), 6u);
-  std::vector<std::vector<Token>> windows{cut[0], cut[cut.size() / 3], cut[2 * cut.size() / 3]};
-  windows[2].resize(300 - 2 * 128);
-  const auto expected = gather_calibration(*engine, windows, options);
-  const auto calibration = calibrate_on_text(*engine, stories(), options);
-  ASSERT_TRUE(calibration && expected);
-  EXPECT_EQ(calibration->tokens, expected->tokens);
-  EXPECT_EQ(calibration->layers[0].joint_moment, expected->layers[0].joint_moment);
-}
-
 TEST(Calibrate, IsMadeOnceAndFoundByFingerprint) {
   const TemporaryFolder folder;
   const ScopedVariable home("XDG_CACHE_HOME", folder.path().c_str());

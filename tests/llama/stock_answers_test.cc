@@ -98,8 +98,8 @@ TEST_F(StockAnswers, WithALoraAdapter) {
   EXPECT_NE(without.tokens, stock);
 }
 
-// Four times the trained context. A cache of keys before RoPE turns them back and forth by what was read
-// off the graph: of full rank it answers the same.
+// Four times the trained context. A cache of keys before RoPE turns them back and forth by what was
+// read off the graph: of full rank it answers the same.
 TEST_F(StockAnswers, WithStretchedPositions) {
   std::string text;
   for (int i = 0; i < 120; ++i) text += "One day Lily saw a big red ball in the park. ";

@@ -45,7 +45,8 @@ std::optional<Calibration> begun_before(const CalibrateFlags& flags, const Engin
   if (!flags.file.empty() || flags.quick || flags.layer_weights == "none") return std::nullopt;
   auto found = load_calibration(engine, path);
   if (!found || has_layer_weights(*found) || !plan.fits(*found)) return std::nullopt;
-  fmt::print(stderr, "kvspan: '{}' lacks only what errors of each layer cost; its text is not read again\n",
+  fmt::print(stderr,
+             "kvspan: '{}' lacks only what errors of each layer cost; its text is not read again\n",
              path);
   return *std::move(found);
 }

@@ -33,22 +33,6 @@ std::int64_t counted_tokens(std::span<const std::vector<Token>> windows, std::in
   return counted;
 }
 
-// Of fewer tokens than there are, windows from all of the text: it may hold several kinds of text,
-// one after the other. Whole windows first, then what is left of the tokens asked for.
-std::vector<std::vector<Token>> spread_windows(std::vector<std::vector<Token>> windows,
-                                               std::size_t tokens) {
-  const std::size_t length = windows.front().size();
-  const std::size_t count = std::min(windows.size(), (tokens + length - 1) / length);
-  std::vector<std::vector<Token>> chosen;
-  for (std::size_t i = 0; i < count; ++i) {
-    auto& window = windows[i * windows.size() / count];
-    window.resize(std::min(window.size(), tokens));
-    tokens -= window.size();
-    chosen.push_back(std::move(window));
-  }
-  return chosen;
-}
-
 Status read_windows(Engine& engine, MomentCache& cache, std::span<const std::vector<Token>> windows,
                     const TokenProgress& progress) {
   std::size_t total = 0, done = 0;
@@ -118,8 +102,13 @@ Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string
   cut.length = static_cast<std::size_t>(plan.options.window);
   cut.least = static_cast<std::size_t>(plan.options.skip) + 1;
   KVSPAN_TRY(auto windows, cut_windows(*tokenizer, text, cut));
-  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(options.tokens, 0));
-  plan.windows = spread_windows(std::move(windows), wanted);
+  plan.windows = std::move(windows);
+  // Whole windows first, then what is left of the tokens asked for.
+  auto left = static_cast<std::size_t>(std::max<std::int64_t>(options.tokens, 0));
+  for (auto& window : plan.windows) {
+    window.resize(std::min(window.size(), left));
+    left -= window.size();
+  }
   std::erase_if(plan.windows, [&](const auto& window) { return window.size() < cut.least; });
   return plan;
 }

@@ -16,11 +16,11 @@
 namespace kvspan {
 
 struct CalibrateOptions {
-  std::int64_t tokens = 32768;  // of the text to read at most
-  // Or the model's context, if that is smaller. Longer ones cost more, for attention grows with
-  // them, and teach no more.
-  std::int32_t window = 1024;
-  std::int32_t skip = 32;       // or a quarter of a window shorter than 128
+  // Of the text to read at most: half of the one that comes with kvspan, which holds every kind of
+  // text twice.
+  std::int64_t tokens = 16384;
+  std::int32_t window = 4096;  // or the model's context, if that is smaller
+  std::int32_t skip = 32;      // or a quarter of a window shorter than 128
   std::int64_t samples = 1024;
 };
 
@@ -35,7 +35,7 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
                                        const TokenProgress& progress = nullptr);
 
 // What a calibration from text reads: the options with window and skip fitted to the model, and the
-// windows, from all of the text where fewer tokens are asked for than it has.
+// windows.
 struct CalibrationPlan {
   CalibrateOptions options;
   std::vector<std::vector<Token>> windows;
