@@ -16,11 +16,9 @@
 namespace kvspan {
 
 struct CalibrateOptions {
-  // Of the text to read at most: half of the one that comes with kvspan, which holds every kind of
-  // text twice.
-  std::int64_t tokens = 16384;
-  std::int32_t window = 4096;  // or the model's context, if that is smaller
-  std::int32_t skip = 32;      // or a quarter of a window shorter than 128
+  std::int64_t tokens = 32768;  // of the text to read at most
+  std::int32_t window = 4096;   // or the model's context, if that is smaller
+  std::int32_t skip = 32;       // or a quarter of a window shorter than 128
   std::int64_t samples = 1024;
 };
 
