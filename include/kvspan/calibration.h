@@ -61,9 +61,9 @@ struct LayerCalibration {
   std::vector<float> key_residuals;    // [H][kResidualRanks][kResidualPercentiles.size()]
   std::vector<float> value_residuals;  // the same
 
-  // What a unit of modelled distortion of this layer's keys, or values, costs at the model's end:
-  // the KL divergence measured with that side alone coded, over what the metrics predict. Layers
-  // and sides compete for bits by it. 0 in all layers until measured.
+  // What a unit of modelled distortion of this layer's keys (in squared logits) or values costs at
+  // the model's end: the KL divergence measured with that side alone coded, over what the metrics
+  // predict. Layers and sides compete for bits by it. 0 in all layers until measured.
   float key_weight = 0.0f, value_weight = 0.0f;
 };
 

@@ -208,12 +208,12 @@ void AttentionHook::overwrite(ggml_tensor* tensor) {
 
 void AttentionHook::show(const ggml_tensor* node, const Watched& what) const {
   const std::vector<float> numbers = read_floats(node);
-  if (numbers.empty() || work.current >= work.ubatches.size()) return;
+  // What follows the last attention of a graph belongs to the ubatch that finish_node has left.
+  const std::size_t ubatch = work.current - (what.post_norm && nodes_done_ == 0 ? 1 : 0);
+  if (numbers.empty() || ubatch >= work.ubatches.size()) return;
   const std::size_t n = at(ggml_nrows(node));
   const TensorView<const float, 2> rows(numbers.data(), {n, at(node->ne[0])});
-  // The last layer goes on with the rows whose logits are asked for.
-  const auto& all = work.ubatches[work.current].positions;
-  const auto& positions = all.size() == n ? all : work.output_positions;
+  const auto& positions = work.ubatches[ubatch].positions;
   if (positions.size() != n) return;
   if (what.post_norm) {
     observer_->on_post_norm_input(what.layer, rows, positions);

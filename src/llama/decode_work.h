@@ -45,7 +45,6 @@ Result<std::vector<Ubatch>> cut_batch(std::span<const BatchRow> rows, std::size_
 
 struct DecodeWork {
   std::vector<Ubatch> ubatches;
-  std::vector<std::int32_t> output_positions;  // of rows whose logits are asked for
   std::size_t current = 0;                     // the ubatch being computed
   int threads = 0;                             // that ubatches were cut for
   BatchMemory memory;                          // that they work in

@@ -87,12 +87,6 @@ Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow>
   KVSPAN_TRY(work.ubatches, cut_batch(rows, llama_n_ubatch(context),
                                      recurrent() ? BatchCut::kBySequences : BatchCut::kByRows,
                                      work.threads, work.memory));
-  work.output_positions.clear();
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (batch.logits != nullptr && batch.logits[i] != 0) {
-      work.output_positions.push_back(rows[i].position);
-    }
-  }
   GgmlLogCapture log;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();

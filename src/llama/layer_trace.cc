@@ -63,12 +63,14 @@ LayerTrace trace_layer(std::span<const ggml_tensor* const> nodes, const ggml_ten
     break;
   }
   if (node == nodes.end()) return trace;
-  // A bias and then a norm?
+  // A bias and then a norm? The last layer goes on with the rows whose logits are asked for; what
+  // the norm would take of all rows lies before that.
+  const ggml_tensor* all_rows = *node;
   for (const ggml_tensor* y = *node; ++node != nodes.end();) {
     const ggml_tensor* t = *node;
     if (t->src[0] != y) continue;
     if (is_norm(t)) {
-      trace.post_norm_input = memory_of(y)->name;
+      trace.post_norm_input = memory_of(all_rows)->name;
       trace.post_norm_epsilon = float_param(t, 0);
       const auto gain = std::find_if(node, nodes.end(), [&](const ggml_tensor* g) {
         return g->op == GGML_OP_MUL && g->src[0] == t && is_weight(g->src[1]);
@@ -76,8 +78,10 @@ LayerTrace trace_layer(std::span<const ggml_tensor* const> nodes, const ggml_ten
       if (gain != nodes.end()) trace.post_norm_gain = (*gain)->src[1];
       break;
     }
-    if (!is_affine(t) && !is_view(t)) break;
+    const bool chosen = t->op == GGML_OP_GET_ROWS;
+    if (!is_affine(t) && !is_view(t) && !chosen) break;
     y = t;
+    if (!chosen) all_rows = t;
   }
   return trace;
 }

@@ -225,6 +225,16 @@ INSTANTIATE_TEST_SUITE_P(Files, CalibrateModels,
                                            "fixtures/gpt2.gguf", "fixtures/qwen3.gguf",
                                            "fixtures/llama_yarn.gguf"));
 
+// The last layer too, which libllama reads on only for the rows whose logits are asked for.
+TEST(Calibrate, FindsTheNormAfterAttentionInEveryLayer) {
+  const auto engine = load("fixtures/gemma3.gguf");
+  for (std::size_t i = 0; i < engine->cache_shape().layers.size(); ++i) {
+    const auto projection = engine->output_projection(static_cast<int>(i));
+    ASSERT_TRUE(projection) << projection.error().message;
+    EXPECT_FALSE(projection->gain.empty()) << "layer " << i;
+  }
+}
+
 TEST(Calibrate, DoesNotDependOnThreads) {
   const auto one = Engine::load(data("models/stories260K.gguf"), {1, 48}).value();
   const auto two = load("models/stories260K.gguf");

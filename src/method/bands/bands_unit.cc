@@ -156,7 +156,10 @@ MatrixD BandsDesigner::metric_of(const BandsUnit& u, const LayerCalibration& lea
     return metric;
   }
   if (u.keys) {
-    place(ridged(query_metric(layer(u), learnt, domain(), u.heads)), key_factor, 0, metric);
+    // In squared logits: engines may fold any part of the logits' scale into their queries.
+    const double scale = layer(u).logit_scale;
+    place(ridged(query_metric(layer(u), learnt, domain(), u.heads)), key_factor * scale * scale, 0,
+          metric);
   }
   if (u.values) {
     const auto d = static_cast<std::size_t>(layer(u).value_dim);

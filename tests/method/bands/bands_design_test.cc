@@ -166,10 +166,12 @@ TEST(BandsDesign, WeightsMoveBits) {
   options.bits = 2.0;
   options.levels = levels_of("0-6/8");
   const auto design = [&](float first_keys, float others) {
-    for (LayerCalibration& layer : calibration.layers) {
-      layer.key_weight = layer.value_weight = others;
+    for (std::size_t l = 0; l < 2; ++l) {
+      // A squared logit is so much smaller than a squared product of query and key.
+      const float scale = text.shape().layers[l].logit_scale;
+      calibration.layers[l].key_weight = (l == 0 ? first_keys : others) / (scale * scale);
+      calibration.layers[l].value_weight = others;
     }
-    calibration.layers[0].key_weight = first_keys;
     return design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options,
                         std::make_shared<Ledger>())
         .value();
@@ -187,6 +189,33 @@ TEST(BandsDesign, WeightsMoveBits) {
                 1e-6 * scaled[l][0].key_distortion);
   }
   EXPECT_NEAR(after, before, 0.25);
+}
+
+// Engines fold any part of the logits' scale into their queries: the codes are the same.
+TEST(BandsDesign, WhereTheLogitsAreScaledChangesNothing) {
+  const SyntheticText text(testing::synthetic_shape(), 400, 5);
+  Calibration calibration = text.calibration();
+  CacheShape shape = text.shape();
+  for (LayerCalibration& layer : calibration.layers) layer.key_weight = layer.value_weight = 0.5f;
+  BandsOptions options;
+  options.bits = 2.0;
+  const auto distortions = [&] {
+    const auto design = design_bands(shape, calibration, {{{0, 2}}, {{0, 2}}}, options,
+                                     std::make_shared<Ledger>())
+                            .value();
+    std::vector<double> all;
+    for (const auto& groups : design) all.push_back(groups[0].key_distortion);
+    return all;
+  };
+  const auto apart = distortions();
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    // A power of two, so that nothing is rounded.
+    shape.layers[i].logit_scale *= 16.0f;
+    for (float& q : calibration.layers[i].query_moment) q /= 256.0f;
+  }
+  EXPECT_EQ(distortions(), apart);
+  for (LayerShape& layer : shape.layers) layer.logit_scale /= 64.0f;
+  EXPECT_NE(distortions(), apart);
 }
 
 // Ends at 8 bits take about half the room of f16 ones, and cost little.
