@@ -194,6 +194,30 @@ def batches(results):
                           "file"], rows)
 
 
+def first_tokens(results):
+    for file, document in results.of_kind(lambda d: d.get("command") == "first_token"):
+        load = max(row["load_before"] for row in document["rows"])
+        yield f"### {document['model']}, {machine(document)}"
+        yield ""
+        yield (f"Seconds from the start of `kvspan run` to the first letter, and seconds of processor time ([{file}]({file})); up to "
+               f"{load:.0f} other programs were running. The first start of a recipe designs its codes; `full` took turns with later starts.")
+        yield ""
+        rows = [[f"`{row['recipe']}`"] + [f"{row[f'{start}_start_{unit}']:.2f}" for unit in ("s", "cpu_s") for start in ("first", "later", "full")]
+                for row in document["rows"]]
+        yield from table(["recipe", "first start", "later", "`full`", "processor: first", "later", "`full`"], rows)
+
+
+def busy_machines(results):
+    for file, document in results.of_kind(lambda d: d.get("command") == "busy_decode"):
+        yield f"### {document['model']}, {machine(document)}"
+        yield ""
+        yield f"Tokens a second alone and beside {document['busy_processes']} busy processes, the slowest run ([{file}]({file}))."
+        yield ""
+        yield from table(["recipe", "alone", "with `--fixed-threads`", "beside others", "share"],
+                         [[f"`{row['recipe']}`", f"{row['idle_tok_s']:.1f}", f"{row['idle_fixed_tok_s']:.1f}", f"{min(row['busy_tok_s']):.1f}",
+                           f"{row['slowest_share']:.2f}"] for row in document["rows"]])
+
+
 def tasks(results):
     rows = []
     for file, document in results.of_kind(is_tasks):
@@ -253,7 +277,8 @@ def studies(results):
 
 
 SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
-            ("Several sequences together", batches), ("Retrieval", tasks),
+            ("Several sequences together", batches), ("Time to the first token", first_tokens), ("Beside busy programs", busy_machines),
+            ("Retrieval", tasks),
             ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Studies", studies)]
 
 

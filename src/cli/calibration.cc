@@ -2,6 +2,8 @@
 #include "cli/calibration.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <optional>
 
 #include "api/code_source.h"
@@ -15,6 +17,7 @@
 #include "cli/terminal/text_input.h"
 #include "eval/calibrate/layer_weights.h"
 #include "eval/engine_caches.h"
+#include "eval/perplexity/perplexity.h"
 #include "eval/perplexity/windows.h"
 #include "eval/study/rate_curve.h"
 #include "io/atomic_file.h"
@@ -28,6 +31,32 @@ namespace {
 constexpr std::int32_t kWeighedWindow = 768;
 constexpr std::size_t kWeighedWindows = 2;
 constexpr double kWeighedBits = 1.0;
+constexpr std::size_t kTimedTokens = 256;  // read to say how long that takes
+
+// Reads the beginning of a passage in the way in which all will be read, once for each side of
+// every layer, an exact pass for ten of them, and the rates.
+Status say_how_long(Engine& engine, const std::vector<std::vector<Token>>& passages) {
+  std::vector<std::vector<Token>> beginning{passages[0]};
+  beginning[0].resize(std::min(beginning[0].size(), kTimedTokens));
+  const auto full = [&](const std::string& name) { return make_cache(engine.cache_shape(), name); };
+  const auto started = std::chrono::steady_clock::now();
+  KVSPAN_TRY(const PerplexityReport report, measure_perplexity(engine, beginning, {}, full, {}));
+  if (report.cancelled) return fail(ErrorCode::kCancelled, "stopped");
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - started;
+  const std::size_t sides = 2 * engine.cache_shape().layers.size();
+  const std::size_t tokens =
+      (sides + (sides + 9) / 10 + kRatePasses) * passages.size() * (passages[0].size() / 3 * 4);
+  const double seconds =
+      taken.count() * static_cast<double>(tokens) / static_cast<double>(beginning[0].size());
+  fmt::print(
+      stderr,
+      "kvspan: measuring what errors of each layer cost will take about {}; the calibration is in "
+      "use meanwhile, and a later `kvspan calibrate` does this where it is stopped (--quick "
+      "leaves it out)\n",
+      seconds < 90.0 ? fmt::format("{:.0f} seconds", std::max(1.0, seconds))
+                     : fmt::format("{:.0f} minutes", std::ceil(seconds / 60.0)));
+  return {};
+}
 
 void announce(const Choice& choice, const Engine& engine) {
   std::string text = fmt::format("kvspan: auto chose {}", choice.recipe);
@@ -101,6 +130,7 @@ Status measure_costs(const std::string& model_path, int threads, const std::stri
   for (std::size_t i = 0; i < kWeighedWindows; ++i) {
     read.push_back(passages[passages.size() * (2 * i + 1) / (2 * kWeighedWindows)]);
   }
+  KVSPAN_CHECK_OK(say_how_long(*engine, read));
   std::optional<ProgressBar> bar;
   const auto under = [&](const char* what) {
     bar.reset();
@@ -112,13 +142,6 @@ Status measure_costs(const std::string& model_path, int threads, const std::stri
   KVSPAN_CHECK_OK(
       measure_layer_weights(*engine, read, kWeighedBits, calibration, under("weighing layers")));
   return measure_rates(*engine, read, calibration, under("measuring rates"));
-}
-
-std::size_t tokens_to_measure_costs(const CacheShape& shape) {
-  // Two sides of each layer, an exact pass for every ten of them, and the rates.
-  const std::size_t sides = 2 * shape.layers.size();
-  const std::size_t passes = sides + (sides + 9) / 10 + kRatePasses;
-  return passes * kWeighedWindows * static_cast<std::size_t>(kWeighedWindow);
 }
 
 std::string CodeNote::line(const KvCache& cache) {

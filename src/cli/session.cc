@@ -49,7 +49,9 @@ Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlag
   if (companions.draft_model.empty()) return {};
   KVSPAN_TRY(const std::string path, find_model_path(companions.draft_model));
   KVSPAN_TRY(session.draft,
-             Draft::open(path, {.threads = static_cast<int>(flags.threads), .adapt_threads = true},
+             Draft::open(path,
+                         {.threads = static_cast<int>(flags.threads),
+                          .adapt_threads = !companions.fixed_threads},
                          *session.engine, static_cast<std::int32_t>(companions.draft)));
   session.draft->set_cancel_flag(&interrupted());
   return {};
@@ -71,7 +73,7 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   KVSPAN_CHECK_OK(apply_cpu_level(flags));
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   EngineOptions options{.threads = static_cast<int>(flags.threads)};
-  options.adapt_threads = true;
+  options.adapt_threads = !companions.fixed_threads;
   options.gpu_layers = companions.llama.layers_on_gpu();
   options.rope = companions.llama.rope_options();
   if (companions.llama.changes_rope()) options.context = static_cast<std::int32_t>(flags.context);

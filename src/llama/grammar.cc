@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kGrammarExcerpt = 60;  // bytes of a refused text that an error shows
 
 std::string excerpt(const std::string& text) {
-  return text.size() <= kGrammarExcerpt ? text : text.substr(0, kGrammarExcerpt) + "...";
+  return text.size() <= kGrammarExcerpt ? text : fmt::format("{}...", text.substr(0, kGrammarExcerpt));
 }
 
 // libllama tells what is wrong with a grammar on standard error only, and kvspan never prints from

@@ -98,14 +98,14 @@ TEST_F(StockAnswers, WithALoraAdapter) {
   EXPECT_NE(without.tokens, stock);
 }
 
-// Twice the trained context. A cache of keys before RoPE turns them back and forth by what was read
-// off the graph: of full rank it answers the same.
+// Four times the trained context. A cache of keys before RoPE turns them back and forth by what was
+// read off the graph: of full rank it answers the same.
 TEST_F(StockAnswers, WithStretchedPositions) {
   std::string text;
-  for (int i = 0; i < 60; ++i) text += "One day Lily saw a big red ball in the park. ";
+  for (int i = 0; i < 120; ++i) text += "One day Lily saw a big red ball in the park. ";
   prompt_ = tokenizer_->encode(text + "Once upon a time", {}).value();
-  ASSERT_GT(prompt_.size(), 600u);
-  ASSERT_LT(prompt_.size(), 1024u - kTokens);
+  ASSERT_GT(prompt_.size(), 1800u);
+  ASSERT_LT(prompt_.size(), 2048u - kTokens);
   struct Case {
     RopeOptions rope;
     void (*adjust)(llama_context_params&);
@@ -115,17 +115,17 @@ TEST_F(StockAnswers, WithStretchedPositions) {
       {{.scaling = Scaling::kLinear},
        [](llama_context_params& p) {
          p.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_LINEAR;
-         p.rope_freq_scale = 0.5f;
+         p.rope_freq_scale = 0.25f;
        }},
       {{.scaling = Scaling::kYarn},
        [](llama_context_params& p) {
          p.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
-         p.rope_freq_scale = 0.5f;
+         p.rope_freq_scale = 0.25f;
        }},
-      {{.scaling = Scaling::kYarn, .scale = 0.25f, .yarn_context = 256, .yarn_beta_fast = 16.0f},
+      {{.scaling = Scaling::kYarn, .scale = 0.125f, .yarn_context = 256, .yarn_beta_fast = 16.0f},
        [](llama_context_params& p) {
          p.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
-         p.rope_freq_scale = 0.25f;
+         p.rope_freq_scale = 0.125f;
          p.yarn_orig_ctx = 256;
          p.yarn_beta_fast = 16.0f;
        }},
@@ -135,12 +135,12 @@ TEST_F(StockAnswers, WithStretchedPositions) {
   for (const Case& c : cases) {
     StockOptions options;
     options.adjust = [&](llama_context_params& p) {
-      p.n_ctx = p.n_batch = 1024;
+      p.n_ctx = p.n_batch = 2048;
       c.adjust(p);
     };
     const auto stock = stock_answer(kModel, prompt_, kTokens, options);
     ASSERT_EQ(stock.size(), std::size_t{kTokens});
-    load({.block = 64, .context = 1024, .rope = c.rope});
+    load({.block = 64, .context = 2048, .rope = c.rope});
     EXPECT_EQ(answer().tokens, stock);
     const auto turned = try_answer({.temperature = 0}, {.max_tokens = kTokens, .stop = {}},
                                    "fd:rope=pre,rk=8,rv=8,store=f32,bases=f32,first=full,tau=1");

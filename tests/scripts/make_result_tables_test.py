@@ -67,6 +67,20 @@ class MakeResultTables(unittest.TestCase):
         self.assertIn("| `full` | 2,048 | 50.0 | 4 % |  | 400 |  | 2.0 | 1.0 | 2 |\n", page)
         self.assertNotIn("## Perplexity", page)
 
+    def test_first_tokens_and_busy_machines(self):
+        machine = {"model": "smollm2", "threads": 2, "machine": {"cpu": "Some(R) Core"}}
+        page = self.page_of(
+            first={"command": "first_token", **machine,
+                   "rows": [{"recipe": "bands", "first_start_s": 6.09, "later_start_s": 0.94, "full_start_s": 0.7, "load_before": 2.1,
+                             "first_start_cpu_s": 5.0, "later_start_cpu_s": 0.6, "full_start_cpu_s": 0.5}]},
+            busy={"command": "busy_decode", **machine, "busy_processes": 2,
+                  "rows": [{"recipe": "full", "idle_tok_s": 120.0, "idle_fixed_tok_s": 121.0, "busy_tok_s": [60.0, 48.0],
+                            "slowest_share": 0.4}]})
+        self.assertIn("### smollm2, Some Core, 2 threads\n", page)
+        self.assertIn("| `bands` | 6.09 | 0.94 | 0.70 | 5.00 | 0.60 | 0.50 |\n", page)
+        self.assertIn("beside 2 busy processes", page)
+        self.assertIn("| `full` | 120.0 | 121.0 | 48.0 | 0.40 |\n", page)
+
     def test_other_files_have_no_table(self):
         self.assertEqual(self.page_of(units={"recipes": []}, names=["a", "b"]), make_result_tables.HEAD)
 

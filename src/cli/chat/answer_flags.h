@@ -43,6 +43,7 @@ struct CompanionFlags {
   std::string chat_template_file;
   std::string draft_model;  // name or path; "": none
   std::int64_t draft = 3;   // tokens that it guesses at a time
+  bool fixed_threads = false;
   LlamaFlags llama;
 
   Result<std::vector<Adapter>> adapters() const;

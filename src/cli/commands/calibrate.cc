@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // kvspan calibrate: learns a model's directions from text and keeps them in a file.
-#include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <optional>
 
 #include "base/fail.h"
@@ -26,6 +23,7 @@ struct CalibrateFlags {
   std::string output;
   std::string json;
   std::int64_t tokens = CalibrateOptions{}.tokens;
+  std::int32_t window = CalibrateOptions{}.window;
   std::string layer_weights = "auto";
   bool quick = false;
 };
@@ -40,15 +38,26 @@ Result<std::string> output_path(const CalibrateFlags& flags, const Engine& engin
   return path;
 }
 
-// Before layers are weighed: the tokens that are read for it, at the speed that the text was read.
-void say_how_long(const Engine& engine, double seconds_a_token) {
-  const double seconds =
-      seconds_a_token * static_cast<double>(tokens_to_measure_costs(engine.cache_shape()));
+// What an earlier call read but did not weigh, stopped or with --quick. Only of the text that comes
+// with kvspan: a calibration does not say which text it is of.
+std::optional<Calibration> begun_before(const CalibrateFlags& flags, const Engine& engine,
+                                        const std::string& path, const CalibrationPlan& plan) {
+  if (!flags.file.empty() || flags.quick || flags.layer_weights == "none") return std::nullopt;
+  auto found = load_calibration(engine, path);
+  if (!found || has_layer_weights(*found) || !plan.fits(*found)) return std::nullopt;
   fmt::print(stderr,
-             "kvspan: measuring what errors of each layer cost will take about {:.0f} minutes; the "
-             "calibration is in use meanwhile, and stays as it is where this is stopped (--quick "
-             "leaves it out)\n",
-             std::max(1.0, std::ceil(seconds / 60.0)));
+             "kvspan: '{}' lacks only what errors of each layer cost; its text is not read again\n",
+             path);
+  return *std::move(found);
+}
+
+Result<Calibration> read_text(Engine& engine, const CalibrationPlan& plan) {
+  std::optional<ProgressBar> bar;
+  return gather_calibration(engine, plan.windows, plan.options,
+                            [&](std::size_t done, std::size_t total) {
+                              if (!bar) bar.emplace("calibrating", "tokens", total);
+                              bar->update(done);
+                            });
 }
 
 Result<int> calibrate(const CalibrateFlags& flags) {
@@ -64,17 +73,12 @@ Result<int> calibrate(const CalibrateFlags& flags) {
 
   CalibrateOptions options;
   options.tokens = flags.tokens;
-  std::optional<ProgressBar> bar;
-  const auto started = std::chrono::steady_clock::now();
-  auto calibration =
-      calibrate_on_text(*engine, text, options, [&](std::size_t done, std::size_t total) {
-        if (!bar) bar.emplace("calibrating", "tokens", total);
-        bar->update(done);
-      });
-  bar.reset();
-  const double text_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  if (!calibration) return std::move(calibration).error();
+  options.window = flags.window;
+  KVSPAN_TRY(const CalibrationPlan plan, plan_calibration(*engine, text, options));
+  std::optional<Calibration> calibration = begun_before(flags, *engine, path, plan);
+  if (!calibration) {
+    KVSPAN_TRY(calibration, read_text(*engine, plan));
+  }
   bool known = false;
   const std::string weights = flags.quick ? "none" : flags.layer_weights;
   if (flags.quick || weights == "auto") {
@@ -83,7 +87,6 @@ Result<int> calibrate(const CalibrateFlags& flags) {
   if (weights != "none" && !known) {
     // What has been learnt already is worth keeping if this is stopped.
     KVSPAN_CHECK_OK(save_calibration(path, *calibration));
-    say_how_long(*engine, text_seconds / static_cast<double>(calibration->tokens));
     KVSPAN_CHECK_OK(
         measure_costs(model_path, static_cast<int>(flags.model.threads), text, *calibration));
   }
@@ -128,6 +131,10 @@ Action setup_calibrate(CLI::App& app) {
            "kvspan)",
            "FILE");
   add_integer(app, "--tokens", flags->tokens, "Tokens of the text to read at most", 64, 1 << 26);
+  add_integer(app, "-c,--ctx", flags->window,
+              "Tokens of a window, or the model's context where that is shorter; every window is "
+              "read as a text of its own",
+              64, 1 << 20);
   add_switch(app, "--quick", flags->quick,
              "Leave for later what takes longest: measuring what errors of each layer cost, where "
              "that does not come with kvspan");

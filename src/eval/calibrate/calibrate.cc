@@ -86,25 +86,38 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
   return collector.finish(engine.info().name, engine.fingerprint());
 }
 
-Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
-                                      const CalibrateOptions& options,
-                                      const TokenProgress& progress) {
+bool CalibrationPlan::fits(const Calibration& calibration) const {
+  return calibration.tokens == counted_tokens(windows, options.skip) &&
+         calibration.window == options.window && calibration.skip == options.skip;
+}
+
+Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string& text,
+                                         const CalibrateOptions& options) {
   KVSPAN_TRY(const auto tokenizer, Tokenizer::open(engine.info().path));
-  CalibrateOptions fitted = options;
-  fitted.window = std::min(options.window, engine.info().context);
-  fitted.skip = std::min(options.skip, fitted.window / 4);
+  CalibrationPlan plan;
+  plan.options = options;
+  plan.options.window = std::min(options.window, engine.info().context);
+  plan.options.skip = std::min(options.skip, plan.options.window / 4);
   WindowOptions cut;
-  cut.length = static_cast<std::size_t>(fitted.window);
-  cut.least = static_cast<std::size_t>(fitted.skip) + 1;
+  cut.length = static_cast<std::size_t>(plan.options.window);
+  cut.least = static_cast<std::size_t>(plan.options.skip) + 1;
   KVSPAN_TRY(auto windows, cut_windows(*tokenizer, text, cut));
+  plan.windows = std::move(windows);
   // Whole windows first, then what is left of the tokens asked for.
   auto left = static_cast<std::size_t>(std::max<std::int64_t>(options.tokens, 0));
-  for (auto& window : windows) {
+  for (auto& window : plan.windows) {
     window.resize(std::min(window.size(), left));
     left -= window.size();
   }
-  std::erase_if(windows, [&](const auto& window) { return window.size() < cut.least; });
-  return gather_calibration(engine, windows, fitted, progress);
+  std::erase_if(plan.windows, [&](const auto& window) { return window.size() < cut.least; });
+  return plan;
+}
+
+Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
+                                      const CalibrateOptions& options,
+                                      const TokenProgress& progress) {
+  KVSPAN_TRY(const CalibrationPlan plan, plan_calibration(engine, text, options));
+  return gather_calibration(engine, plan.windows, plan.options, progress);
 }
 
 Result<Calibration> ensure_calibration(Engine& engine,

@@ -32,7 +32,19 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
                                        const CalibrateOptions& options,
                                        const TokenProgress& progress = nullptr);
 
-// The same from text. The options' window and skip are fitted to the model.
+// What a calibration from text reads: the options with window and skip fitted to the model, and the
+// windows.
+struct CalibrationPlan {
+  CalibrateOptions options;
+  std::vector<std::vector<Token>> windows;
+
+  // Whether `calibration` could be of these windows: as many tokens, of such windows.
+  bool fits(const Calibration& calibration) const;
+};
+Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string& text,
+                                         const CalibrateOptions& options);
+
+// gather_calibration of that.
 Result<Calibration> calibrate_on_text(Engine& engine, const std::string& text,
                                       const CalibrateOptions& options,
                                       const TokenProgress& progress = nullptr);

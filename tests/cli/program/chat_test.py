@@ -264,6 +264,46 @@ class OnATerminal(ProgramTest):
         self.process.send_signal(signal.SIGTERM)
         self.assertEqual(self.process.wait(timeout=60), 143)
 
+    def test_killed_while_saving_the_old_or_the_new_conversation_is_resumed(self):
+        flags = ("--temp", "0", "-n", "4", "-t", "1", "--cache", "full", "--resume", "talk.json")
+        files = [self.folder / "talk.json", self.folder / "talk.json.kv"]
+        self.start(*flags)
+        self.wait_for(r"> ")
+        self.type_at_prompt(START + "\r")
+        self.wait_for(r"4 tokens \| [^>]*> ")
+        self.type_at_prompt("\x04")
+        self.assertEqual(self.process.wait(timeout=60), 0)
+        old = [path.read_bytes() for path in files]
+        met = set()
+        for delay_ms in (0, 1, 2, 4, 8, 500):
+            for path, data in zip(files, old):
+                path.write_bytes(data)
+            self.start(*flags)
+            self.wait_for(r"going on with 2 messages[^>]*> ")
+            self.type_at_prompt("Then she\r")
+            self.wait_for(r"4 tokens \| [^>]*> ")
+            self.type_at_prompt("/save talk.json\r")
+            if delay_ms == 500:
+                self.wait_for("saved 4 messages")
+            else:
+                time.sleep(delay_ms / 1000)
+            self.process.kill()
+            self.process.wait()
+            messages = len(json.loads(files[0].read_text())["messages"])
+            met.add(messages)
+            for path in self.folder.glob("*.tmp"):
+                os.utime(path, (1, 1))  # young ones are left alone
+            self.start(*flags)
+            said = self.wait_for(rf"going on with {messages} messages[^>]*> ")
+            self.assertNotIn("damaged", said)
+            self.type_at_prompt("/save talk.json\r")
+            self.wait_for(rf"saved {messages} messages[^>]*> ")
+            self.type_at_prompt("\x04")
+            self.assertEqual(self.process.wait(timeout=60), 0)
+            self.assertEqual(list(self.folder.glob("*.tmp")), [])
+        self.assertIn(4, met)
+        self.assertLessEqual(met, {2, 4})
+
     def test_ctrl_d_leaves_and_the_history_is_kept(self):
         self.start("--temp", "0", "-n", "3")
         self.wait_for(r"> ")

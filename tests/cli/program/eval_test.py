@@ -46,6 +46,19 @@ class Calibrate(Interrupted):
         self.refused("calibrate", "-m", STORIES, "-t", "1", "-o", "nowhere/out.gguf", says="nowhere")
         self.refused("calibrate", "-m", STORIES, "-t", "1", "--tokens", "5", says="--tokens")
 
+    def test_what_was_left_for_later_is_finished_without_reading_again(self):
+        flags = ("-m", STORIES, "-t", "1", "--tokens", "1000", "--progress", "plain")
+        self.output_of("calibrate", *flags, "--quick")
+        done = self.run_program("calibrate", *flags)
+        said = done.stderr.decode()
+        self.assertEqual(done.returncode, 0, said)
+        self.assertIn("its text is not read again", said)
+        self.assertRegex(said, r"will take about \d+ (seconds|minutes)")
+        self.assertNotIn("calibrating", said)
+        self.assertIn("layer weights: measured", done.stdout.decode())
+        # Now nothing is left, so that it means another calibration.
+        self.assertNotIn("not read again", self.run_program("calibrate", *flags, "--quick").stderr.decode())
+
     def test_ctrl_c_leaves_nothing(self):
         text = self.write("long.txt", LONG_TEXT)
         code, _ = self.interrupt("calibrate", "-m", STORIES, "-t", "1", "-f", text, "--tokens", "10000000")
