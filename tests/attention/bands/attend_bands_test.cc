@@ -25,6 +25,7 @@ namespace kvspan {
 namespace attend_bands_test {
 
 using namespace bands_testing;
+using bands_testing::Problem;  // also where files that use another are compiled together
 
 // Bounds of what attention rounds off: norms say that the rows that were coded are those that it reads.
 std::vector<Certificate> bounds_of(const Problem& p) {

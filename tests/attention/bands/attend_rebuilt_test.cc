@@ -16,6 +16,7 @@ namespace kvspan {
 namespace attend_rebuilt_test {
 
 using namespace bands_testing;
+using bands_testing::Problem;  // also where files that use another are compiled together
 
 // Rows of all tokens, escaped ones too, as keys and values of Expected lie.
 struct RebuiltRows {

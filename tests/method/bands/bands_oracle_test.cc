@@ -46,7 +46,7 @@ class Fixture {
     layer.key_dim = layer.value_dim = layer.rope.rotated_dims = std::int32_t(s[3]);
     layer.rope.pairs = Rope::Pairs::kNeighbours;
     layer.rope.angles = at("angles");
-    layer.logit_scale = float(1.0 / std::sqrt(s[3]));
+    layer.logit_scale = 1.0f;  // the oracle holds errors of keys in q.k, not in logits
     CacheShape shape;
     shape.layers.assign(std::size_t(s[0]), layer);
     return shape;
