@@ -214,6 +214,15 @@ def main():
         return server
 
     rows = []
+
+    def keep(row):
+        """Written at once: a long series that is stopped loses nothing."""
+        rows.append(row)
+        if flags.json:
+            document = {"command": "scripts/serve_load.py " + " ".join(sys.argv[1:]), "machine": platform.machine(),
+                        "cores": os.cpu_count(), "model": flags.model, "threads": flags.threads, "rows": rows}
+            pathlib.Path(flags.json).write_text(json.dumps(document, indent=1) + "\n")
+
     for clients in map(int, flags.clients.split(",")) if not flags.mixed else ():
         for prompt in map(int, flags.prompts.split(",")):
             for name, command in list(commands.items()):
@@ -229,7 +238,7 @@ def main():
                     row = load(server, text, clients, prompt, flags.answer, flags.seconds)
                 finally:
                     server.close()
-                rows.append(row)
+                keep(row)
                 print(f"{name:28} {clients:3} clients {prompt:5} tokens {row['requests_per_second']:7.3f} requests/s  first "
                       f"{row['first_token_p50']:7.2f} s, p99 {row['first_token_p99']:7.2f} s {row['tokens_per_second']:7.1f} tokens/s  KV "
                       f"{row['kv_bytes'] / 2**20:8.1f} MiB  grown {row['grown_bytes'] / 2**20:8.1f} MiB", flush=True)
@@ -238,7 +247,7 @@ def main():
         for name, command in commands.items():
             server = started(name, command, clients, longest + 1024, "--cache-ram", str(flags.cache_ram))
             try:
-                rows.append(mixed(server, text, clients, longest, flags.mixed))
+                keep(mixed(server, text, clients, longest, flags.mixed))
             finally:
                 server.close()
             row = rows[-1]
@@ -246,10 +255,6 @@ def main():
             print(f"{name:28} {clients:3} clients {sum(row['requests'].values())} requests in {row['seconds']:.0f} s; process "
                   f"{process[0]:.1f} MiB at first, {max(process):.1f} at most, {process[-1]:.1f} at the end; beside the caches it grew by "
                   f"{row['grown_percent']:.2f} % from the middle third to the last: {'flat' if row['flat'] else 'NOT flat'}", flush=True)
-    if flags.json:
-        document = {"command": "scripts/serve_load.py " + " ".join(sys.argv[1:]), "machine": platform.machine(), "cores": os.cpu_count(),
-                    "model": flags.model, "threads": flags.threads, "rows": rows}
-        pathlib.Path(flags.json).write_text(json.dumps(document, indent=1) + "\n")
     return 0 if all(row.get("flat", True) for row in rows) else 1
 
 
