@@ -10,8 +10,6 @@ calibration but no codes. Later starts take turns with `full`; exit 1 if the med
 machine is busy with other things, processor seconds (`..._cpu_s` of --json, with -t 1) say more.
 """
 
-import argparse
-import json
 import os
 import pathlib
 import resource
@@ -22,7 +20,8 @@ import sys
 import tempfile
 import time
 
-TREE = pathlib.Path(__file__).resolve().parent.parent
+from recipe_rows import parser, rows_of
+
 RECIPES = ["bands:bits=2.25", "bands:bits=1", "bands:calib=online", "quant:bits=4", "static"]
 MOST_ABOVE_FULL_S = 0.3
 
@@ -78,33 +77,17 @@ def measure(options, recipe):
     return row
 
 
-def description(options):
-    """What the program says of itself and the machine."""
-    command = [options.program, "run", "-m", options.model, "--cache", "full", "-p", "Hi", "-n", "1", "--json", "-", "-q"]
-    document = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return {key: document[key] for key in ("version", "date", "machine")}
+def line(row):
+    return (f"{row['recipe']:<24} {row['first_start_s']:>15.2f} {row['later_start_s']:>9.2f} {row['full_start_s']:>8.2f} "
+            f"{row['above_full_s']:>14.2f}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(TREE / "build/release/bin/kvspan"))
-    parser.add_argument("-m", "--model", default="smollm2")
-    parser.add_argument("--cache", action="append", metavar="RECIPE", help="may be repeated")
-    parser.add_argument("-t", "--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--starts", type=int, default=5, help="later starts of each recipe (5)")
-    parser.add_argument("--json", metavar="FILE", help="write all numbers")
-    options = parser.parse_args()
-    rows = []
+    flags = parser(__doc__)
+    flags.add_argument("--starts", type=int, default=5, help="later starts of each recipe (5)")
+    options = flags.parse_args()
     print(f"{'recipe':<24} {'first start, s':>15} {'later, s':>9} {'full, s':>8} {'above full, s':>14}")
-    for recipe in options.cache or RECIPES:
-        rows.append(row := measure(options, recipe))
-        print(f"{recipe:<24} {row['first_start_s']:>15.2f} {row['later_start_s']:>9.2f} {row['full_start_s']:>8.2f} "
-              f"{row['above_full_s']:>14.2f}", flush=True)
-    if options.json:
-        words = [word for word in sys.argv[1:] if word not in ("--program", options.program)]
-        document = {"command": "first_token", "arguments": words, **description(options), "model": options.model,
-                    "threads": options.threads, "rows": rows}
-        pathlib.Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    rows = rows_of(options, RECIPES, measure, line)
     return 1 if any(row["above_full_s"] > MOST_ABOVE_FULL_S for row in rows) else 0
 
 
