@@ -184,10 +184,10 @@ void add_companion_flags(CLI::App& app, CompanionFlags& flags) {
   add_text(app, "--draft-model,--model-draft", flags.draft_model,
            "Smaller model of the same vocabulary that guesses tokens ahead (speculative decoding)",
            "MODEL");
+  add_integer(app, "--draft,--draft-max", flags.draft, "Tokens that it guesses at a time", 1, 128);
   add_switch(
       app, "--fixed-threads", flags.fixed_threads,
       "Use all threads also while other programs need the processors; without it one is used then");
-  add_integer(app, "--draft,--draft-max", flags.draft, "Tokens that it guesses at a time", 1, 128);
 }
 
 Result<std::vector<Adapter>> CompanionFlags::adapters() const {

@@ -244,7 +244,7 @@ Result<BenchOptions> bench_options(BenchFlags& flags, Roof& roof) {
 }
 
 Json bench_json(const BenchOptions& options, const Roof& roof, const std::vector<BenchRow>& rows,
-                bool noisy) {
+                const std::vector<FasterFrom>& faster, bool noisy) {
   Json json{{"model", options.model_path},
             {"threads", options.threads},
             {"batch", options.batch},
@@ -256,7 +256,7 @@ Json bench_json(const BenchOptions& options, const Roof& roof, const std::vector
             {"noisy", noisy},
             {"break_even", Json::array()}};
   for (const BenchRow& row : rows) json["rows"].push_back(to_json(rows, row, roof));
-  for (const FasterFrom& found : break_evens(rows)) {
+  for (const FasterFrom& found : faster) {
     json["break_even"].push_back({{"recipe", found.recipe},
                                   {"against", "full"},
                                   {"tokens", found.depth ? Json(found.depth->length) : Json()},
@@ -285,11 +285,12 @@ Result<int> bench(BenchFlags flags) {
 
   const bool noisy = std::any_of(rows->begin(), rows->end(),
                                  [](const BenchRow& row) { return row.decode_spread > kNoisy; });
-  KVSPAN_CHECK_OK(write_json(bench_json(options, roof, *rows, noisy), flags.json));
+  const std::vector<FasterFrom> faster = break_evens(*rows);
+  KVSPAN_CHECK_OK(write_json(bench_json(options, roof, *rows, faster, noisy), flags.json));
   if (flags.json != "-") {
     fmt::print("{}\nmemory gives {:.1f} GB/s to {} threads\n", table_of(*rows, roof),
                1e-9 * roof.memory_bytes_s, options.threads);
-    for (const FasterFrom& found : break_evens(*rows)) fmt::print("{}", break_even_text(found));
+    for (const FasterFrom& found : faster) fmt::print("{}", break_even_text(found));
   }
   if (noisy) {
     fmt::print(
