@@ -38,6 +38,9 @@ struct OutputWeights {
   TensorView<const float, 2> rows;
   std::span<const float> gain;  // [hidden], of a norm that follows the matrix; empty: none does
   float epsilon = 0.0f;         // of that norm
+  // [hidden], the gain of the norm that reads the residual stream next: it tells which of its numbers count. Empty: all
+  // alike.
+  std::span<const float> reader;
 };
 
 // One call at a time, made by every member of a team where it takes one. Not copied.

@@ -83,10 +83,29 @@ void zero_to_boundary(double* row, double* end) {
 }
 
 struct Output {
-  std::vector<float> weights, gain;
+  std::vector<float> weights, gain, reader;
 };
 
-// sum_g Wo_g' diag(gain^2) Wo_g * factor / G for each KV head: [kv_heads][value_dim^2].
+// What each number of the residual stream counts beside the others: squares of the reader's gain, so that all together
+// count as much as without it.
+std::vector<double> reading(const Output& projection, std::size_t hidden) {
+  std::vector<double> out(hidden, 1.0);
+  if (projection.reader.empty()) return out;
+  const std::size_t columns = projection.weights.size() / hidden;
+  double all = 0.0, read = 0.0;
+  for (std::size_t i = 0; i < hidden; ++i) {
+    const double gain = projection.gain.empty() ? 1.0 : projection.gain[i];
+    double square = 0.0;
+    for (std::size_t j = 0; j < columns; ++j) square += std::pow(gain * projection.weights[i * columns + j], 2.0);
+    out[i] = double{projection.reader[i]} * double{projection.reader[i]};
+    all += square;
+    read += out[i] * square;
+  }
+  for (double& x : out) x = read > 0.0 ? x * all / read : 1.0;
+  return out;
+}
+
+// sum_g Wo_g' diag(gain^2 reading) Wo_g * factor / G for each KV head: [kv_heads][value_dim^2].
 // Where no single matrix follows attention (MLA), all directions count alike.
 std::vector<float> output_metric(const LayerShape& shape, const Output& projection, double factor) {
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
@@ -102,8 +121,9 @@ std::vector<float> output_metric(const LayerShape& shape, const Output& projecti
   const std::size_t columns = detail::padded(dim), group = query_heads / heads;
   const std::size_t hidden = projection.weights.size() / (query_heads * dim);
   detail::Panel rows(hidden, spread_columns(query_heads * columns));
+  const std::vector<double> read = reading(projection, hidden);
   for (std::size_t i = 0; i < hidden; ++i) {
-    const double gain = projection.gain.empty() ? 1.0 : projection.gain[i];
+    const double gain = std::sqrt(read[i]) * (projection.gain.empty() ? 1.0 : projection.gain[i]);
     const float* from = projection.weights.data() + i * query_heads * dim;
     for (std::size_t h = 0; h < query_heads; ++h) {
       for (std::size_t j = 0; j < dim; ++j) rows(i, h * columns + j) = gain * from[h * dim + j];
@@ -272,6 +292,10 @@ Status MomentCollector::set_output(int layer, const OutputWeights& weights) {
     return fail(ErrorCode::kInvalidArgument, "layer {}: {} gains; allowed: none or {}", layer,
                 weights.gain.size(), hidden);
   }
+  if (hidden > 0 && !weights.reader.empty() && weights.reader.size() != hidden) {
+    return fail(ErrorCode::kInvalidArgument, "layer {}: {} gains of the reader; allowed: none or {}", layer,
+                weights.reader.size(), hidden);
+  }
   State::Layer& to = state_->layers_[at(layer)];
   to.output.weights.clear();
   for (std::size_t i = 0; i < hidden; ++i) {
@@ -279,6 +303,7 @@ Status MomentCollector::set_output(int layer, const OutputWeights& weights) {
     to.output.weights.insert(to.output.weights.end(), row, row + columns);
   }
   to.output.gain.assign(weights.gain.begin(), weights.gain.end());
+  to.output.reader.assign(weights.reader.begin(), weights.reader.end());
   to.epsilon = weights.epsilon;
   return {};
 }

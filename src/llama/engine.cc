@@ -304,6 +304,9 @@ Result<OutputProjection> Engine::output_projection(int layer) const {
     KVSPAN_TRY(projection.gain, read(trace.post_norm_gain));
     projection.epsilon = trace.post_norm_epsilon;
   }
+  if (trace.reader_gain != nullptr) {
+    KVSPAN_TRY(projection.reader, read(trace.reader_gain));
+  }
   return projection;
 }
 

@@ -2,6 +2,7 @@
 #include "llama/layer_trace.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "llama/graph_nodes.h"
@@ -35,6 +36,34 @@ const ggml_tensor* input_behind(const ggml_tensor* key_rows) {
   return memory_of(product_of);
 }
 
+// The gain of a norm of y, or null. `from`: where in the graph to look on.
+template <class Node>
+const ggml_tensor* gain_after(Node from, Node end, const ggml_tensor* norm) {
+  const auto found = std::find_if(from, end, [&](const ggml_tensor* g) {
+    return g->op == GGML_OP_MUL && g->src[0] == norm && is_weight(g->src[1]);
+  });
+  return found == end ? nullptr : *found;
+}
+
+// From what a layer adds to the residual stream on: the gain of the norm that reads the sum.
+template <class Node>
+const ggml_tensor* reader_gain(Node from, Node end, const ggml_tensor* added) {
+  bool summed = false;
+  for (const ggml_tensor* y = added; from != end; ++from) {
+    const ggml_tensor* t = *from;
+    if (t->src[0] != y && t->src[1] != y) continue;
+    if (summed && is_norm(t)) {
+      const ggml_tensor* gain = gain_after(from, end, t);
+      return gain == nullptr ? nullptr : gain->src[1];
+    }
+    const bool sum = t->op == GGML_OP_ADD && !is_affine(t);
+    if (!(sum && !summed) && !is_affine(t) && !is_view(t) && t->op != GGML_OP_GET_ROWS) return nullptr;
+    summed = summed || sum;
+    y = t;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 LayerTrace trace_layer(std::span<const ggml_tensor* const> nodes, const ggml_tensor* attention,
@@ -66,16 +95,19 @@ LayerTrace trace_layer(std::span<const ggml_tensor* const> nodes, const ggml_ten
   // A bias and then a norm? The last layer goes on with the rows whose logits are asked for; what
   // the norm would take of all rows lies before that.
   const ggml_tensor* all_rows = *node;
+  const ggml_tensor* added = *node;
+  const auto product = node;
   for (const ggml_tensor* y = *node; ++node != nodes.end();) {
     const ggml_tensor* t = *node;
     if (t->src[0] != y) continue;
     if (is_norm(t)) {
       trace.post_norm_input = memory_of(all_rows)->name;
       trace.post_norm_epsilon = float_param(t, 0);
-      const auto gain = std::find_if(node, nodes.end(), [&](const ggml_tensor* g) {
-        return g->op == GGML_OP_MUL && g->src[0] == t && is_weight(g->src[1]);
-      });
-      if (gain != nodes.end()) trace.post_norm_gain = (*gain)->src[1];
+      added = t;
+      if (const ggml_tensor* gain = gain_after(node, nodes.end(), t)) {
+        trace.post_norm_gain = gain->src[1];
+        added = gain;
+      }
       break;
     }
     const bool chosen = t->op == GGML_OP_GET_ROWS;
@@ -83,6 +115,7 @@ LayerTrace trace_layer(std::span<const ggml_tensor* const> nodes, const ggml_ten
     y = t;
     if (!chosen) all_rows = t;
   }
+  trace.reader_gain = reader_gain(std::next(product), nodes.end(), added);
   return trace;
 }
 

@@ -16,6 +16,7 @@ struct LayerTrace {
   std::string post_norm_input;                 // node: what a norm after that matrix gets, or ""
   const ggml_tensor* post_norm_gain = nullptr;  // [hidden], or null
   float post_norm_epsilon = 0.0f;
+  const ggml_tensor* reader_gain = nullptr;  // [hidden], of the norm that reads the residual stream next, or null
 };
 
 // nodes: of the graph so far or whole, in order; `attention` is one of them, and `key_rows` are the

@@ -15,7 +15,7 @@
 namespace kvspan {
 namespace {
 
-constexpr FrameFormat kFormat{"cache", "KVSPCACH", 2};
+constexpr FrameFormat kFormat{"cache", "KVSPCACH", 3};
 constexpr std::size_t kLongestRecipe = 4096;
 
 // The codes that sequences share, each once.

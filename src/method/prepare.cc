@@ -133,7 +133,7 @@ Result<std::shared_ptr<Prepared>> prepare_with(const CacheShape& shape, const Re
 
 constexpr FrameFormat kCodesFormat{"codes", "KVSPCODE", 1};
 // Goes up whenever a calibration gives other codes than before, so that old ones are made anew.
-constexpr std::uint32_t kDesignVersion = 1;
+constexpr std::uint32_t kDesignVersion = 2;
 constexpr std::size_t kLongestCodesRecipe = 4096;
 
 }  // namespace

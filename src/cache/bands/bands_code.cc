@@ -79,15 +79,17 @@ float BandsCode::weighed(std::int32_t row, const float* z) const noexcept {
              static_cast<std::size_t>(dim));
 }
 
-// c = A z, with A' or with M and B.
-void BandsCode::transform(std::int32_t count, const float* z, float* c) const noexcept {
+// c = A z, with A' or with M and B. Squares as encode gives them, where wanted.
+void BandsCode::transform(std::int32_t count, const float* z, float* c, double* squares) const noexcept {
   const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
   const auto tokens = static_cast<std::size_t>(count);
   std::fill_n(c, tokens * n, 0.0f);
+  if (squares != nullptr) std::fill_n(squares, tokens, 0.0);
   if (weights_.bytes() == 0) {
     for (std::size_t t = 0; t < tokens; ++t, z += d, c += n) {
       const float* a = analysis_.as<float>();
       for (std::size_t j = 0; j < d; ++j, a += n) add_scaled(z[j], a, places_, c);
+      for (std::size_t i = 0; i < n && squares != nullptr; ++i) squares[t] += double{c[i]} * double{c[i]};
     }
     return;
   }
@@ -100,8 +102,10 @@ void BandsCode::transform(std::int32_t count, const float* z, float* c) const no
       const HalfRows rows{b.numbers + row * stride, stride, std::min(kHalfRows, d - row)};
       for (std::size_t v = 0; v < vectors; ++v) {
         for (std::size_t r = 0; r < rows.count; ++r) {
-          factors[v * kHalfRows + r] =
-              b.scales[row + r] * weighed(static_cast<std::int32_t>(row + r), z + (first + v) * d);
+          const float* one = z + (first + v) * d;
+          const float product = weighed(static_cast<std::int32_t>(row + r), one);
+          factors[v * kHalfRows + r] = b.scales[row + r] * product;
+          if (squares != nullptr) squares[first + v] += double{one[row + r]} * double{product};
         }
       }
       add_half_rows(rows, factors, vectors, n, c + first * n);
@@ -113,14 +117,14 @@ void BandsCode::read_analysis(float* to) const {
   std::vector<float> unit(static_cast<std::size_t>(width()), 0.0f);
   for (std::int32_t j = 0; j < width(); ++j, to += places_) {
     unit[static_cast<std::size_t>(j)] = 1.0f;
-    transform(1, unit.data(), to);
+    transform(1, unit.data(), to, nullptr);
     unit[static_cast<std::size_t>(j)] = 0.0f;
   }
 }
 
 void BandsCode::encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-                       float* work, std::int8_t* values) const {
-  transform(count, z, work);
+                       float* work, std::int8_t* values, double* squares) const {
+  transform(count, z, work, squares);
   thread_local std::vector<std::int8_t> unwanted;
   if (values == nullptr) unwanted.resize(static_cast<std::size_t>(places_));
   for (std::ptrdiff_t t = 0, at = 0; t < count; ++t, at += places_) {

@@ -159,10 +159,10 @@ class BandsCode {
   void gather(const float* keys, const float* values, std::int32_t position,
               float* z) const noexcept;
   // codes [count, places] and the gains' codes [count] of z [count, D]; work [count, places]
-  // becomes c; values [count, places], where wanted, what the codes stand for. Tokens that are coded together read B
-  // together, four at a time.
+  // becomes c; values [count, places], where wanted, what the codes stand for; squares [count], where wanted, z'Mz, or
+  // |c|^2 where M is not known. Tokens that are coded together read B together, four at a time.
   void encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-              float* work, std::int8_t* values = nullptr) const;
+              float* work, std::int8_t* values = nullptr, double* squares = nullptr) const;
   // Of one token.
   void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
     encode(1, z, codes, gain, work);
@@ -203,7 +203,7 @@ class BandsCode {
             row_scales_.as<float>() + first};
   }
   float weighed(std::int32_t row, const float* z) const noexcept;
-  void transform(std::int32_t count, const float* z, float* c) const noexcept;
+  void transform(std::int32_t count, const float* z, float* c, double* squares) const noexcept;
   void quantize(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const;
   void make_scale_ranges();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);

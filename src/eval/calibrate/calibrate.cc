@@ -75,6 +75,7 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
     weights.rows = {projection.weights.data(), {projection.weights.size() / columns, columns}};
     weights.gain = projection.gain;
     weights.epsilon = projection.epsilon;
+    weights.reader = projection.reader;
     KVSPAN_CHECK_OK(collector.set_output(layer, weights));
   }
   KVSPAN_TRY(auto inner, make_cache(shape, "full:store=f32"));

@@ -53,17 +53,17 @@ double key_weight(const std::vector<Unit*>& keys, const std::vector<Unit*>& valu
   return key_sum > 0.0 && value_sum > 0.0 ? value_sum / key_sum : 1.0;
 }
 
-// Bits of the units at `budget` bits an element, gains and the padding of quads counted: the slope
+// Bits of the units at `budget` bits an element, gains and the padding of quads counted: the slope, which is given back,
 // is found for what is stored, not for what is asked.
-Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptions& options) {
+Result<double> allocate(const std::vector<Unit*>& units, double budget, const BandsOptions& options) {
   double elements = 0.0, gains = 0.0;
   for (const Unit* unit : units) {
     elements += static_cast<double>(unit->power.size());
     if (options.gain) gains += kGainBits;
   }
-  double asked = budget - gains / elements;
+  double asked = budget - gains / elements, slope = 0.0;
   for (int round = 0; round < 6; ++round) {
-    const double slope =
+    slope =
         slope_for(powers_of(units), asked, options.levels, options.quantizer, options.grain);
     double stored = gains;
     for (Unit* unit : units) {
@@ -82,7 +82,7 @@ Status allocate(const std::vector<Unit*>& units, double budget, const BandsOptio
       std::fill_n(unit->bits.begin(), std::min<std::size_t>(4, unit->bits.size()), 1);
     }
   }
-  return {};
+  return slope;
 }
 
 double distortion(const Unit& unit, BandsQuantizer quantizer) {
@@ -216,7 +216,7 @@ Result<Designed> design_joint(const Design& d) {
   }
   Units both = d.units(true, true);
   KVSPAN_CHECK_OK(d.analyse(both, alpha, true));
-  KVSPAN_CHECK_OK(allocate(both.all(), d.options.bits, d.options));
+  KVSPAN_TRY(const double slope, allocate(both.all(), d.options.bits, d.options));
   KVSPAN_CHECK_OK(d.finish(both, alpha));
   Designed designed(d.groups.size());
   std::size_t at = 0;
@@ -224,7 +224,7 @@ Result<Designed> design_joint(const Design& d) {
     for (const HeadRange& heads : d.groups[l]) {
       const Unit& unit = both[at++];
       designed[l].push_back(
-          {{unit.code, unit.code}, heads, distortion(unit, d.options.quantizer), 0.0});
+          {{unit.code, unit.code}, heads, distortion(unit, d.options.quantizer), 0.0, {slope, 0.0}});
     }
   }
   return designed;
@@ -234,13 +234,15 @@ Result<Designed> design_apart(const Design& d) {
   Units keys = d.units(true, false), values = d.units(false, true);
   KVSPAN_CHECK_OK(d.analyse(keys, 1.0, true));
   KVSPAN_CHECK_OK(d.analyse(values, 1.0, true));
+  BitWorth worth;
   if (d.options.key_bits == 0.0) {
     std::vector<Unit*> all = keys.all();
     for (Unit* unit : values.all()) all.push_back(unit);
-    KVSPAN_CHECK_OK(allocate(all, d.options.bits, d.options));
+    KVSPAN_TRY(worth.keys, allocate(all, d.options.bits, d.options));
+    worth.values = worth.keys;
   } else {
-    KVSPAN_CHECK_OK(allocate(keys.all(), d.options.key_bits, d.options));
-    KVSPAN_CHECK_OK(allocate(values.all(), d.options.value_bits, d.options));
+    KVSPAN_TRY(worth.keys, allocate(keys.all(), d.options.key_bits, d.options));
+    KVSPAN_TRY(worth.values, allocate(values.all(), d.options.value_bits, d.options));
   }
   KVSPAN_CHECK_OK(d.finish(keys, 1.0));
   KVSPAN_CHECK_OK(d.finish(values, 1.0));
@@ -251,7 +253,8 @@ Result<Designed> design_apart(const Design& d) {
       designed[l].push_back({{keys[at].code, values[at].code},
                              heads,
                              distortion(keys[at], d.options.quantizer),
-                             distortion(values[at], d.options.quantizer)});
+                             distortion(values[at], d.options.quantizer),
+                             worth});
       ++at;
     }
   }

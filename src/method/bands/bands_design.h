@@ -35,12 +35,19 @@ struct BandsOptions {
   bool own = false;
 };
 
+// What one bit more takes off the squared error in the metric where it is spent best, of keys and of values; those of
+// both together stand under keys.
+struct BitWorth {
+  double keys = 0.0, values = 0.0;
+};
+
 // The codes of some heads.
 struct GroupBands : BandsCodes {
   HeadRange heads;
   // What the codes leave of the moments under the metrics, by the quantizer's formula; those of
   // both together stand under keys.
   double key_distortion = 0.0, value_distortion = 0.0;
+  BitWorth worth;
 };
 
 // Where the calibration has measured layer weights, sides and layers compete by them; else all

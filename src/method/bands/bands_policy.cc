@@ -15,15 +15,8 @@ namespace kvspan {
 namespace {
 
 constexpr auto kTile = static_cast<std::int32_t>(CodedTile::kTokens);
-// A token stands far out when its coding error is so many times the usual one.
-constexpr double kFarOut = 4.0;
-
-// Values of the sequence's first token; none where the list does not hold it.
-std::vector<float> first_values(const Group& group) {
-  if (group.list().tokens() == 0) return {};
-  RowBlock row = group.read_tokens(0, 1);
-  return row.positions[0] == 0 ? std::move(row.values) : std::vector<float>();
-}
+// Of exact rows: a number, at full rank or held at 8 bits in blocks of 32 that share a scale, and a position.
+constexpr double kFullBits = 16.0, kNarrowBits = 8.5, kPositionBits = 32.0;
 
 // One beyond the last position that is coded; 0 where none is.
 std::int32_t bands_end(const Group& group) {
@@ -49,6 +42,15 @@ std::int32_t BandsPolicy::forgettable(const Group& group) const {
   return bands_end(group) > 0 ? oldest(group) : 0;
 }
 
+bool BandsPolicy::pays(const CodedTile& tile, std::size_t token, const Group& group,
+                       const BitWorth& worth) const noexcept {
+  const BandsTokens& bands = bands_of(group).back();
+  const std::int32_t width = bands.keys().code().width() + (bands.joint() ? 0 : bands.value_store().code().width());
+  const double row = kPositionBits + width * (options_.narrow_ends ? kNarrowBits : kFullBits);
+  const auto in_bits = [](double error, double bit) { return bit > 0.0 ? error / bit : 0.0; };
+  return in_bits(tile.key_error(token), worth.keys) + in_bits(tile.value_error(token), worth.values) > row;
+}
+
 Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions,
                            std::int32_t at, Counts& tally) const {
   BandsTokens& bands = bands_of(group).back();
@@ -61,24 +63,17 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const 
         "next",
         kTile, start, positions.back(), next);
   }
-  // However many tiles were coded at once, tokens are compared with the first while that is at hand.
-  const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
   std::uint16_t mask = 0;
   std::array<std::uint8_t, CodedTile::kTokens> escape{};
   Counts counts = tally;
   for (std::size_t t = 0; t < escape.size(); ++t) {
-    const double error = tile.error(t);
     ++counts.coded;
-    const bool out =
-        ((knows_first && tile.like_first(t)) || (counts.usual > 0.0 && error > kFarOut * counts.usual)) &&
+    const bool allowed =
         static_cast<double>(counts.escaped + 1) <= options_.escape * static_cast<double>(counts.coded);
-    if (out) {
-      escape[t] = 1;
-      mask = static_cast<std::uint16_t>(mask | 1u << t);
-      ++counts.escaped;
-      continue;
-    }
-    counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
+    if (!allowed || !pays(tile, t, group, counts.worth)) continue;
+    escape[t] = 1;
+    mask = static_cast<std::uint16_t>(mask | 1u << t);
+    ++counts.escaped;
   }
   try {
     tile.append_to(bands, start, mask);
@@ -111,15 +106,15 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
   Status coded = group.attempt([&](Group& copy) -> Status {
     if (wanted(copy) > 0) {
       const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
-      KVSPAN_TRY(const BandsCodes learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
+      KVSPAN_TRY(const GroupBands learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
+      counts.worth = learnt.worth;
       copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
     }
-    const std::vector<float> first = first_values(copy);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
       const BandsTokens& bands = bands_of(copy).back();
       CodedTile tile(bands);
       for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
-        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
+        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece);
       }
       const auto positions = std::span(rows.positions).subspan(i, CodedTile::kTokens);
       KVSPAN_CHECK_OK(append(copy, tile, positions, oldest(copy), counts));
@@ -180,7 +175,6 @@ std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
 void BandsPolicy::open_tasks(const Group& group) {
   close_tasks();
   const auto tiles = static_cast<std::size_t>(wide_tiles(group));
-  first_values_ = first_values(group);
   ahead_.reserve(tiles);
   const BandsTokens& bands = bands_of(group).back();
   for (std::size_t i = 0; i < tiles; ++i) ahead_.emplace_back(bands);
@@ -190,14 +184,13 @@ void BandsPolicy::run_task(const Group& group, std::int32_t task) {
   const auto piece = static_cast<std::size_t>(task) % CodedTile::kPieces;
   constexpr auto kPiece = static_cast<std::int32_t>(CodedTile::kPiece);
   AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
-  at.tile.encode(bands_of(group).back(), group.read(kPiece * task, kPiece), 0, piece, first_values_);
+  at.tile.encode(bands_of(group).back(), group.read(kPiece * task, kPiece), 0, piece);
   at.done[piece] = true;
 }
 
 void BandsPolicy::close_tasks() noexcept {
   // Nothing of a step's own memory stays; `= {}` would keep a vector's.
   ahead_ = std::vector<AheadTile>();
-  first_values_ = std::vector<float>();
 }
 
 Status BandsPolicy::settle_wide(Group& group) {
@@ -236,7 +229,8 @@ std::string BandsPolicy::code_source(const Group& group) const {
 Status BandsPolicy::save(const StateWriter& to) const {
   to.out.put(counts_.coded);
   to.out.put(counts_.escaped);
-  to.out.put(counts_.usual);
+  to.out.put(counts_.worth.keys);
+  to.out.put(counts_.worth.values);
   return {};
 }
 
@@ -245,8 +239,11 @@ Status BandsPolicy::load(const Group& group, const StateReader& from) {
   KVSPAN_TRY(counts_.coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
   KVSPAN_TRY(counts_.escaped,
              get_between<std::int64_t>("tokens escaped", 0, counts_.coded, from.in));
-  return from.in.get_finite("usual coding error", std::span<double>(&counts_.usual, 1),
-                            std::numeric_limits<double>::max());
+  for (double* worth : {&counts_.worth.keys, &counts_.worth.values}) {
+    KVSPAN_CHECK_OK(from.in.get_finite("worth of a bit", std::span<double>(worth, 1),
+                                       std::numeric_limits<double>::max()));
+  }
+  return {};
 }
 
 }  // namespace kvspan

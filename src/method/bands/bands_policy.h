@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
-// sequence began, or that are learnt from it. Escapes also stay exact in the list:
-// tokens of massive activations, whose values look like the first token's, and those whose coding
-// error stands far out; their share of all tokens so far is at most `escape`.
+// sequence began, or that are learnt from it. Escapes also stay exact in the list: tokens whose coding error is more
+// than the bits of an exact row would take off elsewhere. Where that is bounded, their share of all tokens so far is at
+// most `escape`.
 //
 // Where the ends are held at 8 bits, rows are full rank for a tile or two only; then they wait, and
 // the sink stays, as int8 segments of the list:
@@ -39,7 +39,8 @@ inline auto bands_of(const Group& group) noexcept {
 
 struct BandsPolicyOptions {
   std::int32_t recent = 128;
-  double escape = 0.005;
+  double escape = 1.0;
+  BitWorth worth;  // of given codes
   std::int32_t sink = 0;     // held at 8 bits; else the group keeps it
   bool narrow_ends = false;  // sink and recent rows are held at 8 bits
   // How rows are held at 8 bits; null: none are. The plan's codes are shared.
@@ -52,7 +53,7 @@ struct BandsPolicyOptions {
 
 class BandsPolicy final : public Policy {
  public:
-  explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) {}
+  explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) { counts_.worth = options.worth; }
   std::int32_t tasks(const Group& group) const noexcept override;
   void open_tasks(const Group& group) override;
   void run_task(const Group& group, std::int32_t task) override;
@@ -79,8 +80,10 @@ class BandsPolicy final : public Policy {
   std::int32_t wide_tiles(const Group& group) const noexcept;
   struct Counts {
     std::int64_t coded = 0, escaped = 0;
-    double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
+    BitWorth worth;  // of the codes in use
   };
+  // Whether a token's error costs more than its exact row would.
+  bool pays(const CodedTile& tile, std::size_t token, const Group& group, const BitWorth& worth) const noexcept;
   // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted; or, where memory ends,
   // nothing has happened.
   Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at,
@@ -96,7 +99,6 @@ class BandsPolicy final : public Policy {
     std::array<bool, CodedTile::kPieces> done{};
   };
   std::vector<AheadTile> ahead_;
-  std::vector<float> first_values_;  // of the sequence's first token, all heads
 };
 
 }  // namespace kvspan

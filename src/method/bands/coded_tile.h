@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "attention/bands/bands_tokens.h"
@@ -22,15 +21,13 @@ class CodedTile {
 
   explicit CodedTile(const BandsTokens& bands);
 
-  // Codes tokens kPiece * piece and on, which are rows `first` and on of `rows`. first_values: those of the sequence's
-  // first token, of all heads; empty where they are not known. Pieces may be coded at the same time.
-  void encode(const BandsTokens& bands, const RowBlock& rows, std::size_t first, std::size_t piece,
-              std::span<const float> first_values);
+  // Codes tokens kPiece * piece and on, which are rows `first` and on of `rows`. Pieces may be coded at the same time.
+  void encode(const BandsTokens& bands, const RowBlock& rows, std::size_t first, std::size_t piece);
 
-  // Of a token: the squared error, weighed so that the transform makes it Euclidean, over keys and values.
-  double error(std::size_t token) const noexcept { return keys_.errors[token] + values_.errors[token]; }
-  // Whether its values are nearly those of the first token.
-  bool like_first(std::size_t token) const noexcept { return like_first_[token] != 0; }
+  // Of a token: the squared error in the metric, what components without bits leave included. Where both sides share a
+  // code, that of both stands under keys.
+  double key_error(std::size_t token) const noexcept { return keys_.errors[token]; }
+  double value_error(std::size_t token) const noexcept { return values_.errors[token]; }
   void append_to(BandsTokens& bands, std::int32_t position, std::uint16_t escaped) const;
 
  private:
@@ -46,7 +43,6 @@ class CodedTile {
   };
 
   Side keys_, values_;  // values: where they have a store of their own
-  std::array<std::uint8_t, kTokens> like_first_{};
 };
 
 }  // namespace kvspan

@@ -109,7 +109,7 @@ std::string source_of(const Calibration& calibration) {
 // Ends, how rows wait, and the policy; codes come from elsewhere.
 Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer, HeadRange heads,
                                     const BandsOptions& options, const std::string& source,
-                                    Int8Rows& int8) {
+                                    BitWorth worth, Int8Rows& int8) {
   PreparedGroup group;
   group.options.first_head = heads.first;
   group.options.heads = heads.count;
@@ -117,6 +117,7 @@ Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer
   BandsPolicyOptions policy;
   policy.recent = static_cast<std::int32_t>(m.count("recent"));
   policy.escape = m.number("escape");
+  policy.worth = worth;
   policy.narrow_ends = m.word("ends") == "int8";
   policy.source = source;
   // Tiles begin at multiples of 16.
@@ -179,6 +180,13 @@ Result<std::vector<std::vector<GroupBands>>> codes_of(
       }
     }
   }
+  // All groups share the bits of a side, and so what a bit is worth.
+  BitWorth worth = designed.front().front().worth;
+  KVSPAN_TRY(worth.keys, in.designs.number([&]() -> Result<double> { return worth.keys; }));
+  KVSPAN_TRY(worth.values, in.designs.number([&]() -> Result<double> { return worth.values; }));
+  for (std::vector<GroupBands>& layer : designed) {
+    for (GroupBands& group : layer) group.worth = worth;
+  }
   return designed;
 }
 
@@ -210,7 +218,8 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
   for (std::size_t l = 0; l < groups.size(); ++l) {
     for (std::size_t g = 0; g < groups[l].size(); ++g) {
       KVSPAN_TRY(PreparedGroup group,
-                 prepare_group(m, in.shape.layers[l], groups[l][g], options, source, int8));
+                 prepare_group(m, in.shape.layers[l], groups[l][g], options, source,
+                               online ? BitWorth() : designed[l][g].worth, int8));
       if (!online) {
         group.make_store = [codes = designed[l][g],
                             residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {

@@ -153,8 +153,38 @@ TEST(BandsDesign, ErrorFallsWithBits) {
   EXPECT_LT(two, error("quant:bits=2,group=16,sink=0,recent=0"));
 }
 
+double trellis_distortion_of(int bits) { return level_distortion(bits, BandsQuantizer::kTrellis); }
+
 double bits_of(const BandsCode& code) {
   return double(code.layout().tile_bytes()) * 8.0 / 16.0 / double(code.width());
+}
+
+// Of a direction with bits, the last of them took off at least what a bit is worth, and one more would take off less.
+TEST(BandsDesign, KnowsWhatABitIsWorth) {
+  const SyntheticText text(testing::synthetic_shape(), 400, 5);
+  const Calibration calibration = text.calibration();
+  BandsOptions options;
+  options.bits = 2.0;
+  options.levels = levels_of("0-6");
+  const auto designed =
+      design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options, std::make_shared<Ledger>()).value();
+  std::size_t raised = 0, count = 0;
+  for (const auto& layer : designed) {
+    const BandsCode& code = *layer[0].keys;
+    for (std::size_t i = 0; i < code.layout().stored(); ++i) {
+      const double power = 1.0 / std::pow(double{code.inverse_sigma()[i]}, 2.0);
+      const int bits = code.layout().width(i);
+      const double last = power * (trellis_distortion_of(bits - 1) - trellis_distortion_of(bits));
+      ++count;
+      // Where widths change, up to three components are raised to that of their quad.
+      if (last < (1 - 1e-5) * layer[0].worth.keys) ++raised;
+      if (bits == 6) continue;
+      EXPECT_LE(power * (trellis_distortion_of(bits) - trellis_distortion_of(bits + 1)),
+                (1 + 1e-5) * layer[0].worth.keys);
+    }
+  }
+  EXPECT_LE(raised, 3 * 6 * designed.size());
+  EXPECT_GT(count, 2 * raised);
 }
 
 // What was measured to matter gets the bits, layers and sides alike, and the sum stays.
