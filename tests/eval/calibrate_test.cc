@@ -12,6 +12,8 @@
 #include "cache/rope.h"
 #include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
+#include "llama/dequantize.h"
+#include "llama/gguf_file.h"
 #include "llama/tokenizer.h"
 #include "tests/eval/recording_cache.h"
 #include "tests/io/temporary_folder.h"
@@ -104,9 +106,17 @@ std::vector<double> metric_of(const LayerShape& shape, const OutputProjection& p
   const auto dim = static_cast<std::size_t>(shape.value_dim);
   const auto group = static_cast<std::size_t>(shape.query_heads / shape.kv_heads);
   const std::size_t width = static_cast<std::size_t>(shape.query_heads) * dim;
+  const auto gain_of = [&](std::size_t o) { return projection.gain.empty() ? 1.0 : double{projection.gain[o]}; };
+  const auto reader_of = [&](std::size_t o) { return projection.reader.empty() ? 1.0 : double{projection.reader[o]}; };
+  double all = 0.0, read = 0.0;  // squares of the matrix, without and with the reader's gain
+  for (std::size_t i = 0; i < projection.weights.size(); ++i) {
+    const double x = gain_of(i / width) * projection.weights[i];
+    all += x * x;
+    read += std::pow(reader_of(i / width) * x, 2.0);
+  }
   std::vector<double> metric(dim * dim, 0.0);
   for (std::size_t o = 0; o < projection.weights.size() / width; ++o) {
-    const double gain = projection.gain.empty() ? 1.0 : projection.gain[o];
+    const double gain = gain_of(o) * reader_of(o) * std::sqrt(all / read);
     for (std::size_t g = 0; g < group; ++g) {
       const float* w = projection.weights.data() + o * width + (head * group + g) * dim;
       for (std::size_t i = 0; i < dim; ++i) {
@@ -233,6 +243,26 @@ TEST(Calibrate, FindsTheNormAfterAttentionInEveryLayer) {
     ASSERT_TRUE(projection) << projection.error().message;
     EXPECT_FALSE(projection->gain.empty()) << "layer " << i;
   }
+}
+
+// The norm before the layer's feed-forward part, in models that have one after the sum.
+TEST(Calibrate, FindsTheNormThatReadsTheStreamNext) {
+  for (const char* name : {"fixtures/gemma3.gguf", "fixtures/llama.gguf", "models/stories260K.gguf"}) {
+    const auto engine = load(name);
+    const auto file = GgufFile::open(data(name)).value();
+    for (std::size_t i = 0; i < engine->cache_shape().layers.size(); ++i) {
+      const auto projection = engine->output_projection(static_cast<int>(i));
+      ASSERT_TRUE(projection) << projection.error().message;
+      const auto hidden = static_cast<std::int64_t>(engine->info().hidden);
+      const auto norm = file->require_tensor("blk." + std::to_string(i) + ".ffn_norm.weight", hidden, 1);
+      ASSERT_TRUE(norm) << norm.error().message;
+      EXPECT_EQ(projection->reader, floats_of(*norm)) << name << ", layer " << i;
+    }
+  }
+  // Attention and feed-forward part are added side by side: no norm reads what attention gave alone.
+  const auto beside = load("fixtures/gptneox.gguf")->output_projection(0);
+  ASSERT_TRUE(beside) << beside.error().message;
+  EXPECT_TRUE(beside->reader.empty());
 }
 
 TEST(Calibrate, DoesNotDependOnThreads) {

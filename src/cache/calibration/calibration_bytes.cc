@@ -20,7 +20,7 @@ using detail::GgufHeader;
 using detail::GgufNumber;
 using detail::GgufTensor;
 
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::string_view kKind = "kvspan-calibration";  // general.architecture
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
 

@@ -14,11 +14,12 @@ namespace {
 constexpr std::int32_t kSink = 32;
 constexpr std::array<std::int32_t, 2> kRecents{128, 32};
 constexpr double kLeastBits = 0.5, kMostBits = 6.0, kStep = 0.05;
-constexpr double kEscape = 0.005;
+constexpr double kEscape = 0.005;  // most of the tokens that stay exact, where bytes are bounded
 constexpr std::int32_t kEndBlock = 64;  // tokens that full-rank ends and coded tiles grow by
 
-std::string bands_recipe(double bits, std::int32_t recent) {
-  return Recipe::parse(fmt::format("bands:bits={:.2f},recent={}", bits, recent)).value().text();
+// escape: the share of tokens that may stay exact; 1: as many as pay.
+std::string bands_recipe(double bits, std::int32_t recent, double escape) {
+  return Recipe::parse(fmt::format("bands:bits={:.2f},recent={},escape={}", bits, recent, escape)).value().text();
 }
 
 Result<Choice> fit_budget(const CacheShape& shape, std::uint64_t budget, std::int32_t tokens,
@@ -29,16 +30,16 @@ Result<Choice> fit_budget(const CacheShape& shape, std::uint64_t budget, std::in
     for (double bits = kMostBits; bits > kLeastBits - kStep / 2; bits -= kStep) {
       const std::size_t bytes = most_bands_bytes(shape, bits, recent, tokens);
       if (bytes > budget) continue;
-      Choice choice{bands_recipe(bits, recent), tokens, bytes, std::nullopt};
+      Choice choice{bands_recipe(bits, recent, kEscape), tokens, bytes, std::nullopt};
       if (!calibration.rates.empty()) choice.expected = expected_cost(calibration.rates, bits);
       return choice;
     }
   }
   return fail(ErrorCode::kOutOfBudget,
               "auto: budget={} cannot hold {} tokens; the least that can is {} bytes "
-              "(bands:bits={},recent={}), full rank takes {}",
+              "({}), full rank takes {}",
               budget, tokens, most_bands_bytes(shape, kLeastBits, kRecents.back(), tokens),
-              kLeastBits, kRecents.back(), full);
+              bands_recipe(kLeastBits, kRecents.back(), kEscape), full);
 }
 
 Result<Choice> fit_quality(double quality, const Calibration& calibration) {
@@ -51,7 +52,7 @@ Result<Choice> fit_quality(double quality, const Calibration& calibration) {
   }
   for (double bits = kLeastBits; bits < kMostBits + kStep / 2; bits += kStep) {
     const RatePoint cost = expected_cost(calibration.rates, bits);
-    if (cost.loss <= quality) return Choice{bands_recipe(bits, kRecents.front()), 0, 0, cost};
+    if (cost.loss <= quality) return Choice{bands_recipe(bits, kRecents.front(), 1.0), 0, 0, cost};
   }
   return Choice{"full", 0, 0, RatePoint{16.0f, 0.0f, 0.0f}};
 }
