@@ -15,8 +15,18 @@ namespace kvspan {
 namespace {
 
 constexpr auto kTile = static_cast<std::int32_t>(CodedTile::kTokens);
+// A token stands far out when its coding error is so many times the usual one.
+constexpr double kFarOut = 4.0;
+constexpr double kOddShare = 0.005;
 // Of exact rows: a number, at full rank or held at 8 bits in blocks of 32 that share a scale, and a position.
 constexpr double kFullBits = 16.0, kNarrowBits = 8.5, kPositionBits = 32.0;
+
+// Values of the sequence's first token; none where the list does not hold it.
+std::vector<float> first_values(const Group& group) {
+  if (group.list().tokens() == 0) return {};
+  RowBlock row = group.read_tokens(0, 1);
+  return row.positions[0] == 0 ? std::move(row.values) : std::vector<float>();
+}
 
 // One beyond the last position that is coded; 0 where none is.
 std::int32_t bands_end(const Group& group) {
@@ -63,17 +73,27 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const 
         "next",
         kTile, start, positions.back(), next);
   }
+  // However many tiles were coded at once, tokens are compared with the first while that is at hand.
+  const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
+  const double odd_share = options_.escape < 1.0 ? options_.escape : kOddShare;
   std::uint16_t mask = 0;
   std::array<std::uint8_t, CodedTile::kTokens> escape{};
   Counts counts = tally;
   for (std::size_t t = 0; t < escape.size(); ++t) {
+    const double error = tile.coded_error(t);
     ++counts.coded;
-    const bool allowed =
-        static_cast<double>(counts.escaped + 1) <= options_.escape * static_cast<double>(counts.coded);
-    if (!allowed || !pays(tile, t, group, counts.worth)) continue;
-    escape[t] = 1;
-    mask = static_cast<std::uint16_t>(mask | 1u << t);
-    ++counts.escaped;
+    const auto within = [&](double share) {
+      return static_cast<double>(counts.escaped + 1) <= share * static_cast<double>(counts.coded);
+    };
+    const bool odd =
+        (knows_first && tile.like_first(t)) || (counts.usual > 0.0 && error > kFarOut * counts.usual);
+    if ((odd && within(odd_share)) || (pays(tile, t, group, counts.worth) && within(options_.escape))) {
+      escape[t] = 1;
+      mask = static_cast<std::uint16_t>(mask | 1u << t);
+      ++counts.escaped;
+      continue;
+    }
+    counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
   }
   try {
     tile.append_to(bands, start, mask);
@@ -110,11 +130,12 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
       counts.worth = learnt.worth;
       copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
     }
+    const std::vector<float> first = first_values(copy);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
       const BandsTokens& bands = bands_of(copy).back();
       CodedTile tile(bands);
       for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
-        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece);
+        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
       }
       const auto positions = std::span(rows.positions).subspan(i, CodedTile::kTokens);
       KVSPAN_CHECK_OK(append(copy, tile, positions, oldest(copy), counts));
@@ -175,6 +196,7 @@ std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
 void BandsPolicy::open_tasks(const Group& group) {
   close_tasks();
   const auto tiles = static_cast<std::size_t>(wide_tiles(group));
+  first_values_ = first_values(group);
   ahead_.reserve(tiles);
   const BandsTokens& bands = bands_of(group).back();
   for (std::size_t i = 0; i < tiles; ++i) ahead_.emplace_back(bands);
@@ -184,13 +206,14 @@ void BandsPolicy::run_task(const Group& group, std::int32_t task) {
   const auto piece = static_cast<std::size_t>(task) % CodedTile::kPieces;
   constexpr auto kPiece = static_cast<std::int32_t>(CodedTile::kPiece);
   AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
-  at.tile.encode(bands_of(group).back(), group.read(kPiece * task, kPiece), 0, piece);
+  at.tile.encode(bands_of(group).back(), group.read(kPiece * task, kPiece), 0, piece, first_values_);
   at.done[piece] = true;
 }
 
 void BandsPolicy::close_tasks() noexcept {
   // Nothing of a step's own memory stays; `= {}` would keep a vector's.
   ahead_ = std::vector<AheadTile>();
+  first_values_ = std::vector<float>();
 }
 
 Status BandsPolicy::settle_wide(Group& group) {
@@ -229,6 +252,7 @@ std::string BandsPolicy::code_source(const Group& group) const {
 Status BandsPolicy::save(const StateWriter& to) const {
   to.out.put(counts_.coded);
   to.out.put(counts_.escaped);
+  to.out.put(counts_.usual);
   to.out.put(counts_.worth.keys);
   to.out.put(counts_.worth.values);
   return {};
@@ -239,8 +263,10 @@ Status BandsPolicy::load(const Group& group, const StateReader& from) {
   KVSPAN_TRY(counts_.coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
   KVSPAN_TRY(counts_.escaped,
              get_between<std::int64_t>("tokens escaped", 0, counts_.coded, from.in));
-  for (double* worth : {&counts_.worth.keys, &counts_.worth.values}) {
-    KVSPAN_CHECK_OK(from.in.get_finite("worth of a bit", std::span<double>(worth, 1),
+  for (const auto& [field, number] :
+       {std::pair("usual coding error", &counts_.usual), std::pair("worth of a bit", &counts_.worth.keys),
+        std::pair("worth of a bit", &counts_.worth.values)}) {
+    KVSPAN_CHECK_OK(from.in.get_finite(field, std::span<double>(number, 1),
                                        std::numeric_limits<double>::max()));
   }
   return {};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // bands: waiting rows are coded in tiles of 16 tokens with codes that were designed before the
 // sequence began, or that are learnt from it. Escapes also stay exact in the list: tokens whose coding error is more
-// than the bits of an exact row would take off elsewhere. Where that is bounded, their share of all tokens so far is at
-// most `escape`.
+// than the bits of an exact row would take off elsewhere; and odd ones, which other tokens look at more than the metric
+// knows: tokens of massive activations, whose values look like the first token's, and those whose coding error stands far
+// out. Their share of all tokens so far is at most `escape`; where that is 1, that of odd ones is at most kOddShare.
 //
 // Where the ends are held at 8 bits, rows are full rank for a tile or two only; then they wait, and
 // the sink stays, as int8 segments of the list:
@@ -80,7 +81,8 @@ class BandsPolicy final : public Policy {
   std::int32_t wide_tiles(const Group& group) const noexcept;
   struct Counts {
     std::int64_t coded = 0, escaped = 0;
-    BitWorth worth;  // of the codes in use
+    double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
+    BitWorth worth;      // of the codes in use
   };
   // Whether a token's error costs more than its exact row would.
   bool pays(const CodedTile& tile, std::size_t token, const Group& group, const BitWorth& worth) const noexcept;
@@ -99,6 +101,7 @@ class BandsPolicy final : public Policy {
     std::array<bool, CodedTile::kPieces> done{};
   };
   std::vector<AheadTile> ahead_;
+  std::vector<float> first_values_;  // of the sequence's first token, all heads
 };
 
 }  // namespace kvspan

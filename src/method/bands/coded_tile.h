@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "attention/bands/bands_tokens.h"
@@ -21,20 +22,28 @@ class CodedTile {
 
   explicit CodedTile(const BandsTokens& bands);
 
-  // Codes tokens kPiece * piece and on, which are rows `first` and on of `rows`. Pieces may be coded at the same time.
-  void encode(const BandsTokens& bands, const RowBlock& rows, std::size_t first, std::size_t piece);
+  // Codes tokens kPiece * piece and on, which are rows `first` and on of `rows`. first_values: those of the sequence's
+  // first token, of all heads; empty where they are not known. Pieces may be coded at the same time.
+  void encode(const BandsTokens& bands, const RowBlock& rows, std::size_t first, std::size_t piece,
+              std::span<const float> first_values);
 
   // Of a token: the squared error in the metric, what components without bits leave included. Where both sides share a
   // code, that of both stands under keys.
   double key_error(std::size_t token) const noexcept { return keys_.errors[token]; }
   double value_error(std::size_t token) const noexcept { return values_.errors[token]; }
+  // The same of both sides, of the components that have bits alone.
+  double coded_error(std::size_t token) const noexcept {
+    return keys_.coded_errors[token] + values_.coded_errors[token];
+  }
+  // Whether its values are nearly those of the first token.
+  bool like_first(std::size_t token) const noexcept { return like_first_[token] != 0; }
   void append_to(BandsTokens& bands, std::int32_t position, std::uint16_t escaped) const;
 
  private:
   struct Side {
     std::vector<std::int8_t> codes;  // [16, places]
     std::array<std::int8_t, kTokens> gains{};
-    std::array<double, kTokens> errors{};
+    std::array<double, kTokens> errors{}, coded_errors{};
     std::vector<BFloat16> residuals;  // [16, residual_norms], where the store keeps them
 
     void prepare(const BandsStore& store);
@@ -43,6 +52,7 @@ class CodedTile {
   };
 
   Side keys_, values_;  // values: where they have a store of their own
+  std::array<std::uint8_t, kTokens> like_first_{};
 };
 
 }  // namespace kvspan
