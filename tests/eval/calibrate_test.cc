@@ -12,8 +12,6 @@
 #include "cache/rope.h"
 #include "eval/perplexity/windows.h"
 #include "io/atomic_file.h"
-#include "llama/dequantize.h"
-#include "llama/gguf_file.h"
 #include "llama/tokenizer.h"
 #include "tests/eval/recording_cache.h"
 #include "tests/io/temporary_folder.h"
@@ -243,26 +241,6 @@ TEST(Calibrate, FindsTheNormAfterAttentionInEveryLayer) {
     ASSERT_TRUE(projection) << projection.error().message;
     EXPECT_FALSE(projection->gain.empty()) << "layer " << i;
   }
-}
-
-// The norm before the layer's feed-forward part, in models that have one after the sum.
-TEST(Calibrate, FindsTheNormThatReadsTheStreamNext) {
-  for (const char* name : {"fixtures/gemma3.gguf", "fixtures/llama.gguf", "models/stories260K.gguf"}) {
-    const auto engine = load(name);
-    const auto file = GgufFile::open(data(name)).value();
-    for (std::size_t i = 0; i < engine->cache_shape().layers.size(); ++i) {
-      const auto projection = engine->output_projection(static_cast<int>(i));
-      ASSERT_TRUE(projection) << projection.error().message;
-      const auto hidden = static_cast<std::int64_t>(engine->info().hidden);
-      const auto norm = file->require_tensor("blk." + std::to_string(i) + ".ffn_norm.weight", hidden, 1);
-      ASSERT_TRUE(norm) << norm.error().message;
-      EXPECT_EQ(projection->reader, floats_of(*norm)) << name << ", layer " << i;
-    }
-  }
-  // Attention and feed-forward part are added side by side: no norm reads what attention gave alone.
-  const auto beside = load("fixtures/gptneox.gguf")->output_projection(0);
-  ASSERT_TRUE(beside) << beside.error().message;
-  EXPECT_TRUE(beside->reader.empty());
 }
 
 TEST(Calibrate, DoesNotDependOnThreads) {
