@@ -30,7 +30,7 @@ constexpr std::array<KeyDeclaration, 20> kBandsKeys{
          "codes of neighbouring directions share finer levels, or each has its own"),
     word("metric", "query", "query|iso",
          "errors count by what queries and the output projection see, or all alike"),
-    share("escape", "100%", 0.0, 1.0,
+    share("escape", "5%", 0.0, 1.0,
           "share of tokens that may stay exact; those do whose error costs more than their exact rows"),
     word("calib", "file", "file|online",
          "code from a calibration, or from the text's own start, without one (and then none is "

@@ -75,7 +75,7 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const 
   }
   // However many tiles were coded at once, tokens are compared with the first while that is at hand.
   const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
-  const double odd_share = options_.escape < 1.0 ? options_.escape : kOddShare;
+  const double odd_share = std::min(options_.escape, kOddShare);
   std::uint16_t mask = 0;
   std::array<std::uint8_t, CodedTile::kTokens> escape{};
   Counts counts = tally;

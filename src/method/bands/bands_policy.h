@@ -3,7 +3,8 @@
 // sequence began, or that are learnt from it. Escapes also stay exact in the list: tokens whose coding error is more
 // than the bits of an exact row would take off elsewhere; and odd ones, which other tokens look at more than the metric
 // knows: tokens of massive activations, whose values look like the first token's, and those whose coding error stands far
-// out. Their share of all tokens so far is at most `escape`; where that is 1, that of odd ones is at most kOddShare.
+// out. Escapes are at most `escape` of all tokens so far, so that text unlike all that codes were made for stays small; with
+// odd ones at most kOddShare.
 //
 // Where the ends are held at 8 bits, rows are full rank for a tile or two only; then they wait, and
 // the sink stays, as int8 segments of the list:
@@ -40,7 +41,7 @@ inline auto bands_of(const Group& group) noexcept {
 
 struct BandsPolicyOptions {
   std::int32_t recent = 128;
-  double escape = 1.0;
+  double escape = 0.05;
   BitWorth worth;  // of given codes
   std::int32_t sink = 0;     // held at 8 bits; else the group keeps it
   bool narrow_ends = false;  // sink and recent rows are held at 8 bits

@@ -14,10 +14,11 @@ namespace {
 constexpr std::int32_t kSink = 32;
 constexpr std::array<std::int32_t, 2> kRecents{128, 32};
 constexpr double kLeastBits = 0.5, kMostBits = 6.0, kStep = 0.05;
-constexpr double kEscape = 0.005;  // most of the tokens that stay exact, where bytes are bounded
+// Most of the tokens that stay exact: where bytes are bounded, and else.
+constexpr double kEscape = 0.005, kUsualEscape = 0.05;
 constexpr std::int32_t kEndBlock = 64;  // tokens that full-rank ends and coded tiles grow by
 
-// escape: the share of tokens that may stay exact; 1: as many as pay.
+// escape: the share of tokens that may stay exact.
 std::string bands_recipe(double bits, std::int32_t recent, double escape) {
   return Recipe::parse(fmt::format("bands:bits={:.2f},recent={},escape={}", bits, recent, escape)).value().text();
 }
@@ -52,7 +53,7 @@ Result<Choice> fit_quality(double quality, const Calibration& calibration) {
   }
   for (double bits = kLeastBits; bits < kMostBits + kStep / 2; bits += kStep) {
     const RatePoint cost = expected_cost(calibration.rates, bits);
-    if (cost.loss <= quality) return Choice{bands_recipe(bits, kRecents.front(), 1.0), 0, 0, cost};
+    if (cost.loss <= quality) return Choice{bands_recipe(bits, kRecents.front(), kUsualEscape), 0, 0, cost};
   }
   return Choice{"full", 0, 0, RatePoint{16.0f, 0.0f, 0.0f}};
 }
