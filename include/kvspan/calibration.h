@@ -49,8 +49,8 @@ struct LayerCalibration {
   // What an error of a value costs: with e the error of the head's attention output, e' M e is its
   // expected squared size in the residual stream, relative to E|x|^2 and averaged over the G heads.
   // M = sum_g Wo_g' Wo_g / (G E|x|^2). Where a norm of gain g and input y follows the output
-  // matrix, diag(g^2) E[1 / mean(y^2)] stands between the two; where the norm that reads the stream next
-  // is known, diag(r^2) as well, r its gain in a unit that leaves M's trace over all heads as it was.
+  // matrix, diag(g^2) E[1 / mean(y^2)] stands between the two; there, where the norm that reads the stream
+  // next is known, diag(r^2) as well, r its gain in a unit that leaves M's trace over all heads as it was.
   std::vector<float> output_metric;  // [H][dv * dv]
   double residual_energy = 0.0;      // E|x|^2
 

@@ -303,9 +303,10 @@ Result<OutputProjection> Engine::output_projection(int layer) const {
   if (trace.post_norm_gain != nullptr && !trace.post_norm_input.empty()) {
     KVSPAN_TRY(projection.gain, read(trace.post_norm_gain));
     projection.epsilon = trace.post_norm_epsilon;
-  }
-  if (trace.reader_gain != nullptr) {
-    KVSPAN_TRY(projection.reader, read(trace.reader_gain));
+    // Such a norm may make a few numbers massive that the next one takes away again. Without it they count alike.
+    if (trace.reader_gain != nullptr) {
+      KVSPAN_TRY(projection.reader, read(trace.reader_gain));
+    }
   }
   return projection;
 }

@@ -91,7 +91,7 @@ struct OutputProjection {
   std::vector<float> weights;  // [hidden, query_heads * value_dim]; empty where there is none
   std::vector<float> gain;     // [hidden], of a norm that follows; empty where none does
   float epsilon = 0.0f;        // of that norm
-  std::vector<float> reader;   // [hidden], gain of the norm that reads the stream next; empty: not known
+  std::vector<float> reader;   // [hidden], gain of the norm that reads the stream next, beside `gain`; empty: none
 };
 
 class Engine {
