@@ -222,7 +222,7 @@ Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
   KVSPAN_TRY(Sequence * s, sequences_.find(sequence));
   const std::int32_t coded = *std::max_element(s->coded.begin(), s->coded.end());
   if (n < 0 || (n > 0 && n < coded)) {
-    return fail(ErrorCode::kUnsupported,
+    return fail(ErrorCode::kInvalidArgument,
                 "sequence {} cannot be cut at {}: positions below {} are coded; allowed: 0, or {} "
                 "and more",
                 sequence, n, coded, coded);
@@ -234,6 +234,11 @@ Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
   sequences_.drop_from(PageKind::kRows, *s, n);
   sequences_.drop_from(PageKind::kCodes, *s, n);
   return {};
+}
+
+Result<std::int32_t> DeviceCache::Impl::least_tokens(std::int32_t sequence) const {
+  KVSPAN_TRY(const Sequence* s, sequences_.find(sequence));
+  return std::max(1, *std::max_element(s->coded.begin(), s->coded.end()));
 }
 
 }  // namespace kvspan
