@@ -69,6 +69,10 @@ class LlamaCaches {
   llama_context* context() const noexcept;
   const CacheShape& shape() const noexcept;
   const std::string& recipe() const noexcept;
+  // Where the model's layers are on a CUDA device, and kvspan was built for it, so are the caches of
+  // recipes that the device has (kvspan/cuda.h). Else a line why they are not; "" where nothing is to
+  // say.
+  const std::string& device_note() const noexcept;
   // What its sequences are made from.
   const CacheFactory& factory() const noexcept;
 

@@ -19,6 +19,7 @@ struct LlamaCaches::Impl {
   std::optional<CacheFactory> factory;
   std::map<std::int32_t, std::unique_ptr<KvCache>> caches;  // by sequence
   std::vector<llama_pos> positions;                         // of batches that have none
+  std::string device_note;
 
   llama_memory_t memory() const { return llama_get_memory(context->get()); }
   const KvCache* find(std::int32_t sequence) const {
@@ -85,8 +86,12 @@ Result<std::unique_ptr<LlamaCaches>> LlamaCaches::create(llama_model* model,
                                                          const LlamaOptions& options) {
   auto impl = std::make_unique<Impl>();
   KVSPAN_TRY(impl->context, HookedContext::create(model, params, {options.model_path}));
-  KVSPAN_TRY(impl->factory,
+  KVSPAN_TRY(const CacheFactory caches,
              CacheFactory::create(impl->context->shape(), options.recipe, options.calibration));
+  HookedContext::Placed placed =
+      impl->context->place(caches, static_cast<std::int32_t>(llama_n_seq_max(impl->context->get())));
+  impl->factory = std::move(placed.caches);
+  impl->device_note = std::move(placed.note);
   return std::unique_ptr<LlamaCaches>(new LlamaCaches(std::move(impl)));
 }
 
@@ -98,6 +103,10 @@ const CacheShape& LlamaCaches::shape() const noexcept {
 }
 const std::string& LlamaCaches::recipe() const noexcept {
   return impl_->factory->recipe();
+}
+
+const std::string& LlamaCaches::device_note() const noexcept {
+  return impl_->device_note;
 }
 
 const CacheFactory& LlamaCaches::factory() const noexcept {
