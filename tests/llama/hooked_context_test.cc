@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "base/fail.h"
 #include "llama/ggml_log.h"
 
 namespace kvspan::testing {
