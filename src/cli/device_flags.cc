@@ -48,7 +48,7 @@ Result<std::int32_t> DeviceFlags::layers() const {
   if (device == "cuda") {
     if (!engine_has_cuda()) {
       return fail(ErrorCode::kUnsupported,
-                  "--device cuda: built without CUDA: configure with -DKVSPAN_CUDA=ON");
+                  "--device cuda: built without CUDA: configure with -DKVSPAN_CUDA=ON (docs/guide/cuda.md)");
     }
     if (!engine_has_gpu()) {
       return fail(ErrorCode::kNotFound, "--device cuda: there is no CUDA device");

@@ -66,10 +66,12 @@ void set_rope(const RopeOptions& rope, const ModelInfo& info, llama_context_para
 }  // namespace
 
 bool engine_has_cuda() {
+  silence_ggml();  // looking for devices, it says what it finds
   return ggml_backend_reg_by_name("CUDA") != nullptr;
 }
 
 bool engine_has_gpu() {
+  silence_ggml();
   return llama_supports_gpu_offload();
 }
 

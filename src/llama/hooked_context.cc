@@ -94,16 +94,16 @@ HookedContext::Placed HookedContext::place(const CacheFactory& caches, std::int3
     const bool replaced = device != nullptr && device->reads(layer.key_memory);
     return replaced || (buffer != nullptr && !ggml_backend_buffer_is_host(buffer));
   };
-  if (std::none_of(layers.begin(), layers.end(), on_device)) return {caches, ""};
+  if (std::none_of(layers.begin(), layers.end(), on_device)) return {caches, false, ""};
   std::string why = no_device_;
   if (device != nullptr) {
     auto placed = device->place(caches, sequences, static_cast<std::int32_t>(context_length_));
-    if (placed) return {*std::move(placed), ""};
+    if (placed) return {*std::move(placed), true, ""};
     why = placed.error().message;
   }
-  return {caches, fmt::format("kvspan: the cache stays in the host's memory, though layers are on a "
-                              "device: {}\n",
-                              why)};
+  return {caches, false,
+          fmt::format(
+              "kvspan: the cache stays in the host's memory, though layers are on a device: {}\n", why)};
 }
 
 Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow> rows) {

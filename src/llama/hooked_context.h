@@ -42,6 +42,7 @@ class HookedContext {
   // that has it, and memory for it; else as it is.
   struct Placed {
     CacheFactory caches;
+    bool on_device = false;
     std::string note;  // why they are on the host although layers are on a device; else empty
   };
   Placed place(const CacheFactory& caches, std::int32_t sequences);
