@@ -16,9 +16,9 @@
 namespace kvspan {
 namespace {
 
-// Coded tokens that one launch reads, where a cache may have that many: beyond that the device is
-// full anyway, and working memory grows with it.
-constexpr std::int64_t kLaunchTokens = std::int64_t{1} << 20;
+// Coded tokens that one launch reads: those of so many queries, be they of a prompt or of as many
+// sequences. Beyond a million the device is full anyway, and working memory grows with it.
+constexpr std::int64_t kLaunchQueries = 64, kLaunchTokens = std::int64_t{1} << 20;
 
 template <class T>
 DeviceRows device_rows(const TensorView<T, 3>& rows) {
@@ -51,7 +51,7 @@ class CudaAnswer final : public DeviceAnswer {
     options.budget_bytes = 0;
     options.max_sequences = sequences;
     options.max_tokens = tokens;
-    options.launch_tokens = std::min(std::int64_t{sequences} * tokens, kLaunchTokens);
+    options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
     KVSPAN_TRY(auto home, DeviceHome::create(caches, options));
     homes_[key] = home;
     return caches.kept_in(std::move(home));
