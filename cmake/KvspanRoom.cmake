@@ -109,7 +109,7 @@ endif()
 
 # kvspan_room_tests(NAME [COLD] [TEAMS] [WATCHED] [COST n] [SHARDS n] [TEAM_TESTS filter] [RELEASED filter]
 #                   SOURCES a_test.cc ... [LINKS library ...] [APART a_test.cc ...]): the tests of one room.
-# COLD: they compute little themselves, so that with sanitizers they are not optimised at all.
+# COLD: they compute little themselves, so that they are not optimised at all.
 # TEAMS: they count as two processors, because they run teams most of the time: members wait for each
 # other spinning, and two such programs on two cores would wait long. TEAM_TESTS: those of that name do,
 # and run apart from the others.
@@ -136,7 +136,7 @@ function(kvspan_room_tests NAME)
   # Tests are compiled more often than run for long: -O3 took nearly twice as long to compile.
   set(headers <gtest/gtest.h> <fmt/format.h> <random> <vector>)
   if(ARG_COLD)
-    target_compile_options(${target} PRIVATE ${KVSPAN_COLD_FLAGS})
+    target_compile_options(${target} PRIVATE -O0)
     kvspan_precompile(${target} cold_tests ${headers})
   else()
     target_compile_options(${target} PRIVATE -O1)

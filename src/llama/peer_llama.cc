@@ -2,6 +2,7 @@
 #include "llama/peer_llama.h"
 
 #include <llama-cpp.h>
+#include <llama-ext.h>
 
 #include <array>
 #include <utility>
@@ -141,9 +142,14 @@ Status PeerLlama::truncate(std::int32_t n) {
   return {};
 }
 
-double PeerLlama::bits_per_number() const noexcept {
-  return 8.0 * static_cast<double>(ggml_type_size(impl_->kv_type)) /
-         static_cast<double>(ggml_blck_size(impl_->kv_type));
+bool PeerLlama::compressed() const noexcept {
+  return ggml_is_quantized(impl_->kv_type);
+}
+
+std::uint64_t PeerLlama::kv_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [memory, part] : llama_get_memory_breakdown(impl_->context.get())) bytes += part.context;
+  return bytes;
 }
 
 }  // namespace kvspan

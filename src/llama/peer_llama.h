@@ -36,8 +36,10 @@ class PeerLlama {
   std::span<const float> logits(std::int32_t row) const noexcept;
   // Forgets every token at position >= n.
   Status truncate(std::int32_t n);
-  // Of a cached number, scales included: 16 for f16, 8.5 for q8_0, 4.5 for q4_0.
-  double bits_per_number() const noexcept;
+  // Whether a cached number takes fewer bits than f16.
+  bool compressed() const noexcept;
+  // What llama.cpp has allocated for the cache of its whole context, windows and room for a batch included.
+  std::uint64_t kv_bytes() const;
 
  private:
   struct Impl;

@@ -149,9 +149,9 @@ class LlamaSubject final : public BenchSubject {
   Status truncate(std::int32_t n) override { return peer_->truncate(n); }
   std::int32_t tokens() const override { return peer_->tokens(); }
   void fill(BenchWorker::Reply& reply) const override {
-    reply.kv_bytes_full = static_cast<std::uint64_t>(batch_) * full_rank_f16_bytes(shape_, peer_->tokens());
-    reply.kv_bytes = static_cast<std::uint64_t>(static_cast<double>(reply.kv_bytes_full) *
-                                                peer_->bits_per_number() / 16.0);
+    reply.kv_bytes_full =
+        static_cast<std::uint64_t>(batch_) * full_rank_f16_bytes(shape_, peer_->tokens());
+    reply.kv_bytes = peer_->kv_bytes();
   }
 
  private:

@@ -113,8 +113,7 @@ void Measurement::note_bytes(PplSubject& subject) const {
   row.tokens = subject.peer ? subject.peer->tokens() : subject.cache->tokens();
   row.kv_bytes_full = full_rank_f16_bytes(engine_.cache_shape(), row.tokens);
   if (subject.peer) {
-    row.kv_bytes = static_cast<std::uint64_t>(static_cast<double>(row.kv_bytes_full) / 16.0 *
-                                              subject.peer->bits_per_number());
+    row.kv_bytes = subject.peer->kv_bytes();
     return;
   }
   const CacheBytes bytes = subject.cache->bytes();
@@ -124,7 +123,7 @@ void Measurement::note_bytes(PplSubject& subject) const {
 }
 
 bool Measurement::is_compressed(const PplSubject& subject) const {
-  if (subject.peer) return subject.peer->bits_per_number() < 16.0;
+  if (subject.peer) return subject.peer->compressed();
   return subject.cache->bytes().total <
          full_rank_f16_bytes(engine_.cache_shape(), subject.cache->tokens());
 }
