@@ -100,8 +100,6 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags);
 // What answers are made with unless told otherwise: between 2 and 2.5 bits, whose KL from the full
 // cache was .0046 and .0016 on SmolLM2 (docs/methods/bands.md).
 inline constexpr std::string_view kDefaultRecipe = "bands:bits=2.25";
-// The same where layers are on a GPU: what its kernels read.
-inline constexpr std::string_view kDeviceRecipe = "bands:bits=2.25,grain=64,quantizer=uniform,escape=0";
 // After add_engine_flags: --cache has that default, with calib=online where there is no
 // calibration.
 void add_default_recipe(CLI::App& app, ModelFlags& flags);

@@ -20,26 +20,26 @@ constexpr std::int32_t kDeviceSequences = 4;
 // allows that. What is wrong with a calibration that is there is said, and the cache is full rank.
 Status use_default_recipe(Session& session) {
   const Engine& engine = *session.engine;
-  const bool on_device = engine.options().gpu_layers > 0;
-  const std::string_view usual = on_device ? kDeviceRecipe : kDefaultRecipe;
+  // A GPU reads other recipes than the usual one.
+  if (engine.options().gpu_layers > 0) return session.use_recipe("full");
   const auto path = calibration_path(engine);
   if (path && file_calibration_checksum(*path)) {
-    const Status status = session.use_recipe(std::string(usual));
+    const Status status = session.use_recipe(std::string(kDefaultRecipe));
     if (status || status.error().code == ErrorCode::kCancelled) return status;
     session.note += fmt::format(
         "kvspan: {}; the cache is full rank, `kvspan calibrate` makes it anew\n",
         status.error().message);
     return session.use_recipe("full");
   }
-  const std::string recipe = fmt::format("{},calib=online", usual);
-  const bool learns = !on_device && static_cast<bool>(session.use_recipe(recipe));
+  const std::string recipe = fmt::format("{},calib=online", kDefaultRecipe);
+  const bool learns = static_cast<bool>(session.use_recipe(recipe));
   if (!learns) KVSPAN_CHECK_OK(session.use_recipe("full"));
   session.note += fmt::format(
       "kvspan: {} has no calibration: the cache {}; `kvspan calibrate --quick` makes one in about a "
       "minute, and then it is {}\n",
       engine.info().name,
       learns ? "learns its code from the text, after the first 2,048 tokens" : "is full rank",
-      usual);
+      kDefaultRecipe);
   return {};
 }
 
