@@ -6,6 +6,8 @@
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
 # KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter and the server
 # KVSPAN_LLAMA_LIBRARIES  the folder of the archives, with those of the server
+# With KVSPAN_CUDA those that were built for CUDA (KVSPAN_CUDA=ON scripts/dependencies.sh). A named prefix need not
+# have ggml's CUDA backend: layers then are the processor's.
 
 set(KVSPAN_LLAMA_PREFIX "" CACHE PATH "Prefix of ggml and libllama; empty: the user's cache folder")
 set(kvspan_dependencies_script ${CMAKE_CURRENT_LIST_DIR}/../scripts/dependencies.sh)
@@ -13,13 +15,18 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kvspan_dependen
 
 set(kvspan_llama_prefix "${KVSPAN_LLAMA_PREFIX}")
 if(NOT kvspan_llama_prefix)
-  execute_process(COMMAND ${kvspan_dependencies_script} --path OUTPUT_VARIABLE kvspan_deps_folder
+  set(kvspan_dependencies_cuda OFF)
+  if(KVSPAN_CUDA)
+    set(kvspan_dependencies_cuda ON)
+  endif()
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env KVSPAN_CUDA=${kvspan_dependencies_cuda}
+    ${kvspan_dependencies_script} --path OUTPUT_VARIABLE kvspan_deps_folder
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(kvspan_llama_prefix ${kvspan_deps_folder}/prefix)
 endif()
 if(NOT EXISTS ${kvspan_llama_prefix}/lib/libllama.a)
   message(FATAL_ERROR "ggml and libllama are not in ${kvspan_llama_prefix}.\n"
-    "Build them once with\n    scripts/dependencies.sh\n"
+    "Build them once with\n    KVSPAN_CUDA=${KVSPAN_CUDA} scripts/dependencies.sh\n"
     "or name another prefix with -DKVSPAN_LLAMA_PREFIX=..., or build the library alone with -DKVSPAN_ENGINE=OFF.")
 endif()
 get_filename_component(KVSPAN_LLAMA_SOURCE ${kvspan_llama_prefix}/../src ABSOLUTE)
@@ -33,8 +40,21 @@ foreach(library IN ITEMS ggml-base ggml-cpu ggml llama cpp-httplib llama-common-
 endforeach()
 set_property(TARGET kvspan_dep_ggml-base PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads m)
 set_property(TARGET kvspan_dep_ggml-cpu PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml-base)
+set(kvspan_ggml_backends kvspan_dep_ggml-cpu)
+if(EXISTS ${kvspan_llama_prefix}/lib/libggml-cuda.a)
+  if(NOT KVSPAN_CUDA)
+    message(FATAL_ERROR "${kvspan_llama_prefix} was built for CUDA: configure with -DKVSPAN_CUDA=ON.")
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  add_library(kvspan_dep_ggml-cuda STATIC IMPORTED)
+  set_target_properties(kvspan_dep_ggml-cuda PROPERTIES
+    IMPORTED_LOCATION ${kvspan_llama_prefix}/lib/libggml-cuda.a
+    # The runtime that kvspan's own kernels have.
+    INTERFACE_LINK_LIBRARIES "kvspan_dep_ggml-base;CUDA::cudart_static;CUDA::cublas;CUDA::cublasLt;CUDA::cuda_driver")
+  list(APPEND kvspan_ggml_backends kvspan_dep_ggml-cuda)
+endif()
 set_property(TARGET kvspan_dep_ggml PROPERTY INTERFACE_LINK_LIBRARIES
-  kvspan_dep_ggml-cpu kvspan_dep_ggml-base ${CMAKE_DL_LIBS})
+  ${kvspan_ggml_backends} kvspan_dep_ggml-base ${CMAKE_DL_LIBS})
 set_property(TARGET kvspan_dep_llama PROPERTY INTERFACE_LINK_LIBRARIES kvspan_dep_ggml)
 set_property(TARGET kvspan_dep_llama-common PROPERTY INTERFACE_LINK_LIBRARIES
   kvspan_dep_llama-common-base kvspan_dep_cpp-httplib kvspan_dep_llama)

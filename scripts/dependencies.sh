@@ -11,6 +11,8 @@
 #
 #     scripts/dependencies.sh           build if missing, print the folder
 #     scripts/dependencies.sh --path    print the folder, build nothing
+# KVSPAN_CUDA=ON builds ggml's CUDA backend too (nvcc; a GPU only to run it), for KVSPAN_CUDA_ARCHITECTURES as
+# CMAKE_CUDA_ARCHITECTURES takes them (default: 90-real, Hopper), into a folder of its own.
 # Needs: a C++ compiler, cmake, ninja, python3 with venv. Exit 2: something is missing or did not download.
 set -euo pipefail
 
@@ -28,6 +30,11 @@ flags=(
 # GCC's _tile_loadconfig (seen in 12) tells of the first 8 of the 64 bytes that it reads, so the stores of ggml's other
 # 56 are taken for dead, and the first product of a processor with AMX is an illegal instruction.
 [[ $(uname -m) != x86_64 ]] || flags+=("-DCMAKE_CXX_FLAGS=${CXXFLAGS:-} -fno-tree-dse -fno-dse")
+case ${KVSPAN_CUDA:-OFF} in
+  ON) flags+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${KVSPAN_CUDA_ARCHITECTURES:-90-real}" -DGGML_CUDA_NCCL=OFF) ;;
+  OFF) ;;
+  *) printf '%s\n' "kvspan: KVSPAN_CUDA=$KVSPAN_CUDA (allowed: ON, OFF)" >&2; exit 2 ;;
+esac
 # How the server is compiled, as a file for the archive's own project.
 server_flags=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../cmake" && pwd)/ServerFlags.cmake
 # What is unpacked: the libraries, the server among the tools, the tests that the generator is one of, and the
@@ -58,7 +65,9 @@ case ${1:-} in
 esac
 if [[ -f $final/prefix/lib/libllama.a ]]; then printf '%s\n' "$final"; exit 0; fi
 
-for tool in "$cxx" cmake ninja python3 tar sha256sum flock; do
+tools=("$cxx" cmake ninja python3 tar sha256sum flock)
+[[ ${KVSPAN_CUDA:-OFF} != ON ]] || tools+=("${CUDACXX:-nvcc}")
+for tool in "${tools[@]}"; do
   command -v "$tool" >/dev/null || fail "cannot build ggml: '$tool' is missing"
 done
 mkdir -p "$root" || fail "cannot create $root"

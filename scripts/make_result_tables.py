@@ -262,6 +262,23 @@ def cuda(results):
             yield ""
 
 
+def cuda_decode(results):
+    """Whole decode steps on a GPU, one line for each cache."""
+    for file, document in results.of_kind(lambda d: d.get("command") == "gpu_decode"):
+        yield (f"{document['gpu']['name']}, [{file}]({file}) of {document['commit']}: all layers, all sequences in one pass, medians of "
+               f"`scripts/gpu_decode.py`. *Against f16*: llama.cpp of the same build, caches on the same GPU. *KV* leaves out what all "
+               f"sequences share.")
+        yield ""
+        rows = []
+        for case in document["decode"]:
+            for row in case["rows"]:
+                rows.append([case["model"], f"{case['batch']} x {case['depth']:,}",
+                             f"`{row['recipe']}`" if row["engine"] == "kvspan" else f"{row['engine']} {row['recipe']}",
+                             f"{row['decode_tok_s']:,.0f}", f"{row['decode_spread']:.0%}".replace("%", " %"), against(row, "decode_vs_llama_f16"),
+                             f"{row['prefill_tok_s']:,.0f}", f"{row['kv_bytes'] / MIB:,.1f}", f"{row['shared_bytes'] / MIB:,.1f}"])
+        yield from table(["model", "sequences", "cache", "decode tok/s", "spread", "against f16", "prefill tok/s", "KV, MiB", "shared, MiB"], rows)
+
+
 def studies(results):
     for file, document in results.of_kind(is_study):
         folder = pathlib.PurePosixPath(file).parent.name
@@ -279,7 +296,7 @@ def studies(results):
 SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
             ("Several sequences together", batches), ("Time to the first token", first_tokens), ("Beside busy programs", busy_machines),
             ("Retrieval", tasks),
-            ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Studies", studies)]
+            ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Decoding on a GPU", cuda_decode), ("Studies", studies)]
 
 
 def page(folder):

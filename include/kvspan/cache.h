@@ -104,6 +104,17 @@ class KvCache {
 
 struct Calibration;  // kvspan/calibration.h
 
+// Where caches are kept, if not in the host's memory (kvspan/cuda.h).
+class CacheHome {
+ public:
+  virtual ~CacheHome() = default;
+  // An empty cache. Throws std::bad_alloc.
+  virtual std::unique_ptr<KvCache> make() = 0;
+  virtual std::size_t shared_bytes() const noexcept = 0;  // of what all its caches share
+  // What is said where a saved cache is to be loaded into it.
+  virtual std::string name() const = 0;
+};
+
 // Called by one thread at a time while codes are designed; false ends it with kCancelled.
 using DesignProgress = std::function<bool(std::size_t done, std::size_t total)>;
 
@@ -138,9 +149,14 @@ class CacheFactory {
   const std::string& recipe() const noexcept;  // canonical
   std::size_t shared_bytes() const noexcept;   // of the codes that all its caches share
 
+  // The same recipe and codes, its caches made by `home`. Such caches cannot be loaded.
+  CacheFactory kept_in(std::shared_ptr<CacheHome> home) const;
+
  private:
+  friend const struct Prepared& prepared_of(const CacheFactory& factory) noexcept;
   explicit CacheFactory(std::shared_ptr<const struct Prepared> prepared);
   std::shared_ptr<const struct Prepared> prepared_;
+  std::shared_ptr<CacheHome> home_;  // null: the host's memory
 };
 
 // Whether the recipe can only be made with a calibration of the model. Fails where it does not parse.

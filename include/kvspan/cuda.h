@@ -54,7 +54,8 @@ struct DeviceStep {
 };
 
 struct DeviceOptions {
-  // Of codes and rows of all sequences; taken from the device at once.
+  // Of codes and rows of all sequences; taken from the device at once. 0: what max_sequences of
+  // max_tokens each need, but at most four fifths of what is free.
   std::size_t budget_bytes = std::size_t{1} << 30;
   std::int32_t max_sequences = 64;
   std::int32_t max_tokens = 32768;  // of one sequence
@@ -74,6 +75,9 @@ class DeviceCache {
   static Result<std::unique_ptr<DeviceCache>> create(const CacheShape& shape,
                                                      std::string_view recipe,
                                                      const Calibration* calibration,
+                                                     const DeviceOptions& options);
+  // With the codes of a factory.
+  static Result<std::unique_ptr<DeviceCache>> create(const CacheFactory& caches,
                                                      const DeviceOptions& options);
   ~DeviceCache();
 
@@ -102,10 +106,13 @@ class DeviceCache {
 
   // Forgets every token at position >= n; 0, or any number beyond what has been coded.
   Status truncate(std::int32_t sequence, std::int32_t n);
+  // The smallest number above 0 that it can be cut at.
+  Result<std::int32_t> least_tokens(std::int32_t sequence) const;
 
   // What the sequence holds, pages that it shares counted whole; `shared` is what all have in
   // common, working memory included.
   Result<CacheBytes> bytes(std::int32_t sequence) const;
+  std::size_t shared_bytes() const noexcept;
   // Bytes of the budget that are in use, shared pages counted once.
   std::size_t used_bytes() const noexcept;
 
@@ -116,6 +123,34 @@ class DeviceCache {
  private:
   class Impl;
   explicit DeviceCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Caches of kvspan/cache.h that are sequences of one device cache: of a factory that is `kept_in` it.
+// Their own steps copy rows to the device and results back; an engine whose rows are there takes the
+// device cache and the sequences' numbers. They cannot be saved. One thread at a time.
+class DeviceHome final : public CacheHome, public std::enable_shared_from_this<DeviceHome> {
+ public:
+  static Result<std::shared_ptr<DeviceHome>> create(const CacheFactory& caches,
+                                                    const DeviceOptions& options);
+  ~DeviceHome() override;
+
+  std::unique_ptr<KvCache> make() override;
+  std::size_t shared_bytes() const noexcept override;
+  std::string name() const override;
+
+  // The home of a cache; null: it is no device's.
+  static std::shared_ptr<DeviceHome> of(const KvCache& cache) noexcept;
+  // Its number. A cache that holds nothing yet gets one here.
+  static Result<std::int32_t> sequence_of(KvCache& cache);
+  DeviceCache& device() noexcept;
+  // On which all calls of the device cache have to be.
+  DeviceStream stream() const noexcept;
+
+ private:
+  class Impl;
+  friend class DeviceSequence;
+  explicit DeviceHome(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/prepared_of.h"
 #include "attention/scratch.h"
 #include "base/fail.h"
 #include "cache/rope.h"
@@ -113,11 +114,25 @@ std::uint64_t CacheFactory::calibration_checksum() const noexcept {
   return prepared_->calibration_checksum;
 }
 
+CacheFactory CacheFactory::kept_in(std::shared_ptr<CacheHome> home) const {
+  CacheFactory moved = *this;
+  moved.home_ = std::move(home);
+  return moved;
+}
+
+const Prepared& prepared_of(const CacheFactory& factory) noexcept {
+  return *factory.prepared_;
+}
+
 std::unique_ptr<KvCache> CacheFactory::make() const {
+  if (home_) return home_->make();
   return std::make_unique<MethodCache>(prepared_);
 }
 
 Result<std::unique_ptr<KvCache>> CacheFactory::load(std::span<const std::byte> bytes) const {
+  if (home_) {
+    return fail(ErrorCode::kUnsupported, "a saved cache cannot be loaded into {}", home_->name());
+  }
   KVSPAN_TRY(std::unique_ptr<KvCache> cache, MethodCache::load(prepared_, bytes));
   return cache;
 }
@@ -127,7 +142,7 @@ const std::string& CacheFactory::recipe() const noexcept {
 }
 
 std::size_t CacheFactory::shared_bytes() const noexcept {
-  return prepared_->shared->bytes(MemoryKind::kShared);
+  return home_ ? home_->shared_bytes() : prepared_->shared->bytes(MemoryKind::kShared);
 }
 
 Result<bool> needs_calibration(std::string_view recipe) {

@@ -221,6 +221,7 @@ void add_engine_flags(CLI::App& app, ModelFlags& flags) {
   add_recipe_flag(app, "--cache", flags.recipe, "Recipe of the KV cache (see kvspan methods)")
       ->capture_default_str();
   add_thread_flags(app, flags);
+  add_device_flags(app, flags.device);
 }
 
 void add_default_recipe(CLI::App& app, ModelFlags& flags) {

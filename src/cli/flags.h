@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/device_flags.h"
 #include "kvspan/result.h"
 
 namespace CLI {
@@ -79,6 +80,7 @@ struct ModelFlags {
   std::string cpu_level;          // empty: the best there is
   std::int64_t threads = 1;       // default: as many as the machine runs at once
   std::int64_t context = 0;       // 0: the model's
+  DeviceFlags device;
 };
 // Recipes of caches, refused as the grammar says (recipe/recipe.h).
 CLI::Option* add_recipe_flag(CLI::App& app, const std::string& names, std::string& target,
@@ -93,7 +95,7 @@ void add_hub_flags(CLI::App& app, std::string& model);
 void add_thread_flags(CLI::App& app, ModelFlags& flags);
 // Makes --cpu-level the level of kernels chosen from now on.
 Status apply_cpu_level(const ModelFlags& flags);
-// -t, --cpu-level, -c, --cache
+// -t, --cpu-level, -c, --cache, -ngl, --device
 void add_engine_flags(CLI::App& app, ModelFlags& flags);
 // What answers are made with unless told otherwise: between 2 and 2.5 bits, whose KL from the full
 // cache was .0046 and .0016 on SmolLM2 (docs/methods/bands.md).

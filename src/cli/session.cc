@@ -12,11 +12,16 @@ namespace kvspan::cli {
 
 namespace {
 
+// One that answers, and continuations of it.
+constexpr std::int32_t kDeviceSequences = 4;
+
 // Learning a model's directions takes a minute or more: nobody who asks one question should wait for
 // it. Without a calibration codes are learnt from the text itself, where the model's attention
 // allows that. What is wrong with a calibration that is there is said, and the cache is full rank.
 Status use_default_recipe(Session& session) {
   const Engine& engine = *session.engine;
+  // A GPU reads other recipes than the usual one.
+  if (engine.options().gpu_layers > 0) return session.use_recipe("full");
   const auto path = calibration_path(engine);
   if (path && file_calibration_checksum(*path)) {
     const Status status = session.use_recipe(std::string(kDefaultRecipe));
@@ -62,6 +67,7 @@ Status open_draft(Session& session, const ModelFlags& flags, const CompanionFlag
 Status Session::use_recipe(const std::string& recipe) {
   KVSPAN_TRY(caches, caches_for(*engine, recipe));
   cache = caches->make();
+  if (note.find(engine->device_note()) == std::string::npos) note += engine->device_note();
   return {};
 }
 
@@ -74,7 +80,8 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   KVSPAN_TRY(const std::string path, find_model_path(flags.model));
   EngineOptions options{.threads = static_cast<int>(flags.threads)};
   options.adapt_threads = !companions.fixed_threads;
-  options.gpu_layers = companions.llama.layers_on_gpu();
+  KVSPAN_TRY(options.gpu_layers, flags.device.layers());
+  if (options.gpu_layers > 0) options.sequences = kDeviceSequences;
   options.rope = companions.llama.rope_options();
   if (companions.llama.changes_rope()) options.context = static_cast<std::int32_t>(flags.context);
   KVSPAN_TRY(options.adapters, companions.adapters());
@@ -90,7 +97,7 @@ Result<Session> open_session(const ModelFlags& flags, const CompanionFlags& comp
   }
   if (flags.context > 0) session.context = static_cast<std::int32_t>(flags.context);
   session.engine->set_cancel_flag(&interrupted());
-  session.note = companions.llama.notes();
+  session.note = flags.device.note();
   KVSPAN_TRY(std::string recipe, companions.llama.recipe());
   if (recipe.empty()) recipe = flags.recipe;
   KVSPAN_CHECK_OK(recipe.empty() ? use_default_recipe(session) : use_named_recipe(session, recipe));

@@ -2,6 +2,7 @@
 // The functions of kvspan/cuda.h.
 #include <algorithm>
 
+#include "api/prepared_of.h"
 #include "cuda/device_cache.h"
 
 namespace kvspan {
@@ -20,7 +21,17 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::create(const CacheShape& shape
                                                          std::string_view recipe,
                                                          const Calibration* calibration,
                                                          const DeviceOptions& options) {
-  KVSPAN_TRY(std::unique_ptr<Impl> impl, Impl::create(shape, recipe, calibration, options));
+  KVSPAN_TRY(auto on_device, cuda::device_recipe(shape, recipe, calibration));
+  KVSPAN_TRY(std::unique_ptr<Impl> impl, Impl::create(shape, std::move(on_device), options));
+  return std::unique_ptr<DeviceCache>(new DeviceCache(std::move(impl)));
+}
+
+Result<std::unique_ptr<DeviceCache>> DeviceCache::create(const CacheFactory& caches,
+                                                         const DeviceOptions& options) {
+  const Prepared& prepared = prepared_of(caches);
+  KVSPAN_TRY(auto on_device, cuda::device_recipe(prepared));
+  KVSPAN_TRY(std::unique_ptr<Impl> impl,
+             Impl::create(prepared.shape, std::move(on_device), options));
   return std::unique_ptr<DeviceCache>(new DeviceCache(std::move(impl)));
 }
 
@@ -70,8 +81,16 @@ Status DeviceCache::truncate(std::int32_t sequence, std::int32_t n) {
   return impl_->truncate(sequence, n);
 }
 
+Result<std::int32_t> DeviceCache::least_tokens(std::int32_t sequence) const {
+  return impl_->least_tokens(sequence);
+}
+
 Result<CacheBytes> DeviceCache::bytes(std::int32_t sequence) const {
   return impl_->bytes(sequence);
+}
+
+std::size_t DeviceCache::shared_bytes() const noexcept {
+  return impl_->shared_bytes();
 }
 
 std::size_t DeviceCache::used_bytes() const noexcept {

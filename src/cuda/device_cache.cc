@@ -12,9 +12,33 @@ using cuda::AttendCall;
 using cuda::DeviceMemory;
 using cuda::LayerTables;
 
+namespace {
+
+// Whether numbers of the queries of all coded layers lie in the same places of working memory, or
+// there are no places without a query.
+bool padding_stays_clear(const std::vector<LayerTables>& layers) {
+  const AttendCall* first = nullptr;
+  bool alike = true, padded = false;
+  for (const LayerTables& layer : layers) {
+    if (!layer.coded()) continue;
+    const AttendCall& a = layer.attend;
+    const std::int32_t queries = a.query_heads / a.kv_heads * a.group_heads;
+    if (first == nullptr) first = &a;
+    alike = alike && a.units == first->units && a.padded_queries == first->padded_queries &&
+            a.mean_terms == first->mean_terms &&
+            queries == first->query_heads / first->kv_heads * first->group_heads;
+    padded = padded || queries < a.padded_queries;
+  }
+  return alike || !padded;
+}
+
+// Rows that a step may add before any of them is coded.
+constexpr std::int32_t kStepRows = 512;
+
+}  // namespace
+
 Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const CacheShape& shape,
-                                                                     std::string_view recipe,
-                                                                     const Calibration* calibration,
+                                                                     cuda::DeviceRecipe recipe,
                                                                      const DeviceOptions& options) {
   if (options.max_sequences < 1 || options.max_tokens < 1 || options.max_tokens > 1 << 24) {
     return fail(ErrorCode::kInvalidArgument,
@@ -23,7 +47,7 @@ Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const Cache
   }
   auto impl = std::make_unique<Impl>();
   impl->shape_ = shape;
-  KVSPAN_TRY(impl->recipe_, cuda::device_recipe(shape, recipe, calibration));
+  impl->recipe_ = std::move(recipe);
   int device = 0;
   KVSPAN_CHECK_OK(cuda::check(cudaGetDevice(&device), "finding a device"));
   KVSPAN_CHECK_OK(cuda::check(
@@ -41,6 +65,26 @@ Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const Cache
   return impl;
 }
 
+Result<std::size_t> DeviceCache::Impl::budget_for(const DeviceOptions& options,
+                                                  std::size_t code_page_bytes,
+                                                  std::size_t row_page_bytes) const {
+  if (options.budget_bytes > 0) return options.budget_bytes / 256 * 256;
+  std::size_t available = 0, total = 0;
+  KVSPAN_CHECK_OK(cuda::check(cudaMemGetInfo(&available, &total), "asking for free memory"));
+  const bool coded = std::all_of(layers_.begin(), layers_.end(),
+                                 [](const LayerTables& layer) { return layer.coded(); });
+  const std::int32_t rows =
+      coded ? std::min(options.max_tokens, recipe_.sink + recipe_.recent + kStepRows)
+            : options.max_tokens;
+  const auto pages = [](std::int32_t tokens, std::int32_t of) {
+    return static_cast<std::size_t>(tokens / of + 2);  // begun ones at both ends
+  };
+  const std::size_t each = pages(options.max_tokens, cuda::kPageTokens) * code_page_bytes +
+                           pages(rows, cuda::kRowPageTokens) * row_page_bytes;
+  const std::size_t needed = each * static_cast<std::size_t>(options.max_sequences);
+  return std::min(needed, available / 5 * 4) / 256 * 256;
+}
+
 Status DeviceCache::Impl::place_layers(const DeviceOptions& options) {
   std::size_t code_bytes = 0, row_halves = 0;
   for (LayerTables& layer : layers_) {
@@ -49,10 +93,10 @@ Status DeviceCache::Impl::place_layers(const DeviceOptions& options) {
     code_bytes += layer.code_page_bytes();
     row_halves += layer.row_page_halves();
   }
-  const std::size_t budget = options.budget_bytes / 256 * 256;
+  const std::size_t row_bytes = row_halves * sizeof(__half);
+  KVSPAN_TRY(const std::size_t budget, budget_for(options, code_bytes, row_bytes));
   KVSPAN_TRY(pool_memory_, DeviceMemory::create(budget));
   auto* const memory = pool_memory_.as<std::byte>();
-  const std::size_t row_bytes = row_halves * sizeof(__half);
   KVSPAN_CHECK_OK(sequences_.create(options.max_sequences, options.max_tokens,
                                     static_cast<std::int32_t>(layers_.size()),
                                     cuda::PagePool(budget, code_bytes, row_bytes), memory, budget));
@@ -97,6 +141,7 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     row_sums.need(row_queries * std::size_t(a.value_dim), sizeof(float));
     row_states.need(row_queries, sizeof(float2));
   }
+  clears_padding_ = !padding_stays_clear(layers_);
   const Part* const parts[] = {&moved, &folded, &sums, &states, &row_sums, &row_states};
   std::size_t total = 0;
   std::byte* at[std::size(parts)];
@@ -130,9 +175,14 @@ Result<CacheBytes> DeviceCache::Impl::bytes(std::int32_t sequence) const {
   bytes.full_rank = held(s->row_pages) * pool.page_bytes(cuda::PageKind::kRows);
   bytes.coefficients = held(s->code_pages) * pool.page_bytes(cuda::PageKind::kCodes);
   bytes.total = bytes.full_rank + bytes.coefficients;
-  bytes.shared = ropes_->bytes() + working_memory_.bytes() + sequences_.table_bytes();
-  for (const LayerTables& layer : layers_) bytes.shared += layer.bytes();
+  bytes.shared = shared_bytes();
   return bytes;
+}
+
+std::size_t DeviceCache::Impl::shared_bytes() const noexcept {
+  std::size_t sum = ropes_->bytes() + working_memory_.bytes() + sequences_.table_bytes();
+  for (const LayerTables& layer : layers_) sum += layer.bytes();
+  return sum;
 }
 
 std::size_t DeviceCache::Impl::used_bytes() const noexcept {

@@ -17,8 +17,7 @@ namespace kvspan {
 
 class DeviceCache::Impl {
  public:
-  static Result<std::unique_ptr<Impl>> create(const CacheShape& shape, std::string_view recipe,
-                                              const Calibration* calibration,
+  static Result<std::unique_ptr<Impl>> create(const CacheShape& shape, cuda::DeviceRecipe recipe,
                                               const DeviceOptions& options);
 
   const CacheShape& shape() const noexcept { return shape_; }
@@ -32,12 +31,16 @@ class DeviceCache::Impl {
                 const DeviceOut& out, cudaStream_t stream);
   Status settle(int layer, std::span<const DeviceStep> steps, cudaStream_t stream);
   Status truncate(std::int32_t sequence, std::int32_t n);
+  Result<std::int32_t> least_tokens(std::int32_t sequence) const;
   Result<CacheBytes> bytes(std::int32_t sequence) const;
+  std::size_t shared_bytes() const noexcept;
   std::size_t used_bytes() const noexcept;
   Result<std::vector<std::byte>> read_tiles(std::int32_t sequence, int layer, int group) const;
 
  private:
   Status place_layers(const DeviceOptions& options);
+  Result<std::size_t> budget_for(const DeviceOptions& options, std::size_t code_page_bytes,
+                                 std::size_t row_page_bytes) const;
   Status make_working_memory(const DeviceOptions& options);
   Status check_layer(int layer) const;
   // The cache's sequences of the steps, each once; fails on others.
@@ -47,6 +50,7 @@ class DeviceCache::Impl {
   cuda::DeviceRecipe recipe_;
   int processors_ = 1;
   std::int64_t launch_tokens_ = 0;
+  bool clears_padding_ = false;  // before each call: layers leave different things in its place
   std::unique_ptr<cuda::RopeTables> ropes_;
   std::vector<cuda::LayerTables> layers_;
   std::vector<cuda::PlanLimits> limits_;  // by layer

@@ -16,6 +16,7 @@ namespace kvspan::cuda {
 // what: the deed that failed, "copying the page tables".
 inline Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
+  cudaGetLastError();  // whoever else uses the device would take it for an error of theirs
   return fail(error == cudaErrorMemoryAllocation ? ErrorCode::kOutOfBudget : ErrorCode::kIo,
               "{}: the device answers: {}", what, cudaGetErrorString(error));
 }

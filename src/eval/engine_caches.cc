@@ -27,7 +27,9 @@ Result<Recipe> for_context(const Engine& engine, std::string_view recipe) {
 Result<CacheFactory> engine_caches(const Engine& engine, std::string_view recipe,
                                    const Calibration* calibration, const DesignProgress& progress) {
   KVSPAN_TRY(const Recipe whole, for_context(engine, recipe));
-  return CacheFactory::create(engine.cache_shape(), whole.text(), calibration, progress);
+  KVSPAN_TRY(const CacheFactory caches,
+             CacheFactory::create(engine.cache_shape(), whole.text(), calibration, progress));
+  return engine.place(caches);
 }
 
 Result<std::optional<CacheFactory>> kept_caches(const Engine& engine, std::string_view recipe,
@@ -39,7 +41,8 @@ Result<std::optional<CacheFactory>> kept_caches(const Engine& engine, std::strin
   KVSPAN_TRY(const KeptCodes kept,
              KeptCodes::find(engine.fingerprint(), engine.cache_shape(), whole.text(), *checksum));
   if (!kept.problem().empty()) problem = kept.problem();
-  return kept.caches();
+  if (!kept.caches()) return std::optional<CacheFactory>();
+  return std::optional<CacheFactory>(engine.place(*kept.caches()));
 }
 
 Status keep_codes(const Engine& engine, std::string_view recipe, const CacheFactory& caches) {

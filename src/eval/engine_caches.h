@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caches of a recipe for a model that is open: with its calibration where the recipe needs one.
+// The caches of a recipe for a model that is open: with its calibration where the recipe needs one,
+// and on the engine's device where that is possible (Engine::place).
 #pragma once
 
 #include <optional>

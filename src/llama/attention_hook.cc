@@ -13,6 +13,8 @@ namespace {
 
 // FLASH_ATTN_EXT uses sources 0 to 4: queries, keys, values, mask and sinks.
 constexpr int kKeyRows = 5, kValueRows = 6;
+// Of nodes that a device answers, the nodes that would have stored those rows.
+constexpr int kKeyStore = 7, kValueStore = 8;
 
 std::size_t at(std::int64_t n) {
   return static_cast<std::size_t>(n);
@@ -38,6 +40,29 @@ TensorView<const float, 3> stored_rows(const ggml_tensor* rows, std::int32_t hea
           {rows->nb[1] / sizeof(float), at(rows->ne[0]) / at(heads), 1}};
 }
 
+// A node that a device answers is nothing to ggml. It stays so in a graph that is used again.
+bool left_to_device(const ggml_tensor* node) {
+  return node->op == GGML_OP_NONE && node->src[kKeyStore] != nullptr;
+}
+
+void leave_to_device(ggml_tensor* node, ggml_tensor* keys, ggml_tensor* values) {
+  node->src[kKeyRows] = keys->src[0];
+  node->src[kValueRows] = values->src[0];
+  node->src[kKeyStore] = keys;
+  node->src[kValueStore] = values;
+  node->op = keys->op = values->op = GGML_OP_NONE;
+}
+
+// Where a graph is used again for caches of the host. Nothing of it has been computed yet since the
+// attention before.
+void take_from_device(ggml_tensor* node) {
+  for (const int store : {kKeyStore, kValueStore}) node->src[store]->op = GGML_OP_SET_ROWS;
+  node->op = GGML_OP_FLASH_ATTN_EXT;
+  for (const int source : {kKeyRows, kValueRows, kKeyStore, kValueStore}) {
+    node->src[source] = nullptr;
+  }
+}
+
 bool on_host(const ggml_tensor* node) {
   const ggml_tensor* memory = memory_of(node);
   return memory->buffer != nullptr && ggml_backend_buffer_is_host(memory->buffer);
@@ -49,15 +74,17 @@ void copy_rows(const ggml_tensor* from, std::size_t n, std::vector<float>& to) {
   const std::size_t dim = at(from->ne[0]), heads = at(from->ne[2]);
   const std::size_t bytes = ggml_row_size(from->type, from->ne[0]);
   to.resize(n * heads * dim);
-  std::vector<std::byte> row(bytes);
+  // In one piece: each copy from a device takes microseconds.
+  std::vector<std::byte> all((n - 1) * from->nb[1] + (heads - 1) * from->nb[2] + bytes);
+  ggml_backend_tensor_get(from, all.data(), 0, all.size());
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t h = 0; h < heads; ++h) {
-      ggml_backend_tensor_get(from, row.data(), i * from->nb[1] + h * from->nb[2], bytes);
+      const std::byte* row = all.data() + i * from->nb[1] + h * from->nb[2];
       float* out = to.data() + (i * heads + h) * dim;
       if (from->type == GGML_TYPE_F32) {
-        std::memcpy(out, row.data(), bytes);
+        std::memcpy(out, row, bytes);
       } else {
-        ggml_get_type_traits(from->type)->to_float(row.data(), out, from->ne[0]);
+        ggml_get_type_traits(from->type)->to_float(row, out, from->ne[0]);
       }
     }
   }
@@ -101,11 +128,34 @@ bool AttentionHook::ask(ggml_tensor* node) {
     return false;
   }
   if (node->op == GGML_OP_SET_ROWS) stores_[memory_of(node)] = node;
+  if (left_to_device(node)) {
+    if (held_by_device(node)) {
+      device_->announce();
+      return true;
+    }
+    for (const int store : {kKeyStore, kValueStore}) {
+      stores_[memory_of(node->src[store])] = node->src[store];
+    }
+    take_from_device(node);
+  }
   if (node->op == GGML_OP_FLASH_ATTN_EXT && ask_attention(node)) return true;
   return observer_ != nullptr && watched_.contains(node->name);
 }
 
-// Whether the node is computed as it is, to be written over.
+bool AttentionHook::held_by_device(const ggml_tensor* node) const {
+  return device_ != nullptr && work.current < work.ubatches.size() && device_->reads(node) &&
+         device_->holds(work.ubatches[work.current]);
+}
+
+// The attention node that follows those of its layer before it.
+const AttentionHook::Node& AttentionHook::next_read(const ggml_tensor* node) {
+  const auto index = static_cast<std::size_t>(layer_of_.at(memory_of(node->src[1])));
+  const int read = reads_[index]++ % model_.layers[index].reads;
+  return nodes_[index][static_cast<std::size_t>(read)];
+}
+
+// Whether ggml is to stop behind the node: a device answers it, or it is computed as it is, to be
+// written over.
 bool AttentionHook::ask_attention(ggml_tensor* node) {
   const ggml_tensor* key_memory = memory_of(node->src[1]);
   const auto layer = layer_of_.find(key_memory);
@@ -115,14 +165,17 @@ bool AttentionHook::ask_attention(ggml_tensor* node) {
                      node->name);
     return false;
   }
+  if (held_by_device(node)) {
+    leave_to_device(node, keys->second, values->second);
+    device_->announce();
+    return true;
+  }
   if (overwrite_ || !on_host(node)) return true;
-  const auto index = static_cast<std::size_t>(layer->second);
   node->src[kKeyRows] = keys->second->src[0];
   node->src[kValueRows] = values->second->src[0];
   keys->second->op = GGML_OP_NONE;
   values->second->op = GGML_OP_NONE;
-  const int read = reads_[index]++ % model_.layers[index].reads;
-  become_custom(node, compute, &nodes_[index][static_cast<std::size_t>(read)]);
+  become_custom(node, compute, const_cast<Node*>(&next_read(node)));
   return false;
 }
 
@@ -166,16 +219,26 @@ void AttentionHook::finish_node(const Node& node, int rows) {
 }
 
 void AttentionHook::computed(ggml_tensor* node) {
+  if (left_to_device(node)) return answer_on_device(node);
   if (node->op == GGML_OP_FLASH_ATTN_EXT) return overwrite(node);
   if (observer_ == nullptr || work.error) return;
   const auto [first, last] = watched_.equal_range(node->name);
   for (auto what = first; what != last; ++what) show(node, what->second);
 }
 
+void AttentionHook::answer_on_device(ggml_tensor* tensor) {
+  const Node& node = next_read(tensor);
+  if (!work.error && work.current < work.ubatches.size()) {
+    Status status =
+        device_->answer(node.layer, work.ubatches[work.current], rows_of(node, tensor));
+    if (!status) work.error = std::move(status).error();
+  }
+  finish_node(node, static_cast<int>(tensor->ne[2]));
+}
+
 void AttentionHook::overwrite(ggml_tensor* tensor) {
-  const auto index = static_cast<std::size_t>(layer_of_.at(memory_of(tensor->src[1])));
-  const int read = reads_[index]++ % model_.layers[index].reads;
-  const Node& node = nodes_[index][static_cast<std::size_t>(read)];
+  const Node& node = next_read(tensor);
+  const auto index = static_cast<std::size_t>(node.layer);
   const LayerShape& shape = model_.shape.layers[index];
   const std::size_t n = at(tensor->ne[2]);
   // libllama's memory was empty before this ubatch, or ubatches before it fill the first cells.

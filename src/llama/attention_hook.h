@@ -5,8 +5,9 @@
 // FLASH_ATTN_EXT node becomes a CUSTOM node that asks the caches on ggml's own threads, and the
 // SET_ROWS nodes that would fill libllama's memory become nothing: the graph stays one piece, rows
 // arrive before they are rounded to f16, and a graph that libllama uses again stays replaced.
-// Where a node's memory is not the host's (GPU), the node is computed over the few rows of its
-// batch, copied here, and its result written over.
+// Where a node's memory is a device's and so are the caches, ggml computes nothing of it and its
+// result is made there (llama/device_answer.h). Where the caches are the host's, the node is computed
+// over the few rows of its batch, copied here, and its result written over.
 #pragma once
 
 #include <ggml.h>
@@ -19,6 +20,7 @@
 #include "base/thread_pool.h"
 #include "llama/activation_observer.h"
 #include "llama/decode_work.h"
+#include "llama/device_answer.h"
 #include "llama/graph_probe.h"
 #include "llama/long_rope.h"
 #include "llama/offset_products.h"
@@ -41,6 +43,9 @@ class AttentionHook {
   const ProbedModel& model() const noexcept { return model_; }
   // Writes over results instead of replacing nodes, wherever their memory is: for tests.
   void set_overwrite(bool overwrite) noexcept { overwrite_ = overwrite; }
+  // Asked for the nodes of sequences that it holds. Null: none.
+  void set_device(std::shared_ptr<DeviceAnswer> device) noexcept { device_ = std::move(device); }
+  DeviceAnswer* device() const noexcept { return device_.get(); }
 
   // Shows activations (llama/activation_observer.h); null ends it. Computes the graph in pieces.
   void set_observer(ActivationObserver* observer) noexcept { observer_ = observer; }
@@ -66,7 +71,10 @@ class AttentionHook {
 
   bool ask(ggml_tensor* node);
   bool ask_attention(ggml_tensor* node);
+  bool held_by_device(const ggml_tensor* node) const;
+  const Node& next_read(const ggml_tensor* node);
   void computed(ggml_tensor* node);
+  void answer_on_device(ggml_tensor* node);
   void overwrite(ggml_tensor* node);
   void show(const ggml_tensor* node, const Watched& what) const;
   NodeRows rows_of(const Node& node, const ggml_tensor* tensor) const;
@@ -76,6 +84,7 @@ class AttentionHook {
   GraphProbe* probe_ = nullptr;
   ActivationObserver* observer_ = nullptr;
   bool overwrite_ = false;
+  std::shared_ptr<DeviceAnswer> device_;
   ProbedModel model_;
   std::map<const ggml_tensor*, int> layer_of_;   // key memory -> layer
   std::vector<std::vector<Node>> nodes_;         // [layers][reads]

@@ -13,6 +13,7 @@
 #include "llama/fingerprint.h"
 #include "llama/ggml_log.h"
 #include "llama/hooked_context.h"
+#include "llama/one_device.h"
 #include "llama/recurrent_slots.h"
 #include "llama/thread_choice.h"
 #include "llama/threadpool.h"
@@ -64,7 +65,13 @@ void set_rope(const RopeOptions& rope, const ModelInfo& info, llama_context_para
 
 }  // namespace
 
+bool engine_has_cuda() {
+  silence_ggml();  // looking for devices, it says what it finds
+  return ggml_backend_reg_by_name("CUDA") != nullptr;
+}
+
 bool engine_has_gpu() {
+  silence_ggml();
   return llama_supports_gpu_offload();
 }
 
@@ -96,6 +103,7 @@ struct Engine::Impl {
   std::vector<std::int32_t> logits_of;  // the batch's rows whose logits are wanted
   std::int32_t logit_rows = 0;          // of the last decode; 0 when it failed
   bool observed = false;
+  std::string device_note;
   RecurrentSlots states{0};
 
   Status load_model(const std::string& path);
@@ -110,6 +118,7 @@ Status Engine::Impl::load_model(const std::string& path) {
   GgmlLogCapture log;
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = options.gpu_layers;
+  use_one_device(params);
   model.reset(llama_model_load_from_file(path.c_str(), params));
   if (model) return {};
   return fail(ErrorCode::kUnsupported, "libllama cannot load '{}': {}", path, log.reason());
@@ -315,6 +324,8 @@ Status Engine::decode(std::span<const BatchPart> batch) {
   Impl& impl = *impl_;
   impl.logit_rows = 0;
   KVSPAN_CHECK_OK(impl.check(batch));
+  // Devices do not ask while they compute.
+  if (cancelled(&impl.cancel)) return fail(ErrorCode::kCancelled, "stopped");
   KVSPAN_CHECK_OK(impl.fill(batch));
   const int threads = impl.options.adapt_threads ? impl.choice->threads() : impl.options.threads;
   llama_set_n_threads(native(), threads, threads);
@@ -370,6 +381,16 @@ void Engine::set_cancel_flag(const std::atomic<bool>* flag) noexcept {
 void Engine::set_observer(ActivationObserver* observer) {
   impl_->observed = observer != nullptr;
   impl_->context->set_observer(observer);
+}
+
+CacheFactory Engine::place(const CacheFactory& caches) const {
+  HookedContext::Placed placed = impl_->context->place(caches, impl_->options.sequences);
+  impl_->device_note = std::move(placed.note);
+  return std::move(placed.caches);
+}
+
+const std::string& Engine::device_note() const noexcept {
+  return impl_->device_note;
 }
 
 Result<std::unique_ptr<KvCache>> Engine::fork(const KvCache& cache) {

@@ -47,13 +47,16 @@ struct RopeOptions {
   bool operator==(const RopeOptions&) const = default;
 };
 
-// Whether ggml was built for a GPU that is there.
+// Whether ggml was built for CUDA, and whether there is a GPU that it was built for.
+bool engine_has_cuda();
 bool engine_has_gpu();
 
 struct EngineOptions {
   int threads = 1;
   std::int32_t block = 512;     // most tokens of one pass; longer prompts are read in such blocks
-  std::int32_t sequences = 64;  // most of one pass; 8 at most where a model has recurrent layers
+  // Most of one pass, and those that a device has memory for; 8 at most where a model has recurrent
+  // layers.
+  std::int32_t sequences = 64;
   std::int32_t context = 0;  // tokens that a sequence may have; 0: what the model was trained for
   std::int32_t gpu_layers = 0;  // whose weights go to a GPU, where this was built for one
   std::vector<Adapter> adapters{};
@@ -126,6 +129,12 @@ class Engine {
   // unless decode had to empty the cache.
   Status prefill(KvCache& cache, std::span<const Token> tokens,
                  const std::function<void(std::size_t)>& progress = nullptr);
+
+  // The recipe with its caches in the memory of the device that computes the layers, where there is
+  // one that has it, and enough memory; else as it is, and device_note() says why.
+  CacheFactory place(const CacheFactory& caches) const;
+  // A line on a cache that is on the host though layers are on a device; "" where nothing is to say.
+  const std::string& device_note() const noexcept;
 
   // While *flag is true, decode stops at the next graph node and fails with kCancelled. May be
   // null.

@@ -54,6 +54,16 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
   GraphProbe probe;
   hook_.set_probe(&probe);
   hook_.set_overwrite(options.overwrite);
+  hook_.set_device(options.device);
+  ggml_backend_dev_t gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+  if (gpu != nullptr && !options.device) {
+    auto device = make_device_answer(gpu);
+    if (device) {
+      hook_.set_device(*std::move(device));
+    } else {
+      no_device_ = device.error().message;
+    }
+  }
   GgmlLogCapture log;
   context_.reset(llama_init_from_model(model, params));
   if (!context_) {
@@ -74,6 +84,26 @@ Status HookedContext::open(llama_model* model, llama_context_params params,
   hook_.set_probe(nullptr);
   hook_.set_model(std::move(probed));
   return {};
+}
+
+HookedContext::Placed HookedContext::place(const CacheFactory& caches, std::int32_t sequences) {
+  const std::vector<AttentionLayer>& layers = model().layers;
+  DeviceAnswer* device = hook_.device();
+  const auto on_device = [&](const AttentionLayer& layer) {
+    ggml_backend_buffer_t buffer = layer.key_memory->buffer;
+    const bool replaced = device != nullptr && device->reads(layer.key_memory);
+    return replaced || (buffer != nullptr && !ggml_backend_buffer_is_host(buffer));
+  };
+  if (std::none_of(layers.begin(), layers.end(), on_device)) return {caches, false, ""};
+  std::string why = no_device_;
+  if (device != nullptr) {
+    auto placed = device->place(caches, sequences, static_cast<std::int32_t>(context_length_));
+    if (placed) return {*std::move(placed), true, ""};
+    why = placed.error().message;
+  }
+  return {caches, false,
+          fmt::format(
+              "kvspan: the cache stays in the host's memory, though layers are on a device: {}\n", why)};
 }
 
 Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow> rows) {

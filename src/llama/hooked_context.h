@@ -19,6 +19,8 @@ class HookedContext {
   struct Options {
     std::string model_path;  // where long RoPE factors are read from, for models that have them
     bool overwrite = false;  // AttentionHook::set_overwrite
+    // Answers nodes in place of the one that fits the model's layers: for tests.
+    std::shared_ptr<DeviceAnswer> device{};
   };
   // n_ctx is the context that sequences may grow to. n_batch, n_ubatch, n_seq_max, threads, RoPE
   // and the abort callback are as for any context; what concerns libllama's KV memory is not looked
@@ -35,6 +37,15 @@ class HookedContext {
   // Whether layers keep a state beside the cache, which decode() leaves in libllama's memory.
   bool recurrent() const noexcept { return hook_.model().recurrent; }
   std::uint32_t context_length() const noexcept { return context_length_; }
+
+  // The recipe with caches for so many sequences where the layers are computed, if that is a device
+  // that has it, and memory for it; else as it is.
+  struct Placed {
+    CacheFactory caches;
+    bool on_device = false;
+    std::string note;  // why they are on the host although layers are on a device; else empty
+  };
+  Placed place(const CacheFactory& caches, std::int32_t sequences);
 
   // llama_decode. rows: one for each token of the batch, with the sequence it belongs to. After a
   // failure layers of the caches may hold different tokens.
@@ -53,6 +64,7 @@ class HookedContext {
   AttentionHook hook_;
   llama_context_ptr context_;  // refers to the hook
   std::uint32_t context_length_ = 0;
+  std::string no_device_;  // why layers on a device have no caches there; empty: they can
 };
 
 }  // namespace kvspan

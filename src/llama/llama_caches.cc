@@ -19,6 +19,8 @@ struct LlamaCaches::Impl {
   std::optional<CacheFactory> factory;
   std::map<std::int32_t, std::unique_ptr<KvCache>> caches;  // by sequence
   std::vector<llama_pos> positions;                         // of batches that have none
+  bool on_device = false;
+  std::string device_note;
 
   llama_memory_t memory() const { return llama_get_memory(context->get()); }
   const KvCache* find(std::int32_t sequence) const {
@@ -85,8 +87,13 @@ Result<std::unique_ptr<LlamaCaches>> LlamaCaches::create(llama_model* model,
                                                          const LlamaOptions& options) {
   auto impl = std::make_unique<Impl>();
   KVSPAN_TRY(impl->context, HookedContext::create(model, params, {options.model_path}));
-  KVSPAN_TRY(impl->factory,
+  KVSPAN_TRY(const CacheFactory caches,
              CacheFactory::create(impl->context->shape(), options.recipe, options.calibration));
+  HookedContext::Placed placed =
+      impl->context->place(caches, static_cast<std::int32_t>(llama_n_seq_max(impl->context->get())));
+  impl->factory = std::move(placed.caches);
+  impl->on_device = placed.on_device;
+  impl->device_note = std::move(placed.note);
   return std::unique_ptr<LlamaCaches>(new LlamaCaches(std::move(impl)));
 }
 
@@ -98,6 +105,13 @@ const CacheShape& LlamaCaches::shape() const noexcept {
 }
 const std::string& LlamaCaches::recipe() const noexcept {
   return impl_->factory->recipe();
+}
+
+bool LlamaCaches::on_device() const noexcept {
+  return impl_->on_device;
+}
+const std::string& LlamaCaches::device_note() const noexcept {
+  return impl_->device_note;
 }
 
 const CacheFactory& LlamaCaches::factory() const noexcept {

@@ -11,6 +11,7 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "llama/ggml_log.h"
+#include "llama/one_device.h"
 #include "llama/threadpool.h"
 
 namespace kvspan {
@@ -37,9 +38,12 @@ struct PeerLlama::Impl {
   Threadpool threads;
   llama_context_ptr context;
   ggml_type kv_type = GGML_TYPE_F16;
-  std::int32_t tokens = 0;
+  std::int32_t sequences = 1;
+  std::int32_t tokens = 0;  // of each
   std::int32_t vocabulary = 0;
   std::vector<std::int32_t> logit_rows;  // batch index of each row of logits
+
+  Status pass(std::span<const Token> text, std::int32_t first, std::int32_t count, bool all);
 };
 
 PeerLlama::PeerLlama(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -51,13 +55,18 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
   auto impl = std::make_unique<Impl>();
   KVSPAN_TRY(impl->kv_type, parse_kv_type(options.kv_type));
   llama_backend_init();
-  impl->model.reset(llama_model_load_from_file(path.c_str(), llama_model_default_params()));
+  llama_model_params model_params = llama_model_default_params();
+  model_params.n_gpu_layers = options.gpu_layers;
+  use_one_device(model_params);
+  impl->model.reset(llama_model_load_from_file(path.c_str(), model_params));
   if (!impl->model) {
     return fail(ErrorCode::kUnsupported, "llama.cpp cannot load '{}': {}", path, log.reason());
   }
   impl->vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(impl->model.get()));
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = static_cast<std::uint32_t>(options.context);
+  impl->sequences = options.sequences;
+  params.n_ctx = static_cast<std::uint32_t>(options.context * options.sequences);
+  params.n_seq_max = static_cast<std::uint32_t>(options.sequences);
   params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(options.block);
   params.n_threads = params.n_threads_batch = options.threads;
   params.type_k = params.type_v = impl->kv_type;
@@ -78,28 +87,39 @@ std::int32_t PeerLlama::tokens() const noexcept {
   return impl_->tokens;
 }
 
-Status PeerLlama::decode(std::span<const Token> tokens, BatchPart::Logits logits) {
-  const auto count = static_cast<std::int32_t>(tokens.size());
-  llama_batch batch = llama_batch_init(count, 0, 1);
-  batch.n_tokens = count;
-  impl_->logit_rows.clear();
-  for (std::int32_t i = 0; i < count; ++i) {
-    const bool wanted = logits == BatchPart::Logits::kAll || i + 1 == count;
-    batch.token[i] = tokens[static_cast<std::size_t>(i)];
-    batch.pos[i] = impl_->tokens + i;
-    batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = 0;
-    batch.logits[i] = wanted;
-    if (wanted) impl_->logit_rows.push_back(i);
+// The same tokens enter `count` sequences, from number `first` on.
+Status PeerLlama::Impl::pass(std::span<const Token> text, std::int32_t first, std::int32_t count,
+                             bool all) {
+  const auto length = static_cast<std::int32_t>(text.size());
+  llama_batch batch = llama_batch_init(length * count, 0, 1);
+  batch.n_tokens = length * count;
+  logit_rows.clear();
+  for (std::int32_t row = 0; row < length * count; ++row) {
+    const std::int32_t i = row % length;
+    const bool wanted = all || i + 1 == length;
+    batch.token[row] = text[static_cast<std::size_t>(i)];
+    batch.pos[row] = tokens + i;
+    batch.n_seq_id[row] = 1;
+    batch.seq_id[row][0] = first + row / length;
+    batch.logits[row] = wanted;
+    if (wanted) logit_rows.push_back(row);
   }
-  const int status = llama_decode(impl_->context.get(), batch);
+  const int status = llama_decode(context.get(), batch);
   llama_batch_free(batch);
   if (status != 0) {
     return fail(ErrorCode::kOutOfBudget, "llama.cpp could not decode {} tokens at {} (status {})",
-                count, impl_->tokens, status);
+                length * count, tokens, status);
   }
-  llama_synchronize(impl_->context.get());
-  impl_->tokens += count;
+  llama_synchronize(context.get());
+  return {};
+}
+
+Status PeerLlama::decode(std::span<const Token> tokens, BatchPart::Logits logits) {
+  const std::int32_t together = tokens.size() == 1 ? impl_->sequences : 1;
+  for (std::int32_t first = 0; first < impl_->sequences; first += together) {
+    KVSPAN_CHECK_OK(impl_->pass(tokens, first, together, logits == BatchPart::Logits::kAll));
+  }
+  impl_->tokens += static_cast<std::int32_t>(tokens.size());
   return {};
 }
 
@@ -113,8 +133,10 @@ std::span<const float> PeerLlama::logits(std::int32_t row) const noexcept {
 
 Status PeerLlama::truncate(std::int32_t n) {
   if (n >= impl_->tokens) return {};
-  if (!llama_memory_seq_rm(llama_get_memory(impl_->context.get()), 0, n, -1)) {
-    return fail(ErrorCode::kUnsupported, "llama.cpp cannot forget tokens from {} on", n);
+  for (std::int32_t sequence = 0; sequence < impl_->sequences; ++sequence) {
+    if (!llama_memory_seq_rm(llama_get_memory(impl_->context.get()), sequence, n, -1)) {
+      return fail(ErrorCode::kUnsupported, "llama.cpp cannot forget tokens from {} on", n);
+    }
   }
   impl_->tokens = n;
   return {};

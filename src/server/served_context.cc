@@ -60,7 +60,9 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
     llama_set_sampler(self->native(), one.seq_id, one.sampler);
   }
   self->model_ = model_path;
-  self->always_goes_back_ = goes_back(self->caches_->shape(), self->caches_->recipe()) &&
+  fmt::print(stderr, "{}", self->caches_->device_note());
+  self->always_goes_back_ = !self->caches_->on_device() &&
+                            goes_back(self->caches_->shape(), self->caches_->recipe()) &&
                             !llama_model_is_hybrid(model) && !llama_model_is_recurrent(model);
   self->budget_bytes_ = options.kv_budget_bytes;
   self->prefix_blocks_ = options.prefix_blocks;

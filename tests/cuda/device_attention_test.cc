@@ -36,23 +36,18 @@ std::int32_t coded_of(std::int32_t tokens) {
 }
 
 // Steps of the sequences, of lengths that end in the middle of tiles and pages, and one of one
-// token; every answer of the last call is checked.
-void check(const Case& test) {
-  CacheShape shape = wide_shape(test.kv_heads, test.repeats, test.dim);
-  shape.layers[0].window = test.window;
-  shape.layers[0].soft_cap = test.soft_cap;
-  shape.layers[0].rope.magnitude = test.magnitude;
-  const LayerShape& layer = shape.layers[0];
+// token, layer after layer; every answer of the last call is checked.
+void check(const std::string& name, const std::string& recipe_text, const CacheShape& shape) {
   const SyntheticText one(shape, 620, 11), two(shape, 620, 12), three(shape, 620, 13);
   const Calibration calibration = one.calibration();
-  const auto cache = make(shape, test.recipe, calibration);
+  const auto cache = make(shape, recipe_text, calibration);
   ASSERT_NE(cache, nullptr);
-  const bool codes = test.recipe.starts_with("bands");
+  const int layers = static_cast<int>(shape.layers.size());
+  const bool codes = recipe_text.starts_with("bands");
   const std::vector<std::int32_t> blocks[] = {{1, 37, 300, 211, 4}, {1}, {95, 200, 1}};
   const SyntheticText* const texts[] = {&one, &two, &three};
   std::vector<std::int32_t> held(3, 0);
   std::vector<DeviceStep> last;
-  std::vector<float> out;
   std::vector<std::int32_t> coded_before(3, 0);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(cache->add());
   // All of a sequence's blocks but the last alone, then the last of all as a batch.
@@ -61,42 +56,54 @@ void check(const Case& test) {
       const DeviceStep one_step[] = {{s, blocks[s][b]}};
       const SyntheticText* text[] = {texts[s]};
       const std::int32_t first[] = {held[std::size_t(s)]};
-      step(*cache, 0, one_step, text, first);
+      for (int l = 0; l < layers; ++l) step(*cache, l, one_step, text, first);
       held[std::size_t(s)] += blocks[s][b];
     }
     coded_before[std::size_t(s)] = codes ? coded_of(held[std::size_t(s)]) : 0;
     last.push_back({s, blocks[s].back()});
   }
-  // Codes of the batch's own rows come after it has attended.
-  std::vector<std::vector<std::vector<std::byte>>> tiles(3);
-  const auto recipe = cuda::device_recipe(shape, test.recipe, &calibration);
+  const auto recipe = cuda::device_recipe(shape, recipe_text, &calibration);
   ASSERT_TRUE(recipe);
-  for (std::int32_t s = 0; s < 3; ++s) {
-    for (int g = 0; g < int(recipe->codes[0].size()); ++g) {
-      tiles[std::size_t(s)].push_back(cache->read_tiles(s, 0, g).value());
-    }
-  }
-  out = step(*cache, 0, last, texts, held);
-  std::size_t at = 0;
   double worst = 0.0;
-  for (std::int32_t s = 0; s < 3; ++s) {
-    const Reference reference(layer, *texts[s], 0, recipe->codes[0], tiles[std::size_t(s)],
-                              recipe->sink, coded_before[std::size_t(s)]);
-    for (std::int32_t i = 0; i < last[std::size_t(s)].tokens; ++i) {
-      for (std::int32_t h = 0; h < layer.query_heads; ++h) {
-        const Answer answer = reference.answer(held[std::size_t(s)] + i, h);
-        for (std::size_t k = 0; k < answer.out.size(); ++k, ++at) {
-          const double off = std::abs(double{out[at]} - answer.out[k]);
-          worst = std::max(worst, off / answer.error[k]);
-          ASSERT_LE(off, answer.error[k])
-              << test.name << ": sequence " << s << " query " << i << " head " << h << " number "
-              << k << ": " << out[at] << " instead of " << answer.out[k];
+  for (int l = 0; l < layers; ++l) {
+    const LayerShape& layer = shape.layers[std::size_t(l)];
+    const auto& layer_codes = recipe->codes[std::size_t(l)];
+    // Codes of the batch's own rows come after it has attended.
+    std::vector<std::vector<std::vector<std::byte>>> tiles(3);
+    for (std::int32_t s = 0; s < 3; ++s) {
+      for (int g = 0; g < int(layer_codes.size()); ++g) {
+        tiles[std::size_t(s)].push_back(cache->read_tiles(s, l, g).value());
+      }
+    }
+    const std::vector<float> out = step(*cache, l, last, texts, held);
+    std::size_t at = 0;
+    for (std::int32_t s = 0; s < 3; ++s) {
+      const Reference reference(layer, *texts[s], std::size_t(l), layer_codes,
+                                tiles[std::size_t(s)], recipe->sink, coded_before[std::size_t(s)]);
+      for (std::int32_t i = 0; i < last[std::size_t(s)].tokens; ++i) {
+        for (std::int32_t h = 0; h < layer.query_heads; ++h) {
+          const Answer answer = reference.answer(held[std::size_t(s)] + i, h);
+          for (std::size_t k = 0; k < answer.out.size(); ++k, ++at) {
+            const double off = std::abs(double{out[at]} - answer.out[k]);
+            worst = std::max(worst, off / answer.error[k]);
+            ASSERT_LE(off, answer.error[k])
+                << name << ": layer " << l << " sequence " << s << " query " << i << " head " << h
+                << " number " << k << ": " << out[at] << " instead of " << answer.out[k];
+          }
         }
       }
     }
+    ASSERT_EQ(at, out.size());
   }
-  ASSERT_EQ(at, out.size());
-  std::printf("%s: worst %.3f of the bound\n", test.name.c_str(), worst);
+  std::printf("%s: worst %.3f of the bound\n", name.c_str(), worst);
+}
+
+void check(const Case& test) {
+  CacheShape shape = wide_shape(test.kv_heads, test.repeats, test.dim);
+  shape.layers[0].window = test.window;
+  shape.layers[0].soft_cap = test.soft_cap;
+  shape.layers[0].rope.magnitude = test.magnitude;
+  check(test.name, test.recipe, shape);
 }
 
 TEST(DeviceAttention, FullRankIsExact) {
@@ -126,6 +133,18 @@ TEST(DeviceAttention, CodesOfMixedWidths) {
   check({"four heads", bands("bits=2,share=kvgroup,heads=4,grain=64"), 4, 4, 128});
   check({"eight heads", bands("bits=2,share=kvgroup,heads=8,grain=64"), 8, 4, 64});
   check({"no gain", bands("bits=2,gain=none"), 2, 4, 64});
+}
+
+// Layers share kernels and working memory: one whose codes are wide is followed by narrow ones, and
+// comes after them. Groups have fewer queries than their kernel has places for.
+TEST(DeviceAttention, LayersOfDifferentWidths) {
+  KVSPAN_NEEDS_DEVICE();
+  CacheShape shape = wide_shape(3, 3, 64);
+  for (const std::int32_t dim : {48, 32, 64}) {
+    shape.layers.push_back(wide_shape(3, 3, dim).layers[0]);
+  }
+  check("layers of 64, 48, 32, 64", bands("bits=2,levels=2,grain=64"), shape);
+  check("layers of mixed widths", bands("bits=2.25,grain=64"), shape);
 }
 
 TEST(DeviceAttention, WindowsCapsAndAnchors) {

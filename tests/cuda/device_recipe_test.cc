@@ -32,6 +32,27 @@ TEST(DeviceRecipe, RefusesByNameWhatIsNotOnTheDevice) {
   }
 }
 
+TEST(DeviceRecipe, RefusesByNameKindsOfAttentionThatNoKernelHas) {
+  const auto refused = [](const CacheShape& shape, const char* kind) {
+    const auto made = cuda::device_recipe(shape, "full", nullptr);
+    ASSERT_FALSE(made) << kind;
+    EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(made.error().message.find(kind), std::string::npos) << made.error().message;
+  };
+  const CacheShape plain = synthetic_shape(1, 2, 16);
+  EXPECT_TRUE(cuda::device_recipe(plain, "full", nullptr));
+  const auto heads = static_cast<std::size_t>(plain.layers[0].query_heads);
+  CacheShape shape = plain;
+  shape.layers[0].alibi.assign(heads, 0.5f);
+  refused(shape, "ALiBi");
+  shape = plain;
+  shape.layers[0].sinks.assign(heads, 0.5f);
+  refused(shape, "attention sinks");
+  shape = plain;
+  shape.layers[0].chunk = 64;
+  refused(shape, "chunks");
+}
+
 TEST(DeviceRecipe, HasOneCodeForEachGroup) {
   const CacheShape shape = synthetic_shape(2, 4, 16);
   const SyntheticText text(shape, 300, 3);

@@ -1,18 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ways in which attention is answered: replaced nodes, and results that are written over, as
-// where nodes are computed on another device.
+// The ways in which attention is answered: replaced nodes, results that are written over, as where
+// nodes are computed on a device and caches are not there, and nodes left to a device.
 #include "llama/hooked_context.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "base/fail.h"
 #include "llama/ggml_log.h"
 
 namespace kvspan::testing {
 namespace hooked_context_test {
 
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
+
+// In place of a device: memory and caches are the host's.
+class HostAnswer final : public DeviceAnswer {
+ public:
+  bool reads(const ggml_tensor*) const override { return true; }
+  Result<CacheFactory> place(const CacheFactory& caches, std::int32_t, std::int32_t) override {
+    return caches;
+  }
+  bool holds(const Ubatch&) const override { return holding; }
+  void announce() override { ++announced; }
+  Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) override {
+    ++answered;
+    TeamState state;
+    Team team(state, 0, 1);
+    const auto scratch = make_attention_scratch();
+    for (const bool storing : {true, false}) {
+      for (const SequenceRows& of : ubatch.sequences) {
+        const auto part = [&](auto view) {
+          view.data += static_cast<std::size_t>(of.begin) * view.strides[0];
+          view.shape[0] = static_cast<std::size_t>(of.end - of.begin);
+          return view;
+        };
+        const auto positions = std::span(ubatch.positions)
+                                   .subspan(static_cast<std::size_t>(of.begin),
+                                            static_cast<std::size_t>(of.end - of.begin));
+        if (storing) {
+          KVSPAN_CHECK_OK(
+              of.cache->append(layer, {part(rows.keys), part(rows.values), positions}, team));
+          continue;
+        }
+        KVSPAN_CHECK_OK(of.cache->attend(layer, {part(rows.queries), positions}, part(rows.out),
+                                         *scratch, team));
+        KVSPAN_CHECK_OK(of.cache->settle(layer, team));
+      }
+    }
+    return {};
+  }
+
+  bool holding = true;
+  int announced = 0, answered = 0;
+};
 
 class HookedContextTest : public ::testing::Test {
  protected:
@@ -63,6 +105,61 @@ class HookedContextTest : public ::testing::Test {
 TEST_F(HookedContextTest, WritingOverResultsIsTheSameButForF16Rows) {
   EXPECT_EQ(logits(true, "full"), logits(false, "full"));
   EXPECT_NE(logits(true, "full:store=f32"), logits(false, "full:store=f32"));
+}
+
+// Three sequences token by token, in graphs that libllama uses again, with a cache that moves from
+// the device to the host and back, and prompts before.
+TEST_F(HookedContextTest, NodesLeftToADeviceAreTheSameBitForBit) {
+  constexpr std::int32_t kSequences = 3, kPrompt = 9, kSteps = 8;
+  llama_context_params params = llama_context_default_params();
+  params.n_batch = params.n_ubatch = 32;
+  params.n_seq_max = kSequences;
+  params.n_threads = params.n_threads_batch = 1;
+  const auto run = [&](std::shared_ptr<HostAnswer> device, bool moves) {
+    auto context = HookedContext::create(model_, params, {kModel, device != nullptr, device});
+    EXPECT_TRUE(context) << context.error().message;
+    std::vector<std::unique_ptr<KvCache>> caches;
+    for (int s = 0; s < kSequences; ++s) {
+      caches.push_back(std::move(make_cache((*context)->shape(), "full")).value());
+    }
+    llama_batch batch = llama_batch_init(32, 0, 1);
+    std::vector<float> all;
+    for (std::int32_t step = 0; step < kSteps; ++step) {
+      if (device && moves) device->holding = step / 2 % 2 == 0;
+      const std::int32_t count = step == 0 ? kPrompt : 1;
+      const std::int32_t first = step == 0 ? 0 : kPrompt + step - 1;
+      std::vector<BatchRow> rows;
+      batch.n_tokens = 0;
+      for (std::int32_t s = 0; s < kSequences; ++s) {
+        for (std::int32_t i = 0; i < count; ++i) {
+          const std::int32_t at = batch.n_tokens++;
+          batch.token[at] = (31 * s + 7 * (first + i) + 1) % 512;
+          batch.pos[at] = first + i;
+          batch.n_seq_id[at] = 1;
+          batch.seq_id[at][0] = s;
+          batch.logits[at] = i + 1 == count;
+          rows.push_back({s, first + i, caches[static_cast<std::size_t>(s)].get()});
+        }
+      }
+      const Status status = (*context)->decode(batch, rows);
+      EXPECT_TRUE(status) << status.error().message;
+      for (std::int32_t s = 0; s < kSequences; ++s) {
+        const float* found = llama_get_logits_ith((*context)->get(), (s + 1) * count - 1);
+        all.insert(all.end(), found,
+                   found + llama_vocab_n_tokens(llama_model_get_vocab(model_)));
+      }
+    }
+    llama_batch_free(batch);
+    return all;
+  };
+  const std::vector<float> plain = run(nullptr, false);
+  const auto device = std::make_shared<HostAnswer>();
+  EXPECT_EQ(run(device, false), plain);
+  EXPECT_EQ(device->answered, 5 * kSteps);  // layers
+  EXPECT_EQ(device->announced, device->answered);
+  const auto moving = std::make_shared<HostAnswer>();
+  EXPECT_EQ(run(moving, true), plain);
+  EXPECT_EQ(moving->answered, 5 * kSteps / 2);
 }
 
 TEST_F(HookedContextTest, TheShapeIsReadOffTheGraph) {

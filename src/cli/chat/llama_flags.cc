@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/chat/llama_flags.h"
 
-#include <charconv>
 #include <limits>
 
 #include "base/fail.h"
@@ -13,15 +12,6 @@ constexpr std::int32_t kLargest = std::numeric_limits<std::int32_t>::max();
 
 int bits_of(const std::string& type) {
   return type == "q8_0" ? 8 : type == "q4_0" ? 4 : 16;
-}
-
-std::string gpu_mistake(const std::string& text) {
-  if (text == "all" || text == "auto") return {};
-  std::int32_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && stopped == end && number >= -2) return {};
-  return fmt::format("'{}' is not allowed; allowed: a whole number, all, auto", text);
 }
 
 void add_rope_flags(CLI::App& app, LlamaFlags& flags) {
@@ -58,9 +48,6 @@ void add_llama_flags(CLI::App& app, LlamaFlags& flags) {
   for (const char* type : {"--cache-type-k", "--cache-type-v"}) {
     exclude_each_other(app, type, "--cache");
   }
-  add_checked(app, "--gpu-layers,--n-gpu-layers", flags.gpu_layers,
-              "-ngl: layers whose weights go to a GPU, where this was built for one", "N",
-              gpu_mistake);
   add_choice(app, "--flash-attn", flags.flash_attention,
              "-fa: taken; attention is blockwise in any case", {"on", "off", "auto", "1", "0"});
   make_value_optional(app, "--flash-attn", "on");
@@ -81,14 +68,6 @@ Result<std::string> LlamaFlags::recipe() const {
   return fmt::format("quant:kbits={},vbits={}", keys, values);
 }
 
-std::int32_t LlamaFlags::layers_on_gpu() const {
-  if (gpu_layers.empty()) return 0;
-  if (gpu_layers == "all" || gpu_layers == "auto" || gpu_layers.starts_with('-')) return kLargest;
-  std::int32_t number = 0;
-  std::from_chars(gpu_layers.data(), gpu_layers.data() + gpu_layers.size(), number);
-  return number;
-}
-
 RopeOptions LlamaFlags::rope_options() const {
   RopeOptions options = rope;
   if (rope_scaling == "none") options.scaling = RopeOptions::Scaling::kNone;
@@ -100,17 +79,6 @@ RopeOptions LlamaFlags::rope_options() const {
 
 bool LlamaFlags::changes_rope() const {
   return !(rope_options() == RopeOptions());
-}
-
-std::string LlamaFlags::notes() const {
-  std::string text;
-  if (layers_on_gpu() > 0 && !engine_has_gpu()) {
-    text += fmt::format(
-        "kvspan: -ngl {}: this was built without a GPU's library, the processor computes all "
-        "layers\n",
-        gpu_layers);
-  }
-  return text;
 }
 
 }  // namespace kvspan::cli

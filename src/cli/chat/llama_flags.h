@@ -12,8 +12,7 @@
 namespace kvspan::cli {
 
 struct LlamaFlags {
-  std::string gpu_layers;  // "": not given; a number, "all" or "auto"
-  std::string key_type;    // f16, q8_0, q4_0; "": not given
+  std::string key_type;  // f16, q8_0, q4_0; "": not given
   std::string value_type;
   std::string flash_attention;
   std::string rope_scaling;   // none, linear, yarn; "": the model's
@@ -22,13 +21,9 @@ struct LlamaFlags {
 
   // The recipe that the types of keys and values ask for; "": none. Fails where there is none.
   Result<std::string> recipe() const;
-  // Layers for the GPU.
-  std::int32_t layers_on_gpu() const;
   RopeOptions rope_options() const;
   // Whether anything about RoPE was given, so that the context may exceed the trained one.
   bool changes_rope() const;
-  // Lines on what the flags do here; "" where nothing has to be said.
-  std::string notes() const;
 };
 // After add_engine_flags: --cache excludes the types.
 void add_llama_flags(CLI::App& app, LlamaFlags& flags);

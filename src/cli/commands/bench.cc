@@ -235,6 +235,8 @@ Result<BenchOptions> bench_options(BenchFlags& flags, Roof& roof) {
   options.threads = static_cast<int>(flags.model.threads);
   options.repeats = static_cast<int>(flags.repeats);
   options.batch = roof.batch = static_cast<int>(flags.batch);
+  KVSPAN_TRY(options.gpu_layers, flags.model.device.layers());
+  fmt::print(stderr, "{}", flags.model.device.note());
   // Some recipes cannot go back after a step, and end that much deeper (eval/bench_worker.cc).
   const auto needed = static_cast<std::size_t>(options.depths.back()) + 1 +
                       options.depths.size() * 2 * static_cast<std::size_t>(options.repeats);
@@ -248,6 +250,7 @@ Json bench_json(const BenchOptions& options, const Roof& roof, const std::vector
   Json json{{"model", options.model_path},
             {"threads", options.threads},
             {"batch", options.batch},
+            {"gpu_layers", options.gpu_layers},
             {"memory_bytes_s", roof.memory_bytes_s},
             {"weight_bytes", roof.weight_bytes},
             {"cpu_level", std::string(name_of(cpu_level()))},
@@ -268,10 +271,6 @@ Json bench_json(const BenchOptions& options, const Roof& roof, const std::vector
 Result<int> bench(BenchFlags flags) {
   KVSPAN_CHECK_OK(check_json_target(flags.json));
   KVSPAN_CHECK_OK(apply_cpu_level(flags.model));
-  if (flags.batch > 1 && !flags.peer.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "--batch {}: llama.cpp is measured with one sequence",
-                flags.batch);
-  }
   Roof roof;
   KVSPAN_TRY(const BenchOptions options, bench_options(flags, roof));
   std::unique_ptr<ProgressBar> bar;
@@ -308,6 +307,7 @@ Action setup_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
+  add_device_flags(app, flags->model.device);
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure (see kvspan methods)");
   add_list(app, "--depth", flags->depths,
            "Context depths, increasing; default: 16, 2048 and 8100, as far as the model goes");
@@ -325,6 +325,7 @@ Action setup_bench(CLI::App& app) {
       "  kvspan bench -m smollm2 --depth 512 --cache full --cache full:store=f32 --json -\n"
       "  kvspan bench -m smollm2 --depth 4096 --peer llama.cpp --peer-kv f16,q8_0,q4_0\n"
       "  kvspan bench -m smollm2 --depth 2048 --cache full --cache bands --batch 8\n"
+      "  kvspan bench -m smollm2 --depth 8000 --device cuda --batch 64 --peer llama.cpp\n"
       "Engines run in processes of their own and take turns; a decode's time is the median.\n"
       "Peak memory is the process's (VmHWM); 'saved of counted': how much lower it is than that "
       "of\n"

@@ -275,6 +275,8 @@ Result<int> eval_ppl(PplFlags flags) {
   EngineOptions engine_options;
   engine_options.threads = static_cast<int>(flags.model.threads);
   engine_options.block = static_cast<std::int32_t>(std::max(flags.block, std::int64_t{512}));
+  KVSPAN_TRY(engine_options.gpu_layers, flags.model.device.layers());
+  fmt::print(stderr, "{}", flags.model.device.note());
   KVSPAN_TRY(const auto engine, Engine::load(floats ? floats->path() : path, engine_options));
   engine->set_cancel_flag(&interrupted());
   if (flags.context == 0) flags.context = std::min(kUsualContext, engine->info().context);
@@ -332,6 +334,7 @@ Action setup_eval_ppl(CLI::App& app) {
   auto flags = std::make_shared<PplFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
+  add_device_flags(app, flags->model.device);
   add_recipe_flag(app, "--cache", flags->recipes, "Recipes to measure beside full");
   add_equal_bytes_flags(app, flags->equal);
   add_measured_text_flag(app, flags->file);

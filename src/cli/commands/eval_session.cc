@@ -31,6 +31,7 @@ std::vector<std::string> TaskFlags::others(const std::string& reference) const {
 void add_task_flags(CLI::App& app, TaskFlags& flags) {
   add_model_flag(app, flags.model);
   add_thread_flags(app, flags.model);
+  add_device_flags(app, flags.model.device);
   add_recipe_flag(app, "--cache", flags.recipes, "Recipes to measure beside full");
   add_integer(app, "-s,--seed", flags.seed, "Seed of generated prompts and of resampling", 0,
               std::numeric_limits<std::uint32_t>::max());
@@ -100,6 +101,7 @@ CacheSource cache_source(const Engine& engine, const Calibration* calibration) {
       [&engine, calibration, said](const std::string& recipe) -> Result<std::unique_ptr<KvCache>> {
         KVSPAN_TRY(const CacheFactory caches, engine_caches(engine, recipe, calibration));
         auto cache = caches.make();
+        if (!said->contains(recipe)) fmt::print(stderr, "{}", engine.device_note());
         say_details((*said)[recipe].line(*cache));
         return cache;
       };
@@ -113,6 +115,8 @@ Result<EvalSession> EvalSession::open(const TaskFlags& flags) {
   KVSPAN_TRY(out.path, find_model_path(flags.model.model));
   EngineOptions options;
   options.threads = static_cast<int>(flags.model.threads);
+  KVSPAN_TRY(options.gpu_layers, flags.model.device.layers());
+  fmt::print(stderr, "{}", flags.model.device.note());
   KVSPAN_TRY(out.floats, float_weights(out.path, flags.weights));
   KVSPAN_TRY(out.engine, Engine::load(out.floats ? out.floats->path() : out.path, options));
   out.engine->set_cancel_flag(&interrupted());

@@ -2,6 +2,7 @@
 // kvspan verify --archs: every architecture that libllama knows, on tiny random models.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "kvspan/result.h"

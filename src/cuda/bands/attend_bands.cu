@@ -55,7 +55,11 @@ const AttendVariant* find_variant(const AttendNeed& need) {
 }
 
 int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
-  if (cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  // Layers share a kernel, and what one needs must not take from what another was allowed.
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, variant.kernel) != cudaSuccess) return 0;
+  if (shared_bytes > attributes.maxDynamicSharedSizeBytes &&
+      cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            shared_bytes) != cudaSuccess) {
     return 0;
   }

@@ -57,6 +57,10 @@ struct AttendPart {
   }
 };
 
+// Of a step. One is enough for numbers, and a second where sums of them were rounded: what is no number
+// (rows of a model that computes none) never fits, and must not keep the device for ever.
+inline constexpr int kMostRaises = 4;
+
 // What a team reads on its way to shared memory. One thread of its first warp asks for codes, one of
 // its second for queries: kStages steps ahead where they are folded, an anchor ahead where they are
 // moved. Pages are looked up one page ahead of their first tile.
@@ -407,13 +411,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const std::uint32_t half = step % 2 != 0 ? kRows * Shape::kWeightStride : 0;
     float added[kRows8][2];
     std::uint32_t rounded[kRows8][2];
-    bool raised = false;
+    int raised = 0;
 #pragma unroll 1
     while (true) {
       const bool over = weigh<Shape>(v, gains, tile, g, added, rounded, own_weights + half);
-      const bool first = step == begin && !raised;
-      if (!any_of_team<kTeam>(team, over || first)) break;
-      raised = true;
+      const bool first = step == begin && raised == 0;
+      if (!any_of_team<kTeam>(team, (over && raised < kMostRaises) || first)) break;
+      ++raised;
       maxima.raise(first, raises, g, c, gains, v, state, acc);
       ++raises;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/bands/device_recipe.h"
 
+#include "api/prepared_of.h"
 #include "attention/bands/bands_tokens.h"
 #include "base/fail.h"
 #include "cuda/attend_constants.h"
-#include "method/prepared.h"
 #include "recipe/recipe.h"
 
 namespace kvspan::cuda {
@@ -57,6 +57,23 @@ Status check(const Recipe& recipe) {
               "{} is not on the device; allowed there: full (store=f16) and bands", method.text());
 }
 
+// Kinds of attention that no kernel computes.
+Status check(const CacheShape& shape) {
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
+    const LayerShape& layer = shape.layers[i];
+    const char* const kind = !layer.alibi.empty()   ? "ALiBi"
+                             : !layer.sinks.empty() ? "attention sinks"
+                             : layer.chunk > 0      ? "attention in chunks"
+                                                    : nullptr;
+    if (kind == nullptr) continue;
+    return fail(ErrorCode::kUnsupported,
+                "layer {}: {} is not on the device; allowed there: causal attention, windows and "
+                "soft caps",
+                i, kind);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view recipe,
@@ -65,17 +82,23 @@ Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view rec
   KVSPAN_CHECK_OK(check(parsed));
   // Checks the shape too.
   KVSPAN_TRY(const CacheFactory factory, CacheFactory::create(shape, recipe, calibration));
-  KVSPAN_TRY(const std::shared_ptr<const Prepared> prepared, prepare(shape, parsed, calibration));
+  return device_recipe(prepared_of(factory));
+}
+
+Result<DeviceRecipe> device_recipe(const Prepared& prepared) {
+  KVSPAN_TRY(const Recipe parsed, Recipe::parse(prepared.recipe));
+  KVSPAN_CHECK_OK(check(parsed));
+  KVSPAN_CHECK_OK(check(prepared.shape));
   DeviceRecipe made;
-  made.text = prepared->recipe;
-  made.codes.resize(shape.layers.size());
+  made.text = prepared.recipe;
+  made.codes.resize(prepared.shape.layers.size());
   if (parsed.method().name() != "bands") return made;
   made.recent = static_cast<std::int32_t>(parsed.method().count("recent"));
-  for (std::size_t l = 0; l < prepared->layers.size(); ++l) {
-    for (const PreparedGroup& group : prepared->layers[l].groups) {
+  for (std::size_t l = 0; l < prepared.layers.size(); ++l) {
+    for (const PreparedGroup& group : prepared.layers[l].groups) {
       made.sink = group.options.sink;
       // The store, which is bands' own for this method, is only a way to the code.
-      const auto store = group.make_store(prepared->shared);
+      const auto store = group.make_store(prepared.shared);
       made.codes[l].push_back(static_cast<const BandsTokens&>(*store).keys().shared_code());
     }
   }

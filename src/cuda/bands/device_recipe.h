@@ -12,6 +12,10 @@
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
 
+namespace kvspan {
+struct Prepared;
+}  // namespace kvspan
+
 namespace kvspan::cuda {
 
 struct DeviceRecipe {
@@ -25,5 +29,7 @@ struct DeviceRecipe {
 // recipes that are not on the device.
 Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view recipe,
                                    const Calibration* calibration);
+// The same of a recipe that has been made ready.
+Result<DeviceRecipe> device_recipe(const Prepared& prepared);
 
 }  // namespace kvspan::cuda

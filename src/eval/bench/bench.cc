@@ -41,7 +41,8 @@ Result<std::vector<BenchRow>> run_bench(
   for (const BenchSubject& subject : options.subjects) {
     KVSPAN_TRY(auto worker,
                BenchWorker::start({options.model_path, subject, options.threads, options.context,
-                                   options.block, options.tokens, options.batch}));
+                                   options.block, options.tokens, options.batch,
+                                   options.gpu_layers}));
     workers.push_back(std::move(worker));
   }
   const std::size_t turns = static_cast<std::size_t>((options.repeats + kTurn - 1) / kTurn);

@@ -22,7 +22,8 @@ struct BenchOptions {
   std::int32_t context = 0;  // for llama.cpp, which allocates up front
   int repeats = 24;          // timed decodes at each depth
   std::int32_t block = 512;
-  int batch = 1;  // sequences decoded together; only for kvspan
+  int batch = 1;  // sequences decoded together
+  std::int32_t gpu_layers = 0;
 };
 
 struct BenchRow {

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,9 +76,14 @@ class KvspanSubject final : public BenchSubject {
  public:
   static Result<std::unique_ptr<BenchSubject>> make(const BenchWorkerOptions& options) {
     auto subject = std::make_unique<KvspanSubject>();
-    KVSPAN_TRY(subject->engine_,
-               Engine::load(options.model_path, {options.threads, options.block}));
+    EngineOptions engine{options.threads, options.block};
+    engine.gpu_layers = options.gpu_layers;
+    if (options.gpu_layers > 0) engine.sequences = options.batch;
+    KVSPAN_TRY(subject->engine_, Engine::load(options.model_path, engine));
     KVSPAN_TRY(const CacheFactory caches, engine_caches(*subject->engine_, options.subject.recipe));
+    if (!subject->engine_->device_note().empty()) {
+      return fail(ErrorCode::kUnsupported, "{}", subject->engine_->device_note());
+    }
     for (int i = 0; i < options.batch; ++i) subject->caches_.push_back(caches.make());
     return std::unique_ptr<BenchSubject>(std::move(subject));
   }
@@ -126,11 +132,14 @@ class LlamaSubject final : public BenchSubject {
     // Only for the shape of the cache; mapped weights that are not read cost nothing.
     KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
     subject->shape_ = engine->cache_shape();
+    subject->batch_ = options.batch;
     PeerOptions peer;
     peer.threads = options.threads;
     peer.context = options.context;
     peer.block = options.block;
     peer.kv_type = options.subject.recipe;
+    peer.sequences = options.batch;
+    peer.gpu_layers = options.gpu_layers;
     KVSPAN_TRY(subject->peer_, PeerLlama::load(options.model_path, peer));
     return std::unique_ptr<BenchSubject>(std::move(subject));
   }
@@ -140,12 +149,14 @@ class LlamaSubject final : public BenchSubject {
   Status truncate(std::int32_t n) override { return peer_->truncate(n); }
   std::int32_t tokens() const override { return peer_->tokens(); }
   void fill(BenchWorker::Reply& reply) const override {
-    reply.kv_bytes_full = full_rank_f16_bytes(shape_, peer_->tokens());
+    reply.kv_bytes_full =
+        static_cast<std::uint64_t>(batch_) * full_rank_f16_bytes(shape_, peer_->tokens());
     reply.kv_bytes = peer_->kv_bytes();
   }
 
  private:
   CacheShape shape_;
+  int batch_ = 1;
   std::unique_ptr<PeerLlama> peer_;
 };
 
@@ -181,6 +192,11 @@ Status run_command(BenchSubject& subject, const BenchWorkerOptions& options, std
   return {};
 }
 
+Result<std::unique_ptr<BenchSubject>> make_subject(const BenchWorkerOptions& options) {
+  return options.subject.engine == "kvspan" ? KvspanSubject::make(options)
+                                            : LlamaSubject::make(options);
+}
+
 void send(int fd, const Status& status, const BenchWorker::Reply& reply) {
   Message message;
   message.reply = reply;
@@ -194,8 +210,7 @@ void send(int fd, const Status& status, const BenchWorker::Reply& reply) {
 [[noreturn]] void serve(const BenchWorkerOptions& options, int in, int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGINT, SIG_IGN);  // the parent decides
-  auto subject = options.subject.engine == "kvspan" ? KvspanSubject::make(options)
-                                                    : LlamaSubject::make(options);
+  auto subject = make_subject(options);
   send(out, subject ? Status() : Status(subject.error()), {});
   std::int32_t command = 0;
   while (subject && read_all(in, &command, sizeof command)) {
@@ -206,9 +221,67 @@ void send(int fd, const Status& status, const BenchWorker::Reply& reply) {
   _exit(0);
 }
 
+// In this process.
+class LocalWorker final : public BenchWorker {
+ public:
+  LocalWorker(const BenchWorkerOptions& options, std::unique_ptr<BenchSubject> subject)
+      : options_(options), subject_(std::move(subject)) {}
+
+ private:
+  Result<Reply> ask(std::int32_t command) override {
+    Reply reply;
+    KVSPAN_CHECK_OK(run_command(*subject_, options_, command, reply));
+    return reply;
+  }
+
+  BenchWorkerOptions options_;
+  std::unique_ptr<BenchSubject> subject_;
+};
+
+class ForkedWorker final : public BenchWorker {
+ public:
+  ForkedWorker(pid_t child, int to_child, int from_child)
+      : child_(child), to_child_(to_child), from_child_(from_child) {}
+  ForkedWorker(const ForkedWorker&) = delete;
+  ForkedWorker& operator=(const ForkedWorker&) = delete;
+  ~ForkedWorker() override {  // ends the child
+    close(to_child_);
+    close(from_child_);
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+
+  Result<Reply> receive() {
+    Message message;
+    if (!read_all(from_child_, &message, sizeof message)) {
+      return fail(ErrorCode::kIo, "a benchmark process has ended");
+    }
+    if (message.failed != 0) {
+      return Error{static_cast<ErrorCode>(message.failed - 1), message.error};
+    }
+    return message.reply;
+  }
+
+ private:
+  Result<Reply> ask(std::int32_t command) override {
+    if (!write_all(to_child_, &command, sizeof command)) {
+      return fail(ErrorCode::kIo, "a benchmark process has ended");
+    }
+    return receive();
+  }
+
+  pid_t child_;
+  int to_child_;
+  int from_child_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<BenchWorker>> BenchWorker::start(const BenchWorkerOptions& options) {
+  if (options.gpu_layers > 0) {
+    KVSPAN_TRY(auto subject, make_subject(options));
+    return std::unique_ptr<BenchWorker>(std::make_unique<LocalWorker>(options, std::move(subject)));
+  }
   int down[2], up[2];
   if (pipe(down) != 0 || pipe(up) != 0) {
     return fail(ErrorCode::kIo, "cannot make a pipe: {}", std::strerror(errno));
@@ -222,43 +295,9 @@ Result<std::unique_ptr<BenchWorker>> BenchWorker::start(const BenchWorkerOptions
   }
   close(down[0]);
   close(up[1]);
-  auto worker = std::unique_ptr<BenchWorker>(new BenchWorker(child, down[1], up[0]));
+  auto worker = std::make_unique<ForkedWorker>(child, down[1], up[0]);
   KVSPAN_CHECK_OK(worker->receive());
-  return worker;
-}
-
-BenchWorker::~BenchWorker() {
-  close(to_child_);
-  close(from_child_);
-  kill(child_, SIGKILL);
-  waitpid(child_, nullptr, 0);
-}
-
-Result<BenchWorker::Reply> BenchWorker::prefill(std::int32_t count) {
-  if (count <= 0) return Reply{};
-  return ask(count);
-}
-
-Result<BenchWorker::Reply> BenchWorker::decode_once() {
-  return ask(0);
-}
-
-Result<BenchWorker::Reply> BenchWorker::ask(std::int32_t command) {
-  if (!write_all(to_child_, &command, sizeof command)) {
-    return fail(ErrorCode::kIo, "a benchmark process has ended");
-  }
-  return receive();
-}
-
-Result<BenchWorker::Reply> BenchWorker::receive() {
-  Message message;
-  if (!read_all(from_child_, &message, sizeof message)) {
-    return fail(ErrorCode::kIo, "a benchmark process has ended");
-  }
-  if (message.failed != 0) {
-    return Error{static_cast<ErrorCode>(message.failed - 1), message.error};
-  }
-  return message.reply;
+  return std::unique_ptr<BenchWorker>(std::move(worker));
 }
 
 }  // namespace kvspan

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One engine in a process of its own, driven step by step, so that several can be timed in turns
-// without sharing memory, threads or peak-memory counts.
+// without sharing memory, threads or peak-memory counts. With layers on a GPU it is in this process:
+// a process that has used one cannot be forked.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -27,17 +26,16 @@ struct BenchWorkerOptions {
   std::int32_t context = 0;
   std::int32_t block = 512;
   std::vector<Token> tokens;  // the text; a worker at depth n has read the first n
-  int batch = 1;              // sequences of that text, decoded together; 1 for llama.cpp
+  int batch = 1;              // sequences of that text, decoded together
+  std::int32_t gpu_layers = 0;
 };
 
 class BenchWorker {
  public:
-  // Forks; call before starting threads. The model is loaded in the child, whose failure to do so
-  // is this call's error.
+  // Forks, unless layers are on a GPU; call before starting threads. The model is loaded in the
+  // child, whose failure to do so is this call's error.
   static Result<std::unique_ptr<BenchWorker>> start(const BenchWorkerOptions& options);
-  ~BenchWorker();  // ends the child
-  BenchWorker(const BenchWorker&) = delete;
-  BenchWorker& operator=(const BenchWorker&) = delete;
+  virtual ~BenchWorker() = default;
 
   struct Reply {
     double seconds = 0.0;            // of the step
@@ -49,19 +47,13 @@ class BenchWorker {
     char code[200] = {};  // which code is in use (api/code_source.h); cut off where it is longer
   };
   // Reads the next `count` tokens of the text, into one sequence after the other.
-  Result<Reply> prefill(std::int32_t count);
+  Result<Reply> prefill(std::int32_t count) { return count > 0 ? ask(count) : Reply{}; }
   // Decodes one more token of every sequence in one pass, then forgets it again.
-  Result<Reply> decode_once();
+  Result<Reply> decode_once() { return ask(0); }
 
  private:
-  BenchWorker(pid_t child, int to_child, int from_child)
-      : child_(child), to_child_(to_child), from_child_(from_child) {}
-  Result<Reply> ask(std::int32_t command);
-  Result<Reply> receive();
-
-  pid_t child_;
-  int to_child_;
-  int from_child_;
+  // n > 0: prefill n tokens, 0: decode once.
+  virtual Result<Reply> ask(std::int32_t command) = 0;
 };
 
 }  // namespace kvspan

@@ -268,6 +268,7 @@ Result<PerplexityReport> measure_perplexity(
     PplSubject subject;
     PeerOptions peer;
     peer.threads = engine.options().threads;
+    peer.gpu_layers = engine.options().gpu_layers;
     peer.context = static_cast<std::int32_t>((windows.front().size() + 255) / 256 * 256);
     peer.block = options.block;
     peer.kv_type = type;

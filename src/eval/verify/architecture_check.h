@@ -4,6 +4,7 @@
 // random ones too: tokens are random.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "kvspan/result.h"

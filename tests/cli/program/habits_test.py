@@ -35,6 +35,10 @@ class Flags(ProgramTest):
         self.assertEqual(done.stdout.decode(), plain + "\n")
         self.assertIn(b"kvspan: -ngl 99: this was built without a GPU's library", done.stderr)
         self.refused("run", "-m", STORIES, "-p", START, "-ngl", "many", says=["'many'", "all, auto"])
+        for command in (("run", "-p", START), ("bench",), ("eval", "ppl")):
+            self.refused(*command, "-m", STORIES, "--device", "cuda", says=["--device cuda", "-DKVSPAN_CUDA=ON"])
+            self.refused(*command, "-m", STORIES, "--device", "tpu", says=["'tpu'", "cpu, cuda"])
+        self.refused("run", "-m", STORIES, "-p", START, "--device", "cpu", "-ngl", "9", says=["-ngl 9", "-ngl 0"])
 
     def test_a_value_that_looks_like_a_flag_stays_a_value(self):
         self.assertEqual(self.output_of("run", "-m", STORIES, "-n", "0", "--json", "-", "-p", "-ngl").count('"-ngl"'), 1)

@@ -122,5 +122,7 @@ class Bench(ProgramTest):
         self.assertEqual(four["kv_bytes"], 4 * one["kv_bytes"])
         self.assertEqual(four["kv_bytes_full"], 4 * one["kv_bytes_full"])
         self.assertGreater(four["decode_tok_s"], 0)
-        self.refused(*arguments, "--batch", "2", "--peer", "llama.cpp", says="--batch")
+        peers = [json.loads(self.output_of(*arguments, "--batch", n, "--peer", "llama.cpp"))["rows"][1] for n in ("1", "3")]
+        self.assertEqual([row["engine"] for row in peers], ["llama.cpp"] * 2)
+        self.assertEqual(peers[1]["kv_bytes"], 3 * peers[0]["kv_bytes"])
         self.refused(*arguments, "--batch", "0", says="--batch")

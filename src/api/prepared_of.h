@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a factory's caches are made from, for rooms that keep them elsewhere than in the host's memory.
+#pragma once
+
+#include "kvspan/cache.h"
+#include "method/prepared.h"
+
+namespace kvspan {
+
+const Prepared& prepared_of(const CacheFactory& factory) noexcept;
+
+}  // namespace kvspan

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device_sequence.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "base/copy_status.h"
+#include "base/fail.h"
+
+namespace kvspan {
+
+// The device cache, the stream of its calls, and memory by which rows of the host go there and back.
+class DeviceHome::Impl {
+ public:
+  ~Impl() {
+    cache.reset();
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+  // Device memory for so many numbers, whose content is nobody's.
+  Result<float*> staged(int place, std::size_t numbers);
+  Status wait() { return cuda::check(cudaStreamSynchronize(stream), "waiting for the device"); }
+  Result<DeviceRows> send(int place, const TensorView<const float, 3>& rows);
+  Status fetch(int place, const TensorView<float, 3>& rows);
+
+  cudaStream_t stream = nullptr;
+  std::unique_ptr<DeviceCache> cache;
+  std::mutex busy;
+
+ private:
+  cuda::DeviceMemory memory_[2];
+  std::vector<float> dense_;
+};
+
+Result<float*> DeviceHome::Impl::staged(int place, std::size_t numbers) {
+  cuda::DeviceMemory& memory = memory_[place];
+  if (memory.bytes() < numbers * sizeof(float)) {
+    KVSPAN_CHECK_OK(wait());
+    memory = {};
+    KVSPAN_TRY(memory, cuda::DeviceMemory::create(numbers * sizeof(float)));
+  }
+  return memory.as<float>();
+}
+
+Result<DeviceRows> DeviceHome::Impl::send(int place, const TensorView<const float, 3>& rows) {
+  const std::size_t dim = rows.shape[2];
+  dense_.resize(rows.shape[0] * rows.shape[1] * dim);
+  for (std::size_t t = 0, at = 0; t < rows.shape[0]; ++t) {
+    for (std::size_t h = 0; h < rows.shape[1]; ++h, at += dim) {
+      const float* from = rows.data + t * rows.strides[0] + h * rows.strides[1];
+      for (std::size_t i = 0; i < dim; ++i) dense_[at + i] = from[i * rows.strides[2]];
+    }
+  }
+  KVSPAN_TRY(float* const to, staged(place, dense_.size()));
+  KVSPAN_CHECK_OK(cuda::check(cudaMemcpyAsync(to, dense_.data(), dense_.size() * sizeof(float),
+                                              cudaMemcpyHostToDevice, stream),
+                              "copying rows to the device"));
+  KVSPAN_CHECK_OK(wait());  // the next rows use the same memory
+  return DeviceRows{to, DeviceNumber::kF32};
+}
+
+Status DeviceHome::Impl::fetch(int place, const TensorView<float, 3>& rows) {
+  const std::size_t dim = rows.shape[2];
+  dense_.resize(rows.shape[0] * rows.shape[1] * dim);
+  KVSPAN_CHECK_OK(cuda::check(
+      cudaMemcpyAsync(dense_.data(), memory_[place].as<float>(), dense_.size() * sizeof(float),
+                      cudaMemcpyDeviceToHost, stream),
+      "copying results from the device"));
+  KVSPAN_CHECK_OK(wait());
+  for (std::size_t t = 0, at = 0; t < rows.shape[0]; ++t) {
+    for (std::size_t h = 0; h < rows.shape[1]; ++h, at += dim) {
+      float* to = rows.data + t * rows.strides[0] + h * rows.strides[1];
+      for (std::size_t i = 0; i < dim; ++i) to[i * rows.strides[2]] = dense_[at + i];
+    }
+  }
+  return {};
+}
+
+DeviceHome::DeviceHome(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceHome::~DeviceHome() = default;
+
+Result<std::shared_ptr<DeviceHome>> DeviceHome::create(const CacheFactory& caches,
+                                                       const DeviceOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  KVSPAN_TRY(impl->cache, DeviceCache::create(caches, options));
+  KVSPAN_CHECK_OK(cuda::check(cudaStreamCreateWithFlags(&impl->stream, cudaStreamNonBlocking),
+                              "making a stream"));
+  // Tables were copied and memory cleared on the default stream.
+  KVSPAN_CHECK_OK(cuda::check(cudaDeviceSynchronize(), "waiting for the device"));
+  return std::shared_ptr<DeviceHome>(new DeviceHome(std::move(impl)));
+}
+
+std::unique_ptr<KvCache> DeviceHome::make() {
+  return std::make_unique<DeviceSequence>(shared_from_this());
+}
+std::size_t DeviceHome::shared_bytes() const noexcept {
+  return impl_->cache->shared_bytes();
+}
+std::string DeviceHome::name() const {
+  return "a CUDA device's memory";
+}
+DeviceCache& DeviceHome::device() noexcept {
+  return *impl_->cache;
+}
+DeviceStream DeviceHome::stream() const noexcept {
+  return impl_->stream;
+}
+
+std::shared_ptr<DeviceHome> DeviceHome::of(const KvCache& cache) noexcept {
+  const auto* sequence = dynamic_cast<const DeviceSequence*>(&cache);
+  return sequence != nullptr ? sequence->home() : nullptr;
+}
+
+Result<std::int32_t> DeviceHome::sequence_of(KvCache& cache) {
+  auto* sequence = dynamic_cast<DeviceSequence*>(&cache);
+  if (sequence == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, "a cache of {} in the host's memory", cache.recipe());
+  }
+  return sequence->number();
+}
+
+DeviceSequence::~DeviceSequence() {
+  if (number_ >= 0) (void)home_->device().remove(number_);
+}
+
+const CacheShape& DeviceSequence::shape() const noexcept {
+  return home_->device().shape();
+}
+std::string DeviceSequence::recipe() const {
+  return home_->device().recipe();
+}
+
+std::int32_t DeviceSequence::tokens() const noexcept {
+  return number_ < 0 ? 0 : *home_->device().tokens(number_);
+}
+
+Result<std::int32_t> DeviceSequence::number() {
+  if (number_ < 0) {
+    KVSPAN_TRY(number_, home_->device().add());
+  }
+  return number_;
+}
+
+template <class Deed>
+Status DeviceSequence::by_leader(Team& team, Deed deed) {
+  team.barrier();
+  if (team.leader()) {
+    const std::lock_guard lock(home_->impl_->busy);
+    outcome_ = deed(*home_->impl_);
+  }
+  team.barrier();
+  Status outcome = copy_of(outcome_);
+  team.barrier();  // keeps the outcome in place until everybody has read it
+  return outcome;
+}
+
+Status DeviceSequence::append(int layer, const KvRows& rows, Team& team) {
+  return by_leader(team, [&](DeviceHome::Impl& home) -> Status {
+    KVSPAN_TRY(const std::int32_t sequence, number());
+    const DeviceStep step{sequence, static_cast<std::int32_t>(rows.keys.shape[0])};
+    KVSPAN_TRY(const DeviceRows keys, home.send(0, rows.keys));
+    KVSPAN_TRY(const DeviceRows values, home.send(1, rows.values));
+    KVSPAN_CHECK_OK(home.cache->append(layer, {&step, 1}, keys, values, home.stream));
+    return home.wait();
+  });
+}
+
+Status DeviceSequence::attend(int layer, const Queries& queries, TensorView<float, 3> out,
+                              AttentionScratch&, Team& team) {
+  return by_leader(team, [&](DeviceHome::Impl& home) -> Status {
+    KVSPAN_TRY(const std::int32_t sequence, number());
+    const DeviceStep step{sequence, static_cast<std::int32_t>(queries.rows.shape[0])};
+    KVSPAN_TRY(const DeviceRows rows, home.send(0, queries.rows));
+    KVSPAN_TRY(float* const answers, home.staged(1, out.shape[0] * out.shape[1] * out.shape[2]));
+    KVSPAN_CHECK_OK(home.cache->attend(layer, {&step, 1}, rows, {answers, DeviceNumber::kF32},
+                                       home.stream));
+    return home.fetch(1, out);
+  });
+}
+
+Status DeviceSequence::settle(int layer, Team& team) {
+  return by_leader(team, [&](DeviceHome::Impl& home) -> Status {
+    KVSPAN_TRY(const std::int32_t sequence, number());
+    const DeviceStep step{sequence, 0};
+    return home.cache->settle(layer, {&step, 1}, home.stream);
+  });
+}
+
+Status DeviceSequence::truncate(std::int32_t n) {
+  return number_ < 0 ? Status() : home_->device().truncate(number_, n);
+}
+
+std::int32_t DeviceSequence::least_tokens() const noexcept {
+  return number_ < 0 ? 1 : *home_->device().least_tokens(number_);
+}
+
+void DeviceSequence::clear() {
+  if (number_ >= 0) (void)home_->device().remove(number_);
+  number_ = -1;
+}
+
+Result<std::unique_ptr<KvCache>> DeviceSequence::fork() const {
+  auto made = std::make_unique<DeviceSequence>(home_);
+  if (number_ >= 0) {
+    KVSPAN_TRY(made->number_, home_->device().fork(number_, home_->stream()));
+  }
+  return std::unique_ptr<KvCache>(std::move(made));
+}
+
+CacheBytes DeviceSequence::bytes() const {
+  CacheBytes bytes;
+  if (number_ >= 0) bytes = *home_->device().bytes(number_);
+  bytes.shared = home_->shared_bytes();
+  return bytes;
+}
+
+Status DeviceSequence::save(const ByteSink&) const {
+  return fail(ErrorCode::kUnsupported,
+              "a cache in {} cannot be saved; --device cpu keeps it in the host's", home_->name());
+}
+
+}  // namespace kvspan

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// One sequence of a device cache as a cache of kvspan/cache.h. Rows that come from the host are
+// copied to the device, results back, and each call waits for the device: for layers whose rows are
+// not there. Steps of several threads take turns.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/device_memory.h"
+#include "kvspan/cuda.h"
+
+namespace kvspan {
+
+class DeviceSequence final : public KvCache {
+ public:
+  explicit DeviceSequence(std::shared_ptr<DeviceHome> home) : home_(std::move(home)) {}
+  ~DeviceSequence() override;
+
+  const CacheShape& shape() const noexcept override;
+  std::string recipe() const override;
+  std::int32_t tokens() const noexcept override;
+  Status append(int layer, const KvRows& rows, Team& team) override;
+  Status attend(int layer, const Queries& queries, TensorView<float, 3> out,
+                AttentionScratch& scratch, Team& team) override;
+  Status settle(int layer, Team& team) override;
+  Status truncate(std::int32_t n) override;
+  std::int32_t least_tokens() const noexcept override;
+  void clear() override;
+  Result<std::unique_ptr<KvCache>> fork() const override;
+  CacheBytes bytes() const override;
+  Status save(const ByteSink& sink) const override;
+
+  const std::shared_ptr<DeviceHome>& home() const noexcept { return home_; }
+  Result<std::int32_t> number();
+
+ private:
+  // What the leader finds, for all members.
+  template <class Deed>
+  Status by_leader(Team& team, Deed deed);
+
+  std::shared_ptr<DeviceHome> home_;
+  std::int32_t number_ = -1;  // none before the first row
+  Status outcome_;            // of a step, while a team reads it
+};
+
+}  // namespace kvspan

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention nodes of ggml's CUDA backend, answered by kvspan's device caches.
+#include "llama/device_answer.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/fail.h"
+#include "kvspan/cuda.h"
+#include "llama/cuda/ggml_stream.h"
+#include "llama/graph_nodes.h"
+
+namespace kvspan {
+namespace {
+
+// Coded tokens that one launch reads: those of so many queries, be they of a prompt or of as many
+// sequences. Beyond a million the device is full anyway, and working memory grows with it.
+constexpr std::int64_t kLaunchQueries = 64, kLaunchTokens = std::int64_t{1} << 20;
+
+template <class T>
+DeviceRows device_rows(const TensorView<T, 3>& rows) {
+  return {rows.data, DeviceNumber::kF32, static_cast<std::int64_t>(rows.strides[0]),
+          static_cast<std::int64_t>(rows.strides[1])};
+}
+
+class CudaAnswer final : public DeviceAnswer {
+ public:
+  explicit CudaAnswer(ggml_backend_dev_t device) : device_(device), ggml_(device) {}
+
+  bool reads(const ggml_tensor* tensor) const override {
+    const ggml_tensor* memory = memory_of(tensor);
+    if (memory->buffer == nullptr || ggml_backend_buffer_is_host(memory->buffer)) return false;
+    return ggml_backend_buft_get_device(ggml_backend_buffer_get_type(memory->buffer)) == device_;
+  }
+
+  Result<CacheFactory> place(const CacheFactory& caches, std::int32_t sequences,
+                             std::int32_t tokens) override {
+    // Codes of a recipe are the same as long as the calibration is.
+    const std::pair key(caches.recipe(), caches.calibration_checksum());
+    KVSPAN_TRY(const bool calibrated, needs_calibration(caches.recipe()));
+    if (const auto found = homes_.find(key);
+        found != homes_.end() && (key.second != 0 || !calibrated)) {
+      return caches.kept_in(found->second);
+    }
+    // What no cache uses any more makes room.
+    std::erase_if(homes_, [](const auto& home) { return home.second.use_count() == 1; });
+    DeviceOptions options;
+    options.budget_bytes = 0;
+    options.max_sequences = sequences;
+    options.max_tokens = tokens;
+    options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
+    KVSPAN_TRY(auto home, DeviceHome::create(caches, options));
+    homes_[key] = home;
+    return caches.kept_in(std::move(home));
+  }
+
+  bool holds(const Ubatch& ubatch) const override {
+    const auto home = DeviceHome::of(*ubatch.sequences.front().cache);
+    return home != nullptr &&
+           std::all_of(ubatch.sequences.begin(), ubatch.sequences.end(),
+                       [&](const SequenceRows& of) { return DeviceHome::of(*of.cache) == home; });
+  }
+
+  void announce() override { ggml_.run_ahead(); }
+
+  Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) override {
+    const auto home = DeviceHome::of(*ubatch.sequences.front().cache);
+    auto* const stream = static_cast<cudaStream_t>(home->stream());
+    KVSPAN_CHECK_OK(ggml_.before(stream));
+    // In any case ggml goes on after what has been begun.
+    const Status answered = step(*home, layer, ubatch, rows);
+    const Status ordered = ggml_.after(stream);
+    if (!answered) return answered.error();
+    return ordered ? Status() : Status(ordered.error());
+  }
+
+ private:
+  Status step(DeviceHome& home, int layer, const Ubatch& ubatch, const NodeRows& rows) {
+    steps_.clear();
+    for (const SequenceRows& of : ubatch.sequences) {
+      KVSPAN_TRY(const std::int32_t sequence, DeviceHome::sequence_of(*of.cache));
+      steps_.push_back({sequence, of.end - of.begin});
+    }
+    DeviceCache& cache = home.device();
+    DeviceStream stream = home.stream();
+    if (rows.stores) {
+      KVSPAN_CHECK_OK(
+          cache.append(layer, steps_, device_rows(rows.keys), device_rows(rows.values), stream));
+    }
+    const DeviceOut out{rows.out.data, DeviceNumber::kF32,
+                        static_cast<std::int64_t>(rows.out.strides[0]),
+                        static_cast<std::int64_t>(rows.out.strides[1])};
+    KVSPAN_CHECK_OK(cache.attend(layer, steps_, device_rows(rows.queries), out, stream));
+    return rows.settles ? cache.settle(layer, steps_, stream) : Status();
+  }
+
+  ggml_backend_dev_t device_;
+  GgmlStream ggml_;
+  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<DeviceHome>> homes_;
+  std::vector<DeviceStep> steps_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceAnswer>> make_device_answer(ggml_backend_dev_t device) {
+  // Device caches are made on CUDA's current device, which is the first.
+  const std::string_view name = ggml_backend_dev_name(device);
+  if (name != "CUDA0") {
+    return fail(ErrorCode::kUnsupported, "caches on {} are not possible; allowed: CUDA0", name);
+  }
+  return std::unique_ptr<DeviceAnswer>(std::make_unique<CudaAnswer>(device));
+}
+
+}  // namespace kvspan

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What answers attention nodes whose rows are in a device's memory: caches that are there too. Where
+// there is none, or a sequence's cache is on the host, rows are copied to the host and back
+// (llama/attention_hook.h).
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "kvspan/cache.h"
+#include "llama/decode_work.h"
+
+namespace kvspan {
+
+class DeviceAnswer {
+ public:
+  virtual ~DeviceAnswer() = default;
+
+  // Whether the tensor's memory is the device's.
+  virtual bool reads(const ggml_tensor* tensor) const = 0;
+  // The recipe with its caches on the device. Fails, with the reason, where the device does not have
+  // it, or too little memory.
+  virtual Result<CacheFactory> place(const CacheFactory& caches, std::int32_t sequences,
+                                     std::int32_t tokens) = 0;
+  // Whether it has placed the caches of all sequences, in one memory.
+  virtual bool holds(const Ubatch& ubatch) const = 0;
+  // The nodes that ggml is about to compute end where an answer is due: nobody has to wait for them.
+  virtual void announce() = 0;
+  // A node's rows, views of device memory, enter the caches, and its result is computed: after the
+  // nodes before, and before those after it.
+  virtual Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) = 0;
+};
+
+// For the device whose memory a model's layers are in. To be made before the context whose nodes it
+// answers. Fails where kvspan has no caches for it.
+Result<std::unique_ptr<DeviceAnswer>> make_device_answer(ggml_backend_dev_t device);
+
+}  // namespace kvspan
