@@ -218,6 +218,19 @@ def busy_machines(results):
                            f"{row['slowest_share']:.2f}"] for row in document["rows"]])
 
 
+def server_loads(results):
+    """kvspan serve beside the stock server, one line for each number of clients."""
+    for file, document in results.of_kind(lambda d: str(d.get("command")).startswith("scripts/serve_load.py") and "rows" in d):
+        if "first_token_p50" not in document["rows"][0]:
+            continue  # a mixed load, watched over time
+        yield f"`{document['command']}`: {document['model']}, {document['cores']} cores of {document['machine']} ([{file}]({file}))."
+        yield ""
+        yield from table(["server", "clients", "prompt", "requests a second", "first token, median s", "99 of 100", "KV MiB"],
+                         [[row["server"], str(row["clients"]), f"{row['prompt']:,}", f"{row['requests_per_second']:.3f}",
+                           f"{row['first_token_p50']:.1f}", f"{row['first_token_p99']:.1f}", f"{row['kv_bytes'] / 2**20:.1f}"]
+                          for row in document["rows"]])
+
+
 def tasks(results):
     rows = []
     for file, document in results.of_kind(is_tasks):
@@ -295,6 +308,7 @@ def studies(results):
 
 SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
             ("Several sequences together", batches), ("Time to the first token", first_tokens), ("Beside busy programs", busy_machines),
+            ("A server under load", server_loads),
             ("Retrieval", tasks),
             ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Decoding on a GPU", cuda_decode), ("Studies", studies)]
 
