@@ -117,6 +117,7 @@ def main():
     parser.add_argument("--prefix", help="where llama.cpp was installed; default: as scripts/dependencies.sh says")
     parser.add_argument("--json", metavar="FILE", help="write all outcomes there")
     flags = parser.parse_args()
+    flags.program = os.path.abspath(flags.program)  # tests start it from a folder of their own
     if not os.access(flags.program, os.X_OK):
         sys.exit(f"no program {flags.program}; build it with ./run --version, or name it with --program")
     prefix = flags.prefix or subprocess.run([str(TREE / "scripts/dependencies.sh"), "--path"], check=True, text=True,

@@ -122,7 +122,7 @@ extern "C" void kvspan_serve_route_get(const server_http_context* http, const st
   if (path == "/metrics") {
     kvspan_server_get(http, path, kvspan::server::with_figures(handler));
     kvspan_server_get(http, "/kv", kvspan::server::answer_kv);
-    kvspan_server_get(http, "/", kvspan::server::answer_page);
+    if (kvspan::server::serve_options().page) kvspan_server_get(http, "/", kvspan::server::answer_page);
   } else {
     kvspan_server_get(http, path, handler);
   }

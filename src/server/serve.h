@@ -29,6 +29,7 @@ struct ServeOptions {
   std::function<Result<CachePlan>(const std::string& model_path)> plan;
   std::size_t kv_budget_bytes = 0;  // of all sequences together; 0: no limit
   std::int64_t answer_tokens = -1;  // of a request that names no number; -1: as long as its context
+  bool page = true;                 // kvspan's own, at /
   double kv_wait_seconds = 60;      // that a request waits for bytes before it is answered with 429
   std::shared_ptr<PrefixBlocks> prefix_blocks;  // null: prompts are always computed
 };

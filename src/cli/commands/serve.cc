@@ -141,6 +141,7 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
     KVSPAN_TRY(options.kv_wait_seconds, seconds_of(flags.wait));
   }
   options.answer_tokens = flags.answer_tokens;
+  options.page = !has_any(flags.others, {"--no-ui", "--no-webui"});
   KVSPAN_TRY(const std::shared_ptr<server::StoredPrefixes> store, open_prefix_store(flags.store, flags.others));
   options.prefix_blocks = store;
   if (has_any(flags.others, {"-mm", "--mmproj", "-mmu", "--mmproj-url"})) {

@@ -110,6 +110,11 @@ class Answers(ServeTest):
         self.assertGreater(len(found), 100)
         self.assertEqual(found[:len(wanted)], wanted[:len(found)])
 
+    def test_without_a_page_there_is_none(self):
+        with self.assertRaises(urllib.error.HTTPError) as found:
+            self.server("--cache", "full").get("/")  # Server asks for --no-ui
+        self.assertEqual(found.exception.code, 404)
+
     def test_probabilities_are_the_stock_servers(self):
         # Weights and rows in f32 on both sides, and no flash attention, which rounds: what differs is the order of sums.
         stock = os.environ.get("KVSPAN_STOCK_SERVER", "")
