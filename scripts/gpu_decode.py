@@ -16,13 +16,9 @@ import sys
 import tempfile
 import time
 
+from gpu_machine import gpu
+
 TREE = pathlib.Path(__file__).resolve().parent.parent
-GPU_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,memory.total"
-
-
-def gpu():
-    done = subprocess.run(["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"], capture_output=True, text=True)
-    return dict(zip(GPU_FIELDS.split(","), (word.strip() for word in done.stdout.splitlines()[0].split(","))))
 
 
 def measure(options, case, names):

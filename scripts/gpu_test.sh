@@ -57,13 +57,12 @@ if has racecheck && [ "${outcomes[racecheck]}" = failed ]; then
   fi
 fi
 grep -hE "worst|FAILED|PASSED|Failure|ERROR SUMMARY|RACECHECK SUMMARY" "$logs"/{tests?,memcheck,racecheck}.log 2> /dev/null | tail -60 || true
-python3 - "$commit" "$result" "$logs/attention.json" "$logs/eigen.json" "$(declare -p outcomes)" <<'PYTHON'
+PYTHONPATH=$source/scripts python3 - "$commit" "$result" "$logs/attention.json" "$logs/eigen.json" "$(declare -p outcomes)" <<'PYTHON'
 import json, os, re, subprocess, sys
 commit, result, rows, eigen, outcomes = sys.argv[1:]
-fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,memory.total"
-gpu = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True, text=True).stdout.splitlines()[0]
+from gpu_machine import gpu
 nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
-json.dump({"commit": commit, "gpu": dict(zip(fields.split(","), [x.strip() for x in gpu.split(",")])), "nvcc": nvcc,
+json.dump({"commit": commit, "gpu": gpu(), "nvcc": nvcc,
            "outcomes": dict(re.findall(r"\[(\w+)\]=\"(\w+)\"", outcomes)), "command": "scripts/gpu_test.sh COMMIT RESULT.json",
            "eigen": json.load(open(eigen)) if os.path.exists(eigen) else {},
            "attention": json.load(open(rows)) if os.path.exists(rows) else []}, open(result, "w"), indent=1)

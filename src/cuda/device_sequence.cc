@@ -47,8 +47,7 @@ Result<DeviceRows> DeviceHome::Impl::send(int place, const TensorView<const floa
   dense_.resize(rows.shape[0] * rows.shape[1] * dim);
   for (std::size_t t = 0, at = 0; t < rows.shape[0]; ++t) {
     for (std::size_t h = 0; h < rows.shape[1]; ++h, at += dim) {
-      const float* from = rows.data + t * rows.strides[0] + h * rows.strides[1];
-      for (std::size_t i = 0; i < dim; ++i) dense_[at + i] = from[i * rows.strides[2]];
+      std::copy_n(rows.row(t, h), dim, dense_.data() + at);
     }
   }
   KVSPAN_TRY(float* const to, staged(place, dense_.size()));
@@ -69,8 +68,7 @@ Status DeviceHome::Impl::fetch(int place, const TensorView<float, 3>& rows) {
   KVSPAN_CHECK_OK(wait());
   for (std::size_t t = 0, at = 0; t < rows.shape[0]; ++t) {
     for (std::size_t h = 0; h < rows.shape[1]; ++h, at += dim) {
-      float* to = rows.data + t * rows.strides[0] + h * rows.strides[1];
-      for (std::size_t i = 0; i < dim; ++i) to[i * rows.strides[2]] = dense_[at + i];
+      std::copy_n(dense_.data() + at, dim, rows.row(t, h));
     }
   }
   return {};

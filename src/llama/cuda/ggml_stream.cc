@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-#include "base/fail.h"
+#include "cuda/device_memory.h"
 
 namespace kvspan {
 namespace {
@@ -18,11 +18,6 @@ std::mutex functions;
 // A context is made, and its nodes are computed, by one thread.
 thread_local GgmlStream* listening = nullptr;
 thread_local ggml_backend_t unawaited = nullptr;
-
-Status fine(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return fail(ErrorCode::kIo, "{}: the device answers: {}", what, cudaGetErrorString(error));
-}
 
 }  // namespace
 
@@ -68,14 +63,14 @@ void GgmlStream::run_ahead() noexcept {
 Status GgmlStream::before(cudaStream_t stream) {
   if (!known()) return {};  // ggml has waited
   ggml_backend_event_record(event_, backend_);
-  return fine(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event_->context), 0),
-              "waiting for ggml");
+  return cuda::check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event_->context), 0),
+                     "waiting for ggml");
 }
 
 Status GgmlStream::after(cudaStream_t stream) {
-  if (!known()) return fine(cudaStreamSynchronize(stream), "waiting for attention");
-  KVSPAN_CHECK_OK(fine(cudaEventRecord(static_cast<cudaEvent_t>(event_->context), stream),
-                       "marking the end of attention"));
+  if (!known()) return cuda::check(cudaStreamSynchronize(stream), "waiting for attention");
+  KVSPAN_CHECK_OK(cuda::check(cudaEventRecord(static_cast<cudaEvent_t>(event_->context), stream),
+                              "marking the end of attention"));
   ggml_backend_event_wait(backend_, event_);
   return {};
 }

@@ -14,24 +14,23 @@ namespace {
 constexpr std::int32_t kSink = 32;
 constexpr std::array<std::int32_t, 2> kRecents{128, 32};
 constexpr double kLeastBits = 0.5, kMostBits = 6.0, kStep = 0.05;
-// Most of the tokens that stay exact: where bytes are bounded, and else.
-constexpr double kEscape = 0.005, kUsualEscape = 0.05;
+constexpr double kEscape = 0.005;  // most of the tokens that stay exact, where bytes are bounded
 constexpr std::int32_t kEndBlock = 64;  // tokens that full-rank ends and coded tiles grow by
 
-// escape: the share of tokens that may stay exact.
-std::string bands_recipe(double bits, std::int32_t recent, double escape) {
-  return Recipe::parse(fmt::format("bands:bits={:.2f},recent={},escape={}", bits, recent, escape)).value().text();
+std::string bands_recipe(double bits, std::int32_t recent, const std::string& more = "") {
+  return Recipe::parse(fmt::format("bands:bits={:.2f},recent={}{}", bits, recent, more)).value().text();
 }
 
 Result<Choice> fit_budget(const CacheShape& shape, std::uint64_t budget, std::int32_t tokens,
                           const Calibration& calibration) {
+  const std::string bounded = fmt::format(",escape={}", kEscape);
   const std::size_t full = full_rank_f16_bytes(shape, (tokens + kEndBlock) / kEndBlock * kEndBlock);
   if (full <= budget) return Choice{"full", tokens, full, RatePoint{16.0f, 0.0f, 0.0f}};
   for (const std::int32_t recent : kRecents) {
     for (double bits = kMostBits; bits > kLeastBits - kStep / 2; bits -= kStep) {
       const std::size_t bytes = most_bands_bytes(shape, bits, recent, tokens);
       if (bytes > budget) continue;
-      Choice choice{bands_recipe(bits, recent, kEscape), tokens, bytes, std::nullopt};
+      Choice choice{bands_recipe(bits, recent, bounded), tokens, bytes, std::nullopt};
       if (!calibration.rates.empty()) choice.expected = expected_cost(calibration.rates, bits);
       return choice;
     }
@@ -40,7 +39,7 @@ Result<Choice> fit_budget(const CacheShape& shape, std::uint64_t budget, std::in
               "auto: budget={} cannot hold {} tokens; the least that can is {} bytes "
               "({}), full rank takes {}",
               budget, tokens, most_bands_bytes(shape, kLeastBits, kRecents.back(), tokens),
-              bands_recipe(kLeastBits, kRecents.back(), kEscape), full);
+              bands_recipe(kLeastBits, kRecents.back(), bounded), full);
 }
 
 Result<Choice> fit_quality(double quality, const Calibration& calibration) {
@@ -53,7 +52,7 @@ Result<Choice> fit_quality(double quality, const Calibration& calibration) {
   }
   for (double bits = kLeastBits; bits < kMostBits + kStep / 2; bits += kStep) {
     const RatePoint cost = expected_cost(calibration.rates, bits);
-    if (cost.loss <= quality) return Choice{bands_recipe(bits, kRecents.front(), kUsualEscape), 0, 0, cost};
+    if (cost.loss <= quality) return Choice{bands_recipe(bits, kRecents.front()), 0, 0, cost};
   }
   return Choice{"full", 0, 0, RatePoint{16.0f, 0.0f, 0.0f}};
 }
