@@ -131,8 +131,11 @@ class DeviceCache {
 // device cache and the sequences' numbers. They cannot be saved. One thread at a time.
 class DeviceHome final : public CacheHome, public std::enable_shared_from_this<DeviceHome> {
  public:
+  // stream: on which all calls of the device cache are; whoever gives it keeps it while there are any.
+  // Null: one of its own.
   static Result<std::shared_ptr<DeviceHome>> create(const CacheFactory& caches,
-                                                    const DeviceOptions& options);
+                                                    const DeviceOptions& options,
+                                                    DeviceStream stream = nullptr);
   ~DeviceHome() override;
 
   std::unique_ptr<KvCache> make() override;

@@ -52,7 +52,11 @@ class CudaAnswer final : public DeviceAnswer {
     options.max_sequences = sequences;
     options.max_tokens = tokens;
     options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
-    KVSPAN_TRY(auto home, DeviceHome::create(caches, options));
+    if (ggml_.get() == nullptr) {
+      return fail(ErrorCode::kUnsupported, "ggml has made no stream on {}",
+                  ggml_backend_dev_name(device_));
+    }
+    KVSPAN_TRY(auto home, DeviceHome::create(caches, options, ggml_.get()));
     homes_[key] = home;
     return caches.kept_in(std::move(home));
   }
@@ -68,24 +72,13 @@ class CudaAnswer final : public DeviceAnswer {
 
   Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) override {
     const auto home = DeviceHome::of(*ubatch.sequences.front().cache);
-    auto* const stream = static_cast<cudaStream_t>(home->stream());
-    KVSPAN_CHECK_OK(ggml_.before(stream));
-    // In any case ggml goes on after what has been begun.
-    const Status answered = step(*home, layer, ubatch, rows);
-    const Status ordered = ggml_.after(stream);
-    if (!answered) return answered.error();
-    return ordered ? Status() : Status(ordered.error());
-  }
-
- private:
-  Status step(DeviceHome& home, int layer, const Ubatch& ubatch, const NodeRows& rows) {
     steps_.clear();
     for (const SequenceRows& of : ubatch.sequences) {
       KVSPAN_TRY(const std::int32_t sequence, DeviceHome::sequence_of(*of.cache));
       steps_.push_back({sequence, of.end - of.begin});
     }
-    DeviceCache& cache = home.device();
-    DeviceStream stream = home.stream();
+    DeviceCache& cache = home->device();
+    DeviceStream stream = home->stream();
     if (rows.stores) {
       KVSPAN_CHECK_OK(
           cache.append(layer, steps_, device_rows(rows.keys), device_rows(rows.values), stream));
@@ -97,6 +90,7 @@ class CudaAnswer final : public DeviceAnswer {
     return rows.settles ? cache.settle(layer, steps_, stream) : Status();
   }
 
+ private:
   ggml_backend_dev_t device_;
   GgmlStream ggml_;
   std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<DeviceHome>> homes_;
