@@ -19,7 +19,7 @@ constexpr std::array<KeyDeclaration, 20> kBandsKeys{
     word("share", "kv", "kv|kvgroup|layer|group|head",
          "what is coded together: keys and values of all heads of a layer, or of `heads` "
          "neighbours; all keys or all values of a layer, those of `heads` neighbours, of one head"),
-    count("heads", "2", 2, 1024, "KV heads of a group (share=kvgroup and share=group)"),
+    count("heads", "2", 1, 1024, "KV heads of a group (share=kvgroup and share=group)"),
     of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),
     count("grain", "1", 1, 1024,
           "neighbouring directions, by importance, that get the same width; GPUs read 64 at once"),
