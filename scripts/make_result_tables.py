@@ -278,7 +278,8 @@ def cuda(results):
 def cuda_decode(results):
     """Whole decode steps on a GPU, one line for each cache."""
     for file, document in results.of_kind(lambda d: d.get("command") == "gpu_decode"):
-        yield (f"{document['gpu']['name']}, [{file}]({file}) of {document['commit']}: all layers, all sequences in one pass, medians of "
+        commits = ", ".join(sorted({case["commit"] for case in document["decode"]}))
+        yield (f"{document['gpu']['name']}, [{file}]({file}) of {commits}: all layers, all sequences in one pass, medians of "
                f"`scripts/gpu_decode.py`. *Against f16*: llama.cpp of the same build, caches on the same GPU. *KV* leaves out what all "
                f"sequences share.")
         yield ""

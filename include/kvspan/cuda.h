@@ -63,6 +63,9 @@ struct DeviceOptions {
   // more launches. At least max_tokens. Working memory is some 50 bytes for each and group of
   // heads.
   std::int64_t launch_tokens = 0;  // 0: max_tokens
+  // Coded tokens that `rebuild` takes apart at once: 4,096 keep the device busy. Tables and working
+  // memory for them are taken with the rest. 0: there is no `rebuild`.
+  std::int32_t rebuild_tokens = 0;
 };
 
 // Not thread-safe; one device, the one that was current when it was made; calls go to one stream,
@@ -101,6 +104,11 @@ class DeviceCache {
   // query_heads, value_dim].
   Status attend(int layer, std::span<const DeviceStep> steps, const DeviceRows& queries,
                 const DeviceOut& out, DeviceStream stream);
+  // The sequence's rows of positions from `first` on as attention sees them, keys after RoPE:
+  // [tokens - first, kv_heads, dim]. For prompts: many queries of one sequence are answered sooner by
+  // an attention to rows than from codes. Needs rebuild_tokens.
+  Status rebuild(int layer, std::int32_t sequence, std::int32_t first, const DeviceOut& keys,
+                 const DeviceOut& values, DeviceStream stream);
   // Rows that are no longer recent become codes. `tokens` of the steps is not read.
   Status settle(int layer, std::span<const DeviceStep> steps, DeviceStream stream);
 

@@ -19,6 +19,8 @@ class GgmlStream {
 
   // Null before a context has computed something. It ends with the context.
   cudaStream_t get() const noexcept;
+  // The backend whose it is; null before a context has been made.
+  ggml_backend_t backend() const noexcept { return backend_; }
   // ggml does not wait for what it computes next.
   void run_ahead() noexcept;
 
