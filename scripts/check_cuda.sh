@@ -43,7 +43,7 @@ check() {
 files=() left_out=()
 while read -r file; do
   if [[ ! -e $cuda/cublas_v2.h ]] &&
-    c++ -E -x c++ "${flags[@]}" -isystem "$cuda" "$file" 2>&1 | grep -qE "(cublas_v2|cusolverDn)\.h"; then
+    c++ -E -x c++ "${flags[@]}" -isystem "$cuda" "$file" 2>&1 | grep -cE "(cublas_v2|cusolverDn)\.h" >/dev/null; then
     left_out+=("${file#"$tree/"}")
   else
     files+=("$file")
