@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles all CUDA code on a machine that need not have a GPU, without optimizing, linking or running it.
+# Compiles all CUDA code on a machine that need not have a GPU, without linking or running it.
 # nvcc: the one of CUDACXX, else on the PATH or in /usr/local/cuda, else that of NVIDIA's Python packages
 # (120 MB, once, in the user's cache folder; KVSPAN_NVCC=packages asks for it). Those lack cuBLAS and cuSOLVER,
 # hundreds of megabytes: files that include them are left out then, and named.
@@ -35,7 +35,7 @@ warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 check() {
   case $1 in
-    *.cu) "$nvcc" --ptx -Xcicc -O0 -arch=compute_90a --expt-relaxed-constexpr "${flags[@]}" -o /dev/null "$1" ;;
+    *.cu) "$nvcc" --ptx -Xcicc -O1 -arch=compute_90a --expt-relaxed-constexpr "${flags[@]}" -o /dev/null "$1" ;;
     *) c++ -fsyntax-only "${warnings[@]}" "${flags[@]}" -isystem "$cuda" "$1" ;;
   esac
 }
