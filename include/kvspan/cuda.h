@@ -8,7 +8,7 @@
 // or copies to or from it, so that a step can be recorded in a graph (a replay does what was
 // recorded: the same lengths, other numbers).
 //
-// Recipes on the device: `full` (store=f16) and `bands` with share=kv or kvgroup,
+// Recipes on the device: `full` (store=f16) and `bands` with share=auto, kv or kvgroup,
 // quantizer=uniform, rope=anchor (anchor a multiple of 128), calib=file, ends=f16, escape=0,
 // certify=off. Others are refused by name. Key and value dimensions up to 256, multiples of 8; up
 // to 32 query heads for each group of KV heads that is coded together.
