@@ -178,6 +178,18 @@ def bench(results):
                           "attention, ms", "KV, MiB", "peak, MiB"], rows)
 
 
+def peers(results):
+    """llama.cpp by its own benchmark and by ours, so that nobody is compared with a slow one."""
+    for file, document in results.of_kind(lambda d: d.get("command") == "peer_check"):
+        yield (f"{document['model']}, {document['depth']:,} tokens, {document['threads']} threads of {document['machine']['cpu']} ([{file}]({file}), "
+               "`scripts/peer_check.py`): llama.cpp by its own `llama-bench` and as `kvspan bench --peer` runs it, in turns. "
+               "*Of the best*: of the fastest that llama.cpp was in any way.")
+        yield ""
+        yield from table(["engine", "prefill tok/s", "of the best", "decode tok/s", "of the best"],
+                         [[f"`{row['engine']}`", f"{row['prefill_tok_s']:.1f}", f"{row['prefill_vs_best']:.2f}x", f"{row['decode_tok_s']:.1f}",
+                           f"{row['decode_vs_best']:.2f}x"] for row in document["rows"]])
+
+
 def batches(results):
     rows = []
     for file, document in results.of_kind(is_bench):
@@ -324,7 +336,7 @@ def studies(results):
         yield ""
 
 
-SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
+SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench), ("Against llama-bench", peers),
             ("Several sequences together", batches), ("Time to the first token", first_tokens), ("Beside busy programs", busy_machines),
             ("A server under load", server_loads),
             ("Retrieval", tasks),
