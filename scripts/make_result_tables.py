@@ -55,7 +55,7 @@ def is_perplexity(document):
 
 
 def is_bench(document):
-    return "rows" in document and any("decode_tok_s" in row for row in document["rows"])
+    return "rows" in document and any("decode_tok_s" in row and "recipe" in row for row in document["rows"])
 
 
 def is_verify(document):
