@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of what a sequence holds, as attention sees them: k = m (Rot(t_a) g S l + Rot(t) mu) and
 // v = g S l + m of a token with the gain g and levels l, where S is the synthesis with steps in it;
-// S l is a product between the first two kernels and the third.
+// S l is a product between the first two kernels. Full-rank rows are copied.
 #include "cuda/kernels/rows.cuh"
 #include "cuda/rebuild_call.h"
 
