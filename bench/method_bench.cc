@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decode step of one layer (append, attend, settle; one thread). Of SmolLM2's shape under every method
-// and selector, as the text grows: no method may slow down faster than what it reads grows. Of Llama 3
-// 8B's shape with 1 to 8 KV heads in one code of bands. Made-up rows with a few strong directions.
-// Names: [llama/]recipe/tokens held. kv_bytes: of the layer.
+// A decode step of one layer (append, attend, settle; one thread). Of SmolLM2's shape under every
+// method and selector, as the text grows: no method may slow down faster than what it reads grows.
+// Of Llama 3 8B's shape with 1 to 8 KV heads in one code of bands. Made-up rows with a few strong
+// directions. Names: [llama/]recipe/tokens held. kv_bytes: of the layer.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -131,9 +131,12 @@ int main(int argc, char** argv) {
   const auto add = [](kvspan::Model& model, const std::string& prefix, const std::string& recipe,
                       std::int32_t depth) {
     const std::string name = prefix + recipe + "/" + std::to_string(depth);
-    benchmark::RegisterBenchmark(name.c_str(), [&model, recipe, depth](benchmark::State& state) {
-      kvspan::decode(state, model, recipe, depth);
-    })->Iterations(kvspan::kSteps)->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [&model, recipe, depth](benchmark::State& state) {
+                                   kvspan::decode(state, model, recipe, depth);
+                                 })
+        ->Iterations(kvspan::kSteps)
+        ->Unit(benchmark::kMicrosecond);
   };
   for (const char* recipe : kvspan::kRecipes) {
     for (const std::int32_t depth : kDepths) add(smollm, "", recipe, depth);

@@ -29,7 +29,8 @@ class CodedToken {
   // k = R(t_a) B c + R(t) mu, where R turns and scales.
   std::vector<Number> key(std::int32_t head) const {
     const auto dim = std::size_t(code_.key_dim()), n = std::size_t(code_.places());
-    std::vector<float> rows(dim * n), mean(code_.key_mean(head), code_.key_mean(head) + dim), x(dim);
+    std::vector<float> rows(dim * n), mean(code_.key_mean(head), code_.key_mean(head) + dim),
+        x(dim);
     code_.read_key_rows(head, rows.data());
     double square = 0.0;
     for (std::size_t i = 0; i < dim; ++i) {
@@ -125,8 +126,10 @@ void check(const std::string& recipe_text, const CacheShape& shape, std::int32_t
     held += n;
   }
   const LayerShape& l = shape.layers[0];
-  const auto key_row = std::size_t(l.kv_heads * l.key_dim), value_row = std::size_t(l.kv_heads * l.value_dim);
-  const DeviceArray<__half> keys(std::size_t(held - first) * key_row), values(std::size_t(held - first) * value_row);
+  const auto key_row = std::size_t(l.kv_heads * l.key_dim),
+             value_row = std::size_t(l.kv_heads * l.value_dim);
+  const DeviceArray<__half> keys(std::size_t(held - first) * key_row),
+      values(std::size_t(held - first) * value_row);
   const Status rebuilt = cache.rebuild(0, s, first, {keys.data()}, {values.data()}, nullptr);
   ASSERT_TRUE(rebuilt) << rebuilt.error().message;
   const std::vector<__half> k = keys.read(), v = values.read();
@@ -146,7 +149,8 @@ void check(const std::string& recipe_text, const CacheShape& shape, std::int32_t
   for (std::int32_t t = first; t < held; ++t) {
     for (std::int32_t h = 0; h < l.kv_heads; ++h) {
       const __half* key = k.data() + std::size_t(t - first) * key_row + std::size_t(h * l.key_dim);
-      const __half* value = v.data() + std::size_t(t - first) * value_row + std::size_t(h * l.value_dim);
+      const __half* value =
+          v.data() + std::size_t(t - first) * value_row + std::size_t(h * l.value_dim);
       if (t < coded && t >= recipe->sink) {
         const std::size_t g = std::size_t(h) / std::size_t(codes[0]->heads());
         const std::int32_t within = h % codes[0]->heads();
@@ -167,8 +171,10 @@ TEST(DeviceRebuild, RowsAreWhatIsHeld) {
   check("full", wide_shape(2, 2, 64), 0, 128);
   check("bands:quantizer=uniform,escape=0,bits=2", wide_shape(2, 2, 64), 0, 4096);
   check("bands:quantizer=uniform,escape=0,bits=3,sink=20,recent=20", wide_shape(3, 3, 64), 45, 100);
-  check("bands:quantizer=uniform,escape=0,bits=1.55,levels=0/2,grain=64,share=kvgroup", wide_shape(4, 2, 128), 300, 64);
-  check("bands:quantizer=uniform,escape=0,bits=5,share=kvgroup,anchor=512,gain=none", wide_shape(4, 2, 64), 0, 256);
+  check("bands:quantizer=uniform,escape=0,bits=1.55,levels=0/2,grain=64,share=kvgroup",
+        wide_shape(4, 2, 128), 300, 64);
+  check("bands:quantizer=uniform,escape=0,bits=5,share=kvgroup,anchor=512,gain=none",
+        wide_shape(4, 2, 64), 0, 256);
   check("bands:quantizer=uniform,escape=0,bits=2,sink=0", wide_shape(1, 4, 256), 650, 512);
 }
 

@@ -19,7 +19,8 @@ __device__ const std::byte* tile_at(const EncodeCall& layer, const RebuildTiles&
 
 // A block for each tile and group.
 __global__ void __launch_bounds__(kThreads)
-    levels_kernel(const __grid_constant__ EncodeCall layer, const __grid_constant__ RebuildTiles tiles) {
+    levels_kernel(const __grid_constant__ EncodeCall layer,
+                  const __grid_constant__ RebuildTiles tiles) {
   const int group = blockIdx.y, token = static_cast<int>(blockIdx.x) * kTileTokens;
   const int places = layer.chunks * kChunkPlaces;
   const auto* const words =
@@ -44,10 +45,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block for each token and head.
-__global__ void __launch_bounds__(128)
-    coded_rows_kernel(const __grid_constant__ EncodeCall layer,
-                      const __grid_constant__ RebuildTiles tiles,
-                      const __grid_constant__ RebuildRows rows) {
+__global__ void __launch_bounds__(128) coded_rows_kernel(const __grid_constant__ EncodeCall layer,
+                                                         const __grid_constant__ RebuildTiles tiles,
+                                                         const __grid_constant__ RebuildRows rows) {
   const int token = blockIdx.x, head = blockIdx.y, position = tiles.begin + token;
   if (position < tiles.first || position >= tiles.last) return;
   const int heads = layer.group_heads, group = head / heads, within = head % heads;

@@ -17,16 +17,16 @@ std::int32_t group_width(const EncodeCall& layer) {
   return layer.group_heads * (layer.key_dim + layer.value_dim);
 }
 
-// Products [groups][tokens][D] of levels [groups][tokens][places] and the synthesis [D][places], which
-// cuBLAS sees as matrices that rise by columns.
+// Products [groups][tokens][D] of levels [groups][tokens][places] and the synthesis [D][places],
+// which cuBLAS sees as matrices that rise by columns.
 Status multiply(cublasHandle_t blas, const LayerTables& tables, const RebuildTiles& tiles) {
   const EncodeCall& layer = tables.encode;
   const std::int32_t places = layer.chunks * kChunkPlaces, width = group_width(layer);
   const float one = 1.0f, zero = 0.0f;
   return check_blas(
       cublasGemmStridedBatchedEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, width, tiles.tokens, places, &one,
-                                 tables.synthesis, CUDA_R_16F, places,
-                                 std::int64_t{width} * places, tiles.levels, CUDA_R_16F, places,
+                                 tables.synthesis, CUDA_R_16F, places, std::int64_t{width} * places,
+                                 tiles.levels, CUDA_R_16F, places,
                                  std::int64_t{tiles.tokens} * places, &zero, tiles.products,
                                  CUDA_R_32F, width, std::int64_t{tiles.tokens} * width,
                                  layer.groups, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
@@ -40,7 +40,8 @@ Status Rebuilder::create(std::span<const LayerTables> layers, std::int32_t token
   tokens_ = whole_tiles(tokens);
   std::size_t levels = 0, products = 0;
   for (const LayerTables& layer : layers) {
-    const auto all = static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(layer.encode.groups);
+    const auto all =
+        static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(layer.encode.groups);
     levels = std::max(levels, all * static_cast<std::size_t>(layer.encode.chunks * kChunkPlaces));
     products = std::max(products, all * static_cast<std::size_t>(group_width(layer.encode)));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of what sequences hold: full-rank ones copied, codes taken apart so many tokens at a time and
-// multiplied by their layer's synthesis.
+// Rows of what sequences hold: full-rank ones copied, codes taken apart so many tokens at a time
+// and multiplied by their layer's synthesis.
 #pragma once
 
 #include <span>

@@ -9,8 +9,7 @@ __global__ void causal_mask_kernel(const CausalMask mask, __half* to) {
   if (row >= mask.rows) return;
   const int position = mask.first + row, query = mask.query + static_cast<int>(blockIdx.y);
   const bool seen = position <= query && (mask.window == 0 || position > query - mask.window);
-  to[static_cast<std::int64_t>(blockIdx.y) * mask.rows + row] =
-      __ushort_as_half(seen ? 0 : 0xfc00);
+  to[static_cast<std::int64_t>(blockIdx.y) * mask.rows + row] = __ushort_as_half(seen ? 0 : 0xfc00);
 }
 
 }  // namespace

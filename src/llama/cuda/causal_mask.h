@@ -10,11 +10,11 @@
 namespace kvspan {
 
 struct CausalMask {
-  std::int32_t first = 0;    // position of row 0
-  std::int32_t rows = 0;     // those beyond the last query are seen by none
-  std::int32_t query = 0;    // position of the first query
+  std::int32_t first = 0;  // position of row 0
+  std::int32_t rows = 0;   // those beyond the last query are seen by none
+  std::int32_t query = 0;  // position of the first query
   std::int32_t queries = 0;
-  std::int32_t window = 0;   // positions that a query sees, its own among them; 0: all before it
+  std::int32_t window = 0;  // positions that a query sees, its own among them; 0: all before it
   bool operator==(const CausalMask&) const = default;
 };
 

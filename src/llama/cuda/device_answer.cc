@@ -85,7 +85,8 @@ class CudaAnswer final : public DeviceAnswer {
       KVSPAN_CHECK_OK(
           cache.append(layer, steps_, device_rows(rows.keys), device_rows(rows.values), stream));
     }
-    KVSPAN_TRY(const bool prompts, reads_prompts(cache.shape().layers[static_cast<std::size_t>(layer)], ubatch));
+    KVSPAN_TRY(const bool prompts,
+               reads_prompts(cache.shape().layers[static_cast<std::size_t>(layer)], ubatch));
     if (prompts) {
       KVSPAN_CHECK_OK(answer_prompts(*home, layer, ubatch, rows));
     } else {
@@ -109,8 +110,8 @@ class CudaAnswer final : public DeviceAnswer {
       if (of.end - of.begin < PromptAttention::kLeastQueries) return false;
     }
     for (const SequenceRows& of : ubatch.sequences) {
-      KVSPAN_TRY(const bool ready, prompt_.ready(ggml_.backend(), layer, of.end - of.begin,
-                                                 tokens_of(ubatch, of)));
+      KVSPAN_TRY(const bool ready,
+                 prompt_.ready(ggml_.backend(), layer, of.end - of.begin, tokens_of(ubatch, of)));
       if (!ready) return false;
     }
     return true;

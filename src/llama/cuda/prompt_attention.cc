@@ -97,14 +97,15 @@ Status PromptAttention::attend(ggml_backend_t backend, DeviceCache& cache, int l
   const auto count = static_cast<std::int32_t>(queries.shape[0]);
   const Plan plan(shape, count, tokens);
   auto* const memory = static_cast<std::byte*>(ggml_backend_buffer_get_base(memory_.get()));
-  std::byte *const keys = memory, *const values = memory + plan.values, *const mask = memory + plan.mask;
+  std::byte *const keys = memory, *const values = memory + plan.values,
+                   *const mask = memory + plan.mask;
   KVSPAN_CHECK_OK(cache.rebuild(layer, sequence, plan.first, {keys, DeviceNumber::kF16},
                                 {values, DeviceNumber::kF16}, stream));
   // Rows that no query sees have to be numbers all the same.
   const auto used = static_cast<std::size_t>(tokens - plan.first);
   const auto clear = [&](std::byte* rows, std::int32_t dim) {
-    const std::size_t row = static_cast<std::size_t>(shape.kv_heads) * static_cast<std::size_t>(dim) *
-                            sizeof(ggml_fp16_t);
+    const std::size_t row = static_cast<std::size_t>(shape.kv_heads) *
+                            static_cast<std::size_t>(dim) * sizeof(ggml_fp16_t);
     return cuda::check(cudaMemsetAsync(rows + used * row, 0,
                                        (static_cast<std::size_t>(plan.rows) - used) * row, stream),
                        "clearing rows");
@@ -113,8 +114,8 @@ Status PromptAttention::attend(ggml_backend_t backend, DeviceCache& cache, int l
   KVSPAN_CHECK_OK(clear(values, shape.value_dim));
   const CausalMask wanted{plan.first, plan.rows, tokens - count, count, shape.window};
   if (mask_ != wanted || mask_at_ != mask) {
-    KVSPAN_CHECK_OK(cuda::check(write_mask(wanted, reinterpret_cast<__half*>(mask), stream),
-                                "making a mask"));
+    KVSPAN_CHECK_OK(
+        cuda::check(write_mask(wanted, reinterpret_cast<__half*>(mask), stream), "making a mask"));
     mask_ = wanted;
     mask_at_ = mask;
   }

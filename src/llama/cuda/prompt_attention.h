@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a prompt's many queries to one sequence of a device cache: its rows are rebuilt once for
-// all of them, and ggml's own attention reads these.
+// Attention of a prompt's many queries to one sequence of a device cache: its rows are rebuilt once
+// for all of them, and ggml's own attention reads these.
 #pragma once
 
 #include <cuda_runtime.h>

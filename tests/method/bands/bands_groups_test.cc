@@ -8,13 +8,15 @@
 namespace kvspan {
 namespace {
 
-std::vector<std::int32_t> heads_of_groups(const std::string& recipe, std::int32_t kv_heads, std::int32_t dim) {
+std::vector<std::int32_t> heads_of_groups(const std::string& recipe, std::int32_t kv_heads,
+                                          std::int32_t dim) {
   const testing::SyntheticText text(testing::synthetic_shape(1, kv_heads, dim), 300, 3);
   const Calibration calibration = text.calibration();
   const auto prepared = prepare(text.shape(), Recipe::parse(recipe).value(), &calibration);
   EXPECT_TRUE(prepared) << prepared.error().message;
   std::vector<std::int32_t> heads;
-  for (const PreparedGroup& group : (*prepared)->layers[0].groups) heads.push_back(group.options.heads);
+  for (const PreparedGroup& group : (*prepared)->layers[0].groups)
+    heads.push_back(group.options.heads);
   return heads;
 }
 
