@@ -5,7 +5,8 @@
     scripts/gpu_decode.py RESULT.json --commit COMMIT --case MODEL DEPTH BATCH RECIPE... [--case ...]
 
 Each case is one `kvspan bench --device cuda`; --model-name NAME=PATH names a file in the result. The result file is written after
-every case, with the GPU, its driver and clocks; a case that fails is told and left out.
+every case, with the GPU, its driver and clocks; cases that it held before stay, unless measured anew. A case that fails is told
+and left out.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def measure(options, case, names):
     for row in rows:
         row["decode_vs_llama_f16"] = row["decode_tok_s"] / f16 if f16 else None
     return {"model": names.get(model, model), "batch": int(batch), "depth": int(depth), "seconds": round(time.time() - start, 1),
-            "repeats": options.repeats, "rows": rows}
+            "repeats": options.repeats, "commit": options.commit, "rows": rows}
 
 
 def main():
@@ -54,7 +55,9 @@ def main():
     flags.add_argument("--timeout", type=float, default=600)
     options = flags.parse_args()
     names = {path: name for name, path in (word.split("=", 1) for word in options.model_name)}
-    document = {"command": "gpu_decode", "commit": options.commit, "gpu": gpu(), "decode": []}
+    document = {"command": "gpu_decode", "gpu": gpu(), "decode": []}
+    if options.result.exists():
+        document["decode"] = json.loads(options.result.read_text(encoding="utf-8"))["decode"]
     failed = 0
     for case in options.case:
         if len(case) < 4:
@@ -65,7 +68,8 @@ def main():
             print(error, file=sys.stderr, flush=True)
             failed += 1
             continue
-        document["decode"].append(measured)
+        key = ("model", "batch", "depth")
+        document["decode"] = [old for old in document["decode"] if any(old[k] != measured[k] for k in key)] + [measured]
         options.result.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         print(f"{measured['model']}, {measured['batch']} x {measured['depth']}, {measured['seconds']} s", flush=True)
         for row in measured["rows"]:

@@ -4,7 +4,7 @@
 # and the benchmark, and writes RESULT.json with driver, clocks and commit:
 #     scripts/gpu_test.sh COMMIT RESULT.json [BUILD_FOLDER]
 # KVSPAN_GPU_ONLY: cases of the benchmark whose name has one of these words, with | between them (default: all).
-# KVSPAN_GPU_STEPS: some of "test memcheck racecheck bench counters" (default: all but counters).
+# KVSPAN_GPU_STEPS: some of "test memcheck racecheck bench" (default: all).
 set -euo pipefail
 commit=${1:?commit}; result=$(realpath -m "${2:?result file}"); build=${3:-build/gpu}
 steps=${KVSPAN_GPU_STEPS:-test memcheck racecheck bench}
@@ -19,10 +19,6 @@ ninja -C "$build" cuda_tests kvspan_cuda_bench > "$logs/build.log" 2>&1 || { tai
 tests=$build/tests/cuda/cuda_tests module=$(realpath "$build/bench/cuda/kvspan_cuda_bench.so")
 short='DeviceSequences.AFork*:DeviceSequences.Truncated*:DeviceSequences.Rows*'
 declare -A outcomes jobs
-if has counters; then
-  ncu --clock-control none --set full -k regex:'attend_bands|prepare|fold|finish' --launch-count 200 --csv --page raw \
-    python3 "$source/bench/cuda/attention.py" "$module" --profile --only "${KVSPAN_GPU_ONLY:-groups of 2}" > "$logs/counters.csv" 2> "$logs/counters.err" || true
-fi
 if has bench; then
   status=0
   timeout "${KVSPAN_GPU_BENCH_S:-900}" python3 "$source/bench/cuda/attention.py" "$module" --json "$logs/attention.json" --only "${KVSPAN_GPU_ONLY:-}" 2> "$logs/bench.err" \

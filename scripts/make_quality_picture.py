@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws quality against bytes from files of kvspan eval ppl: make_quality_picture.py FILE.json ... > quality.svg
+"""Draws quality against bytes from files of kvspan eval ppl:
 
-Lower left is better: the divergence from the full cache (log scale) against how many times fewer
-bytes than f16 a recipe holds. One line a method; light and dark follow the reader's screen. The files
-have to be of one model, text, length and form of weights.
+    make_quality_picture.py FILE.json ... > quality.svg
+    make_quality_picture.py --line "all heads:bands,!share" --line "two heads:share=kvgroup" FILE.json ... > groups.svg
+
+Lower and further right is better: the divergence from the full cache (log scale) against how many times fewer
+bytes than f16 a recipe holds. One line a method, or those asked for: a recipe is on the first of them all of whose words are in
+it, and none of those after an exclamation mark. Light and dark follow the reader's screen. The files have to be of one model, text,
+length and form of weights.
 """
 
+import argparse
 import json
 import math
 import sys
@@ -20,14 +25,25 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 610, 46, 350
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 
 
-def points_of(documents):
-    """Method -> [(ratio, KL)], from many bytes to few."""
+def line_of(recipe, asked):
+    """The name of the line that a recipe is on, or None."""
+    words = recipe.replace(":", ",").split(",")
+    if not asked:
+        return words[0]
+    has = lambda word: any(own == word or own.split("=")[0] == word for own in words)
+    return next((name for name, conditions in asked
+                 if all(not has(word[1:]) if word.startswith("!") else has(word) for word in conditions)), None)
+
+
+def points_of(documents, asked):
+    """Line -> [(ratio, KL)], from many bytes to few."""
     found = {}
     for row in (row for document in documents for row in document["rows"]):
-        method = row["recipe"].split(":")[0]
+        line = line_of(row["recipe"], asked)
         if row.get("kl") and row.get("kv_ratio") and "+" not in row["recipe"]:
-            found.setdefault(method, []).append((row["kv_ratio"], row["kl"]))
-    return {method: sorted(found[method]) for method, *_ in METHODS if method in found}
+            found.setdefault(line, []).append((row["kv_ratio"], row["kl"]))
+    names = [name for name, _ in asked] or [method for method, *_ in METHODS]
+    return {name: sorted(found[name]) for name in names if name in found}
 
 
 def style():
@@ -49,8 +65,9 @@ def spread(wanted, gap, low, high):
     return [max(low, place) for place in places]
 
 
-def picture(documents):
-    lines = points_of(documents)
+def picture(documents, asked):
+    lines = points_of(documents, asked)
+    colours = [name for name, _ in asked] or [method for method, *_ in METHODS]
     ratios = [ratio for points in lines.values() for ratio, _ in points]
     kls = [kl for points in lines.values() for _, kl in points]
     low, high = math.floor(math.log10(min(kls)) * 2) / 2, math.ceil(math.log10(max(kls)) * 2) / 2
@@ -78,34 +95,38 @@ def picture(documents):
     out.append(f'<text x="{RIGHT}" y="{BOTTOM + 38}" text-anchor="end">times fewer bytes than f16, all bytes counted</text>')
     names = list(lines)
     ends = spread([y(lines[name][-1][1]) for name in names], 16, TOP + 6, BOTTOM)
-    for i, (method, *_) in enumerate(METHODS):
-        if method not in lines:
-            continue
-        places = [(x(ratio), y(kl)) for ratio, kl in lines[method]]
+    for name, points in lines.items():
+        i = colours.index(name)
+        places = [(x(ratio), y(kl)) for ratio, kl in points]
         heavy = 3 if i == 0 else 1.6
         out.append(f'<polyline fill="none" stroke="var(--c{i})" stroke-width="{heavy}" points="'
                    + " ".join(f"{a:.1f},{b:.1f}" for a, b in places) + '"/>')
         out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{heavy + 2}" fill="var(--c{i})"/>' for a, b in places]
-        end = ends[names.index(method)]
+        end = ends[names.index(name)]
         out.append(f'<line x1="{places[-1][0] + 6:.1f}" y1="{places[-1][1]:.1f}" x2="{RIGHT + 12}" y2="{end:.1f}" '
                    f'stroke="var(--c{i})" stroke-width="0.7" stroke-dasharray="2 3"/>')
         out.append(f'<text x="{RIGHT + 16}" y="{end + 4:.1f}" style="fill:var(--c{i})'
-                   + (';font-weight:700' if i == 0 else "") + f'">{method}</text>')
+                   + (';font-weight:700' if i == 0 else "") + f'">{name}</text>')
     return "\n".join(out) + "\n</svg>\n"
 
 
 def main():
-    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
-        sys.exit(__doc__)
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--line", action="append", default=[], metavar="NAME:WORD,WORD", help="at most as many as there are colours")
+    flags.add_argument("files", nargs="+")
+    options = flags.parse_args()
+    asked = [(name, words.split(",")) for name, _, words in (line.partition(":") for line in options.line)]
+    if len(asked) > len(METHODS):
+        flags.error(f"{len(asked)} lines; allowed: {len(METHODS)}")
     documents = []
-    for name in sys.argv[1:]:
+    for name in options.files:
         with open(name, encoding="utf-8") as file:
             documents.append(json.load(file))
     subjects = {(document["identity"]["fingerprint"], document["identity"]["text_sha256"], document["ctx"])
                 for document in documents}
     if len(subjects) != 1:
         sys.exit("the files are not of one model, text, length and form of weights")
-    sys.stdout.write(picture(documents))
+    sys.stdout.write(picture(documents, asked))
 
 
 if __name__ == "__main__":

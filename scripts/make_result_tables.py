@@ -55,7 +55,7 @@ def is_perplexity(document):
 
 
 def is_bench(document):
-    return "rows" in document and any("decode_tok_s" in row for row in document["rows"])
+    return "rows" in document and any("decode_tok_s" in row and "recipe" in row for row in document["rows"])
 
 
 def is_verify(document):
@@ -178,6 +178,18 @@ def bench(results):
                           "attention, ms", "KV, MiB", "peak, MiB"], rows)
 
 
+def peers(results):
+    """llama.cpp by its own benchmark and by ours, so that nobody is compared with a slow one."""
+    for file, document in results.of_kind(lambda d: d.get("command") == "peer_check"):
+        yield (f"{document['model']}, {document['depth']:,} tokens, {document['threads']} threads of {document['machine']['cpu']} ([{file}]({file}), "
+               "`scripts/peer_check.py`): llama.cpp by its own `llama-bench` and as `kvspan bench --peer` runs it, in turns. "
+               "*Of the best*: of the fastest that llama.cpp was in any way.")
+        yield ""
+        yield from table(["engine", "prefill tok/s", "of the best", "decode tok/s", "of the best"],
+                         [[f"`{row['engine']}`", f"{row['prefill_tok_s']:.1f}", f"{row['prefill_vs_best']:.2f}x", f"{row['decode_tok_s']:.1f}",
+                           f"{row['decode_vs_best']:.2f}x"] for row in document["rows"]])
+
+
 def batches(results):
     rows = []
     for file, document in results.of_kind(is_bench):
@@ -278,7 +290,7 @@ def cuda(results):
 def cuda_decode(results):
     """Whole decode steps on a GPU, one line for each cache."""
     for file, document in results.of_kind(lambda d: d.get("command") == "gpu_decode"):
-        yield (f"{document['gpu']['name']}, [{file}]({file}) of {document['commit']}: all layers, all sequences in one pass, medians of "
+        yield (f"{document['gpu']['name']}, [{file}]({file}): all layers, all sequences in one pass, medians of "
                f"`scripts/gpu_decode.py`. *Against f16*: llama.cpp of the same build, caches on the same GPU. *KV* leaves out what all "
                f"sequences share.")
         yield ""
@@ -288,8 +300,26 @@ def cuda_decode(results):
                 rows.append([case["model"], f"{case['batch']} x {case['depth']:,}",
                              f"`{row['recipe']}`" if row["engine"] == "kvspan" else f"{row['engine']} {row['recipe']}",
                              f"{row['decode_tok_s']:,.0f}", f"{row['decode_spread']:.0%}".replace("%", " %"), against(row, "decode_vs_llama_f16"),
-                             f"{row['prefill_tok_s']:,.0f}", f"{row['kv_bytes'] / MIB:,.1f}", f"{row['shared_bytes'] / MIB:,.1f}"])
-        yield from table(["model", "sequences", "cache", "decode tok/s", "spread", "against f16", "prefill tok/s", "KV, MiB", "shared, MiB"], rows)
+                             f"{row['prefill_tok_s']:,.0f}", f"{row['kv_bytes'] / MIB:,.1f}", f"{row['shared_bytes'] / MIB:,.1f}", case["commit"]])
+        yield from table(["model", "sequences", "cache", "decode tok/s", "spread", "against f16", "prefill tok/s", "KV, MiB", "shared, MiB", "commit"],
+                         rows)
+
+
+def cuda_counters(results):
+    """What each kernel of device attention waits for, one line a kernel."""
+    for file, document in results.of_kind(lambda d: "counters" in d):
+        yield (f"{document['gpu']['name']}, [{file}]({file}) of {document['commit']}: each kernel by itself, with cold caches "
+               "(`scripts/gpu_counters.py`). Shares are of the most that the device can do; *waits* are cycles of a warp between two "
+               "instructions, by what it waits for.")
+        yield ""
+        rows = []
+        for case in document["counters"]:
+            for kernel in case["kernels"]:
+                waits = ", ".join(f"{name.replace('_', ' ')} {cycles:.1f}" for name, cycles in list(kernel["waits"].items())[:4])
+                rows.append([case["case"], kernel["kernel"].removesuffix("_kernel"), f"{kernel['us']:.1f}"] +
+                            [f"{kernel[share]:.0%}".replace("%", " %") for share in ("multiprocessors", "issue_slots", "shared_memory_and_first_level",
+                                                                                     "second_level_cache", "memory")] + [waits])
+        yield from table(["case", "kernel", "us", "multiprocessors", "issue slots", "shared memory", "second-level cache", "memory", "waits"], rows)
 
 
 def studies(results):
@@ -306,11 +336,12 @@ def studies(results):
         yield ""
 
 
-SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench),
+SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence", perplexity), ("Speed and memory", bench), ("Against llama-bench", peers),
             ("Several sequences together", batches), ("Time to the first token", first_tokens), ("Beside busy programs", busy_machines),
             ("A server under load", server_loads),
             ("Retrieval", tasks),
-            ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Decoding on a GPU", cuda_decode), ("Studies", studies)]
+            ("Logits against llama.cpp", verify), ("Attention on a GPU", cuda), ("Decoding on a GPU", cuda_decode),
+            ("What limits kernels on a GPU", cuda_counters), ("Studies", studies)]
 
 
 def page(folder):

@@ -8,7 +8,7 @@
 // or copies to or from it, so that a step can be recorded in a graph (a replay does what was
 // recorded: the same lengths, other numbers).
 //
-// Recipes on the device: `full` (store=f16) and `bands` with share=kv or kvgroup,
+// Recipes on the device: `full` (store=f16) and `bands` with share=auto, kv or kvgroup,
 // quantizer=uniform, rope=anchor (anchor a multiple of 128), calib=file, ends=f16, escape=0,
 // certify=off. Others are refused by name. Key and value dimensions up to 256, multiples of 8; up
 // to 32 query heads for each group of KV heads that is coded together.
@@ -63,6 +63,9 @@ struct DeviceOptions {
   // more launches. At least max_tokens. Working memory is some 50 bytes for each and group of
   // heads.
   std::int64_t launch_tokens = 0;  // 0: max_tokens
+  // Coded tokens that `rebuild` takes apart at once: 4,096 keep the device busy. Tables and working
+  // memory for them are taken with the rest. 0: there is no `rebuild`.
+  std::int32_t rebuild_tokens = 0;
 };
 
 // Not thread-safe; one device, the one that was current when it was made; calls go to one stream,
@@ -101,6 +104,11 @@ class DeviceCache {
   // query_heads, value_dim].
   Status attend(int layer, std::span<const DeviceStep> steps, const DeviceRows& queries,
                 const DeviceOut& out, DeviceStream stream);
+  // The sequence's rows of positions from `first` on as attention sees them, keys after RoPE:
+  // [tokens - first, kv_heads, dim]. For prompts: many queries of one sequence are answered sooner by
+  // an attention to rows than from codes. Needs rebuild_tokens.
+  Status rebuild(int layer, std::int32_t sequence, std::int32_t first, const DeviceOut& keys,
+                 const DeviceOut& values, DeviceStream stream);
   // Rows that are no longer recent become codes. `tokens` of the steps is not read.
   Status settle(int layer, std::span<const DeviceStep> steps, DeviceStream stream);
 
@@ -131,8 +139,11 @@ class DeviceCache {
 // device cache and the sequences' numbers. They cannot be saved. One thread at a time.
 class DeviceHome final : public CacheHome, public std::enable_shared_from_this<DeviceHome> {
  public:
+  // stream: on which all calls of the device cache are; whoever gives it keeps it while there are any.
+  // Null: one of its own.
   static Result<std::shared_ptr<DeviceHome>> create(const CacheFactory& caches,
-                                                    const DeviceOptions& options);
+                                                    const DeviceOptions& options,
+                                                    DeviceStream stream = nullptr);
   ~DeviceHome() override;
 
   std::unique_ptr<KvCache> make() override;

@@ -117,10 +117,10 @@ Result<Calibration> calibration_for(Engine& engine) {
   return ensure_calibration(engine, text, {}, progress, complete);
 }
 
-Status measure_costs(const std::string& model_path, int threads, const std::string& text,
-                     Calibration& calibration) {
+Status measure_costs(const std::string& model_path, const EngineOptions& options,
+                     const std::string& text, Calibration& calibration) {
   KVSPAN_TRY(const auto floats, TemporaryModel::float_copy_of(model_path, FloatWeights::kF16));
-  KVSPAN_TRY(const auto engine, Engine::load(floats.path(), {.threads = threads}));
+  KVSPAN_TRY(const auto engine, Engine::load(floats.path(), options));
   engine->set_cancel_flag(&interrupted());
   KVSPAN_TRY(const auto tokenizer, Tokenizer::open(model_path));
   WindowOptions cut;

@@ -19,8 +19,8 @@ Result<Calibration> calibration_for(Engine& engine);
 // Measures what errors of each layer cost and what `bands` costs by its bits (eval/layer_weights.h,
 // eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
 // Says beforehand on standard error how long it will take.
-Status measure_costs(const std::string& model_path, int threads, const std::string& text,
-                     Calibration& calibration);
+Status measure_costs(const std::string& model_path, const EngineOptions& options,
+                     const std::string& text, Calibration& calibration);
 
 // "kvspan: RECIPE: code ..." on standard error: which code the cache uses and where that comes
 // from; nothing where that is what was said last of it, or it has none.

@@ -73,6 +73,11 @@ Status DeviceCache::attend(int layer, std::span<const DeviceStep> steps, const D
   return impl_->attend(layer, steps, queries, out, native(stream));
 }
 
+Status DeviceCache::rebuild(int layer, std::int32_t sequence, std::int32_t first,
+                            const DeviceOut& keys, const DeviceOut& values, DeviceStream stream) {
+  return impl_->rebuild(layer, sequence, first, keys, values, native(stream));
+}
+
 Status DeviceCache::settle(int layer, std::span<const DeviceStep> steps, DeviceStream stream) {
   return impl_->settle(layer, steps, native(stream));
 }

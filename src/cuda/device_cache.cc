@@ -56,12 +56,14 @@ Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const Cache
   impl->ropes_ = std::make_unique<cuda::RopeTables>(options.max_tokens);
   for (std::size_t i = 0; i < shape.layers.size(); ++i) {
     Result<LayerTables> tables =
-        LayerTables::create(shape.layers[i], impl->recipe_.codes[i], *impl->ropes_);
+        LayerTables::create(shape.layers[i], impl->recipe_.codes[i], *impl->ropes_,
+                            options.rebuild_tokens > 0);
     if (!tables) return fail(tables.error().code, "layer {}: {}", i, tables.error().message);
     impl->layers_.push_back(std::move(*tables));
   }
   KVSPAN_CHECK_OK(impl->place_layers(options));
   KVSPAN_CHECK_OK(impl->make_working_memory(options));
+  KVSPAN_CHECK_OK(impl->rebuilder_.create(impl->layers_, options.rebuild_tokens));
   return impl;
 }
 
@@ -180,7 +182,8 @@ Result<CacheBytes> DeviceCache::Impl::bytes(std::int32_t sequence) const {
 }
 
 std::size_t DeviceCache::Impl::shared_bytes() const noexcept {
-  std::size_t sum = ropes_->bytes() + working_memory_.bytes() + sequences_.table_bytes();
+  std::size_t sum = ropes_->bytes() + working_memory_.bytes() + rebuilder_.bytes() +
+                    sequences_.table_bytes();
   for (const LayerTables& layer : layers_) sum += layer.bytes();
   return sum;
 }

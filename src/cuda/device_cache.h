@@ -10,6 +10,7 @@
 #include "cuda/attend_plan.h"
 #include "cuda/bands/device_recipe.h"
 #include "cuda/bands/layer_tables.h"
+#include "cuda/bands/rebuilder.h"
 #include "cuda/sequences.h"
 #include "kvspan/cuda.h"
 
@@ -29,6 +30,8 @@ class DeviceCache::Impl {
                 const DeviceRows& values, cudaStream_t stream);
   Status attend(int layer, std::span<const DeviceStep> steps, const DeviceRows& queries,
                 const DeviceOut& out, cudaStream_t stream);
+  Status rebuild(int layer, std::int32_t sequence, std::int32_t first, const DeviceOut& keys,
+                 const DeviceOut& values, cudaStream_t stream);
   Status settle(int layer, std::span<const DeviceStep> steps, cudaStream_t stream);
   Status truncate(std::int32_t sequence, std::int32_t n);
   Result<std::int32_t> least_tokens(std::int32_t sequence) const;
@@ -56,6 +59,7 @@ class DeviceCache::Impl {
   std::vector<cuda::PlanLimits> limits_;  // by layer
   cuda::Sequences sequences_;
   cuda::DeviceMemory pool_memory_, working_memory_;
+  cuda::Rebuilder rebuilder_;
 };
 
 }  // namespace kvspan

@@ -15,7 +15,7 @@ class DeviceHome::Impl {
  public:
   ~Impl() {
     cache.reset();
-    if (stream != nullptr) cudaStreamDestroy(stream);
+    if (own_stream) cudaStreamDestroy(stream);
   }
   // Device memory for so many numbers, whose content is nobody's.
   Result<float*> staged(int place, std::size_t numbers);
@@ -24,6 +24,7 @@ class DeviceHome::Impl {
   Status fetch(int place, const TensorView<float, 3>& rows);
 
   cudaStream_t stream = nullptr;
+  bool own_stream = false;
   std::unique_ptr<DeviceCache> cache;
   std::mutex busy;
 
@@ -78,11 +79,16 @@ DeviceHome::DeviceHome(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DeviceHome::~DeviceHome() = default;
 
 Result<std::shared_ptr<DeviceHome>> DeviceHome::create(const CacheFactory& caches,
-                                                       const DeviceOptions& options) {
+                                                       const DeviceOptions& options,
+                                                       DeviceStream stream) {
   auto impl = std::make_unique<Impl>();
   KVSPAN_TRY(impl->cache, DeviceCache::create(caches, options));
-  KVSPAN_CHECK_OK(cuda::check(cudaStreamCreateWithFlags(&impl->stream, cudaStreamNonBlocking),
-                              "making a stream"));
+  impl->stream = static_cast<cudaStream_t>(stream);
+  if (stream == nullptr) {
+    KVSPAN_CHECK_OK(cuda::check(cudaStreamCreateWithFlags(&impl->stream, cudaStreamNonBlocking),
+                                "making a stream"));
+    impl->own_stream = true;
+  }
   // Tables were copied and memory cleared on the default stream.
   KVSPAN_CHECK_OK(cuda::check(cudaDeviceSynchronize(), "waiting for the device"));
   return std::shared_ptr<DeviceHome>(new DeviceHome(std::move(impl)));

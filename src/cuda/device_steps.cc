@@ -40,6 +40,11 @@ RowsPointer pointer_to(const DeviceRows& rows, std::int32_t heads, std::int32_t 
           rows.head_stride != 0 ? rows.head_stride : dim, type_of(rows.number)};
 }
 
+cuda::RowsOut rows_out(const DeviceOut& out, std::int32_t heads, std::int32_t dim) {
+  return {out.data, out.token_stride != 0 ? out.token_stride : std::int64_t{heads} * dim,
+          out.head_stride != 0 ? out.head_stride : dim, type_of(out.number)};
+}
+
 // The same rows from number `first` on.
 RowsPointer from_row(const RowsPointer& rows, std::int64_t first, std::size_t number_bytes) {
   RowsPointer later = rows;
@@ -197,6 +202,25 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     done += static_cast<std::size_t>(planned);
   }
   return {};
+}
+
+Status DeviceCache::Impl::rebuild(int layer, std::int32_t sequence, std::int32_t first,
+                                  const DeviceOut& keys, const DeviceOut& values,
+                                  cudaStream_t stream) {
+  KVSPAN_CHECK_OK(check_layer(layer));
+  KVSPAN_TRY(const Sequence* s, sequences_.find(sequence));
+  const auto l = static_cast<std::size_t>(layer);
+  if (first < 0 || first > s->tokens[l]) {
+    return fail(ErrorCode::kInvalidArgument, "sequence {}: rows from {} on; allowed: 0 to {}",
+                sequence, first, s->tokens[l]);
+  }
+  const LayerShape& shape = shape_.layers[l];
+  const cuda::RebuildRows rows{first, rows_out(keys, shape.kv_heads, shape.key_dim),
+                               rows_out(values, shape.kv_heads, shape.value_dim)};
+  return rebuilder_.rebuild(layers_[l],
+                            {sequences_.code_table(*s), sequences_.row_table(*s), recipe_.sink,
+                             s->coded[l], s->tokens[l]},
+                            rows, stream);
 }
 
 Status DeviceCache::Impl::settle(int layer, std::span<const DeviceStep> steps,

@@ -25,6 +25,8 @@ using PreparedLayers = Result<std::vector<PreparedLayer>>;
 
 // Heads first .. of each group of a layer that share a basis.
 std::vector<HeadRange> head_groups(const LayerShape& layer, const RecipePart& method);
+// So many neighbours each; the last may have fewer.
+std::vector<HeadRange> even_groups(const LayerShape& layer, std::int32_t each);
 CodecSpec store_codec(std::string_view store);
 
 inline std::int32_t whole(const RecipePart& part, std::string_view key) {

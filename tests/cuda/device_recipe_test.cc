@@ -19,7 +19,7 @@ TEST(DeviceRecipe, RefusesByNameWhatIsNotOnTheDevice) {
         std::tuple("bands:bits=2", "quantizer=trellis", "quantizer=uniform"),
         std::tuple("bands:quantizer=uniform", "escape=", "escape=0"),
         std::tuple("bands:quantizer=uniform,escape=0,share=layer", "share=layer",
-                   "share=kv|kvgroup"),
+                   "share=auto|kv|kvgroup"),
         std::tuple("bands:quantizer=uniform,escape=0,anchor=64", "anchor=64", "multiples of 128"),
         std::tuple("bands:quantizer=uniform,escape=0,rope=pre", "rope=pre", "rope=anchor"),
         std::tuple("bands:quantizer=uniform,escape=0,calib=online", "calib=online", "calib=file"),

@@ -78,7 +78,7 @@ const std::vector<BadRecipe>& bad_recipes() {
       {"quant:kbits=8", {"kbits=8 needs vbits too"}},
       {"quant:layout=kivi,rotate=hadamard", {"rotate=hadamard with layout=kivi", "rotate=none"}},
       {"quant:layout=tensor,group=64", {"group=64 needs layout=group|kivi"}},
-      {"bands:kbits=2,vbits=2", {"kbits=2 needs share=layer|group|head, not kv", "together"}},
+      {"bands:kbits=2,vbits=2", {"kbits=2 needs share=layer|group|head, not auto", "together"}},
       {"bands:refresh=512", {"refresh=512 needs calib=online, not file"}},
       {"fd:tau=0.1,tau_k=0.1,tau_v=0.1", {"tau_k=0.1 and tau=0.1 exclude"}},
       {"h2o:heavy=0.1", {"heavy=0.1 needs recent too"}},

@@ -21,13 +21,13 @@ def document(*rows, text="a"):
 
 
 class MakeQualityPicture(unittest.TestCase):
-    def draw(self, *documents):
+    def draw(self, *documents, flags=()):
         with tempfile.TemporaryDirectory(prefix="kvspan-test-") as folder:
             names = []
             for i, one in enumerate(documents):
                 names.append(pathlib.Path(folder) / f"{i}.json")
                 names[-1].write_text(json.dumps(one))
-            return subprocess.run([sys.executable, SCRIPT, *names], capture_output=True, text=True)
+            return subprocess.run([sys.executable, SCRIPT, *flags, *names], capture_output=True, text=True)
 
     def test_lower_and_further_right_is_where_it_should_be(self):
         done = self.draw(document(("full", 1.0, 0.0), ("bands:bits=3", 4.0, 0.001), ("bands:bits=1", 8.0, 0.01)),
@@ -44,6 +44,19 @@ class MakeQualityPicture(unittest.TestCase):
         names = {t.text: float(t.get("y")) for t in root.iter(space + "text") if t.text in ("bands", "quant")}
         self.assertGreaterEqual(abs(names["bands"] - names["quant"]), 15)
         self.assertTrue(re.search(r"prefers-color-scheme:dark", done.stdout))
+
+    def test_lines_that_are_asked_for(self):
+        done = self.draw(document(("bands:share=kvgroup,bits=3", 4.0, 0.001), ("bands:share=kvgroup", 5.0, 0.002), ("bands:bits=1", 8.0, 0.01),
+                                  ("bands:levels=0/2", 8.0, 0.3)),
+                         flags=["--line", "groups:share=kvgroup", "--line", "all:bands,!levels", "--line", "none:quant"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        root = xml.etree.ElementTree.fromstring(done.stdout)
+        space = "{http://www.w3.org/2000/svg}"
+        lines = [len(line.get("points").split()) for line in root.iter(space + "polyline")]
+        self.assertEqual(lines, [2, 1])
+        texts = [t.text for t in root.iter(space + "text")]
+        self.assertIn("groups", texts)
+        self.assertNotIn("none", texts)
 
     def test_files_of_other_texts_are_refused(self):
         done = self.draw(document(("bands", 4.0, 0.001)), document(("quant", 4.0, 0.1), text="b"))

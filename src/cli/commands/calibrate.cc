@@ -66,8 +66,9 @@ Result<int> calibrate(const CalibrateFlags& flags) {
   catch_interrupts(Interrupts::kOnce);
   KVSPAN_TRY(const std::string model_path, find_model_path(flags.model.model));
   KVSPAN_TRY(const std::string text, calibration_text(flags.file));
-  KVSPAN_TRY(const auto engine,
-             Engine::load(model_path, {.threads = static_cast<int>(flags.model.threads)}));
+  EngineOptions engine_options{.threads = static_cast<int>(flags.model.threads)};
+  KVSPAN_TRY(engine_options.gpu_layers, flags.model.device.layers());
+  KVSPAN_TRY(const auto engine, Engine::load(model_path, engine_options));
   engine->set_cancel_flag(&interrupted());
   KVSPAN_TRY(const std::string path, output_path(flags, *engine));
 
@@ -87,8 +88,7 @@ Result<int> calibrate(const CalibrateFlags& flags) {
   if (weights != "none" && !known) {
     // What has been learnt already is worth keeping if this is stopped.
     KVSPAN_CHECK_OK(save_calibration(path, *calibration));
-    KVSPAN_CHECK_OK(
-        measure_costs(model_path, static_cast<int>(flags.model.threads), text, *calibration));
+    KVSPAN_CHECK_OK(measure_costs(model_path, engine_options, text, *calibration));
   }
   KVSPAN_CHECK_OK(save_calibration(path, *calibration));
 
@@ -126,6 +126,7 @@ Action setup_calibrate(CLI::App& app) {
   auto flags = std::make_shared<CalibrateFlags>();
   add_model_flag(app, flags->model);
   add_thread_flags(app, flags->model);
+  add_device_flags(app, flags->model.device);
   add_text(app, "-f,--file", flags->file,
            "Text to learn from (default: prose, encyclopedia, web and code that come with "
            "kvspan)",

@@ -166,7 +166,7 @@ std::vector<std::string> recipes_of(const EqualBytes& equal) {
   return out;
 }
 
-// Those that were named have to fit; of all methods those that do not are left out, and said.
+// Those that do not fit are left out, and said: what others took to fit must not be lost.
 Result<EqualBytes> fitted_recipes(const PplFlags& flags, Engine& engine,
                                   std::span<const Token> window, const Calibration* calibration,
                                   const Json& before) {
@@ -179,7 +179,7 @@ Result<EqualBytes> fitted_recipes(const PplFlags& flags, Engine& engine,
                              flags.asked(), quiet,
                              before.is_object() ? before.value("equal_bytes", Json()) : Json()));
   for (const EqualBytes::Refused& refused : equal.refused) {
-    if (!flags.recipes.empty()) return fail(ErrorCode::kInvalidArgument, "{}", refused.why);
+    if (equal.fitted.empty()) return fail(ErrorCode::kInvalidArgument, "{}", refused.why);
     fmt::print(stderr, "kvspan: left out: {}\n", refused.why);
   }
   return equal;

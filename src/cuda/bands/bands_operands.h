@@ -25,6 +25,8 @@ struct BandsOperands {
   std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
   std::vector<float> steps;            // [places], 0 at empty ones
   std::vector<float> analysis;         // A' [D][places]
+  std::vector<Half> synthesis;         // B [D][places], steps in it, over its rows' scales
+  std::vector<float> synthesis_scales; // [D]
   std::vector<float> means;            // [D]
   std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [places]
 };

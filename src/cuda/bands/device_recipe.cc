@@ -14,7 +14,7 @@ struct Allowed {
   std::string_view key, words;
 };
 // What bands must have to be read by kernels; `|` between words.
-constexpr Allowed kBandsWords[] = {{"share", "kv|kvgroup"}, {"quantizer", "uniform"},
+constexpr Allowed kBandsWords[] = {{"share", "auto|kv|kvgroup"}, {"quantizer", "uniform"},
                                    {"rope", "anchor"},      {"calib", "file"},
                                    {"ends", "f16"},         {"certify", "off"}};
 

@@ -27,7 +27,7 @@ Result<const T*> LayerTables::upload(std::span<const T> numbers) {
 
 Result<LayerTables> LayerTables::create(const LayerShape& layer,
                                         std::span<const std::shared_ptr<const BandsCode>> codes,
-                                        RopeTables& ropes) {
+                                        RopeTables& ropes, bool rebuilds) {
   for (const std::int32_t dim : {layer.key_dim, layer.value_dim}) {
     if (dim > 256 || dim % 8 != 0) {
       return fail(ErrorCode::kUnsupported,
@@ -46,13 +46,13 @@ Result<LayerTables> LayerTables::create(const LayerShape& layer,
   tables.append.kv_heads = layer.kv_heads;
   tables.append.key_dim = layer.key_dim;
   tables.append.value_dim = layer.value_dim;
-  if (!codes.empty()) KVSPAN_CHECK_OK(tables.add_codes(layer, codes, ropes));
+  if (!codes.empty()) KVSPAN_CHECK_OK(tables.add_codes(layer, codes, ropes, rebuilds));
   return tables;
 }
 
 Status LayerTables::add_codes(const LayerShape& layer,
                               std::span<const std::shared_ptr<const BandsCode>> codes,
-                              RopeTables& ropes) {
+                              RopeTables& ropes, bool rebuilds) {
   const BandsCode& first = *codes.front();
   int chunks = 0;
   bool uniform2 = true;
@@ -157,6 +157,10 @@ Status LayerTables::add_codes(const LayerShape& layer,
     add(all.value_basis, o.value_basis);
     add(all.value_scales, o.value_scales);
     add(all.steps, o.steps);
+    if (rebuilds) {
+      add(all.synthesis, o.synthesis);
+      add(all.synthesis_scales, o.synthesis_scales);
+    }
     EncodeCall::Group encoder{};
     KVSPAN_TRY(encoder.analysis, upload<float>(o.analysis));
     KVSPAN_TRY(encoder.means, upload<float>(o.means));
@@ -192,6 +196,9 @@ Status LayerTables::add_codes(const LayerShape& layer,
   KVSPAN_TRY(const float* value_scales, upload<float>(all.value_scales));
   attend.value_scales = reinterpret_cast<const float2*>(value_scales);
   KVSPAN_TRY(attend.steps, upload<float>(all.steps));
+  KVSPAN_TRY(const Half* made, upload<Half>(all.synthesis));
+  synthesis = reinterpret_cast<const __half*>(made);
+  KVSPAN_TRY(synthesis_scales, upload<float>(all.synthesis_scales));
 
   AttendCall& a = attend;
   a.rope_pairs = static_cast<std::int32_t>(first.rope().angles.size());

@@ -18,11 +18,11 @@ namespace kvspan::cuda {
 
 class LayerTables {
  public:
-  // codes: one for each group of heads, or none: all rows stay as they are. Fails on shapes that no
-  // kernel takes.
+  // codes: one for each group of heads, or none: all rows stay as they are. rebuilds: whether rows
+  // are made of codes. Fails on shapes that no kernel takes.
   static Result<LayerTables> create(const LayerShape& layer,
                                     std::span<const std::shared_ptr<const BandsCode>> codes,
-                                    RopeTables& ropes);
+                                    RopeTables& ropes, bool rebuilds);
 
   bool coded() const noexcept { return attend.groups > 0; }
   // Bytes of a page of codes, of this layer.
@@ -41,13 +41,15 @@ class LayerTables {
   AttendCall attend;
   EncodeCall encode;
   AppendCall append;
+  const __half* synthesis = nullptr;        // [groups][D][chunks * 64], where rows are rebuilt
+  const float* synthesis_scales = nullptr;  // [groups][D]
   const AttendVariant* variant = nullptr;
   int blocks_at_once = 0;  // of the variant, on one multiprocessor
 
  private:
   LayerTables() = default;
   Status add_codes(const LayerShape& layer, std::span<const std::shared_ptr<const BandsCode>> codes,
-                   RopeTables& ropes);
+                   RopeTables& ropes, bool rebuilds);
   template <class T>
   Result<const T*> upload(std::span<const T> numbers);
 

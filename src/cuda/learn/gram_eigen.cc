@@ -2,23 +2,18 @@
 // Gram matrices by cuBLAS, eigenproblems by cuSOLVER's batched solver. In memory that rises by rows, a
 // block of rows [tokens, dim] is what cuBLAS sees as a matrix [dim, tokens] that rises by columns: the Gram
 // matrix is that times its transpose, and column i of cuSOLVER's vectors is our row i.
-#include <cublas_v2.h>
 #include <cusolverDn.h>
 
 #include <memory>
 #include <vector>
 
 #include "base/fail.h"
+#include "cuda/blas.h"
 #include "cuda/device_memory.h"
 #include "kvspan/cuda.h"
 
 namespace kvspan {
 namespace {
-
-Status check_blas(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return {};
-  return fail(ErrorCode::kIo, "{}: cuBLAS answers: {}", what, cublasGetStatusString(status));
-}
 
 Status check_solver(cusolverStatus_t status, const char* what) {
   if (status == CUSOLVER_STATUS_SUCCESS) return {};
@@ -39,11 +34,10 @@ class DeviceGramEigen::Impl {
   ~Impl() {
     if (params_ != nullptr) cusolverDnDestroyParams(params_);
     if (solver_ != nullptr) cusolverDnDestroy(solver_);
-    if (blas_ != nullptr) cublasDestroy(blas_);
   }
 
   Status open() {
-    KVSPAN_CHECK_OK(check_blas(cublasCreate(&blas_), "starting cuBLAS"));
+    KVSPAN_CHECK_OK(blas_.open());
     KVSPAN_CHECK_OK(check_solver(cusolverDnCreate(&solver_), "starting cuSOLVER"));
     KVSPAN_CHECK_OK(check_solver(cusolverDnCreateParams(&params_), "starting cuSOLVER"));
     const auto count = static_cast<std::size_t>(blocks_), n = static_cast<std::size_t>(dim_);
@@ -74,9 +68,9 @@ class DeviceGramEigen::Impl {
     const float one = 1.0f, zero = 0.0f;
     const std::int64_t size = std::int64_t{dim_} * dim_;
     const cudaDataType_t number = gram_number(rows.number);
-    KVSPAN_CHECK_OK(check_blas(cublasSetStream(blas_, stream), "naming a stream"));
-    return check_blas(
-        cublasGemmStridedBatchedEx(blas_, CUBLAS_OP_N, CUBLAS_OP_T, dim_, dim_, tokens, &one, rows.data,
+    KVSPAN_TRY(cublasHandle_t blas, blas_.on(stream));
+    return cuda::check_blas(
+        cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, dim_, dim_, tokens, &one, rows.data,
                                    number, static_cast<int>(token_stride), head_stride, rows.data, number,
                                    static_cast<int>(token_stride), head_stride, &zero,
                                    matrices_.as<float>() + first * size, CUDA_R_32F, dim_, size, heads,
@@ -114,7 +108,7 @@ class DeviceGramEigen::Impl {
 
  private:
   std::int32_t blocks_, dim_;
-  cublasHandle_t blas_ = nullptr;
+  cuda::Blas blas_;
   cusolverDnHandle_t solver_ = nullptr;
   cusolverDnParams_t params_ = nullptr;
   cuda::DeviceMemory matrices_, values_, info_, work_;

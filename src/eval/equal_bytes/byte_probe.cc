@@ -115,7 +115,7 @@ Result<ByteProbe> ByteProbe::record(Engine& engine, std::span<const Token> windo
   return out;
 }
 
-Status ByteProbe::fill(KvCache& cache, const Layer& layer, bool all_queries) const {
+Status ByteProbe::fill(KvCache& cache, const Layer& layer, bool asks) const {
   const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer.index)];
   const auto kv = static_cast<std::size_t>(shape.kv_heads);
   const auto heads = static_cast<std::size_t>(shape.query_heads);
@@ -130,11 +130,11 @@ Status ByteProbe::fill(KvCache& cache, const Layer& layer, bool all_queries) con
     const KvRows rows{
         {block.keys.data(), {n, kv, dk}}, {block.values.data(), {n, kv, dv}}, block.positions};
     KVSPAN_CHECK_OK(cache.append(layer.index, rows, team));
-    const std::size_t asked = all_queries ? n : 1;
-    const Queries queries{{block.queries.data() + (n - asked) * heads * dk, {asked, heads, dk}},
-                          std::span(block.positions).last(asked)};
-    KVSPAN_CHECK_OK(
-        cache.attend(layer.index, queries, {answer.data(), {asked, heads, dv}}, *scratch, team));
+    if (asks) {
+      const Queries queries{{block.queries.data(), {n, heads, dk}}, block.positions};
+      KVSPAN_CHECK_OK(
+          cache.attend(layer.index, queries, {answer.data(), {n, heads, dv}}, *scratch, team));
+    }
     return cache.settle(layer.index, team);
   };
   Status outcome;
@@ -154,11 +154,11 @@ Result<std::uint64_t> ByteProbe::bytes(const std::string& recipe, const CacheSou
   if (const auto found = known_.find(recipe); found != known_.end()) return found->second;
   KVSPAN_TRY(const auto cache, source(recipe));
   const auto parsed = Recipe::parse(cache->recipe());
-  const bool all_queries = parsed && parsed->selector() != nullptr;
+  const bool asks = parsed && parsed->selector() != nullptr;
   auto held = static_cast<double>(cache->bytes().total);
   for (const Layer& layer : layers_) {
     const auto before = static_cast<double>(cache->bytes().total);
-    KVSPAN_CHECK_OK(fill(*cache, layer, all_queries));
+    KVSPAN_CHECK_OK(fill(*cache, layer, asks));
     held += layer.stands_for * (static_cast<double>(cache->bytes().total) - before);
   }
   return known_[recipe] = static_cast<std::uint64_t>(std::llround(held));

@@ -2,7 +2,7 @@
 // What a recipe holds after a window, without running the model for it: rows that one pass of the
 // full cache made are given to a cache of the recipe as the engine would, and the cache counts.
 // A selector meets all queries; how many bytes other caches hold does not depend on them, so they
-// get the last of each block. Cost: that pass and its rows, at most kMostBytes; for each recipe the
+// get none. Cost: that pass and its rows, at most kMostBytes; for each recipe the
 // cache's own coding, and for selectors attention.
 #pragma once
 
@@ -51,7 +51,7 @@ class ByteProbe {
   };
   class Recorder;
   void choose_layers(std::size_t most_bytes);
-  Status fill(KvCache& cache, const Layer& layer, bool all_queries) const;
+  Status fill(KvCache& cache, const Layer& layer, bool asks) const;
 
   CacheShape shape_;
   int threads_ = 1;

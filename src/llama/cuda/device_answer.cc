@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "kvspan/cuda.h"
 #include "llama/cuda/ggml_stream.h"
+#include "llama/cuda/prompt_attention.h"
 #include "llama/graph_nodes.h"
 
 namespace kvspan {
@@ -52,7 +53,12 @@ class CudaAnswer final : public DeviceAnswer {
     options.max_sequences = sequences;
     options.max_tokens = tokens;
     options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
-    KVSPAN_TRY(auto home, DeviceHome::create(caches, options));
+    options.rebuild_tokens = PromptAttention::kRebuildTokens;
+    if (ggml_.get() == nullptr) {
+      return fail(ErrorCode::kUnsupported, "ggml has made no stream on {}",
+                  ggml_backend_dev_name(device_));
+    }
+    KVSPAN_TRY(auto home, DeviceHome::create(caches, options, ggml_.get()));
     homes_[key] = home;
     return caches.kept_in(std::move(home));
   }
@@ -68,37 +74,67 @@ class CudaAnswer final : public DeviceAnswer {
 
   Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) override {
     const auto home = DeviceHome::of(*ubatch.sequences.front().cache);
-    auto* const stream = static_cast<cudaStream_t>(home->stream());
-    KVSPAN_CHECK_OK(ggml_.before(stream));
-    // In any case ggml goes on after what has been begun.
-    const Status answered = step(*home, layer, ubatch, rows);
-    const Status ordered = ggml_.after(stream);
-    if (!answered) return answered.error();
-    return ordered ? Status() : Status(ordered.error());
-  }
-
- private:
-  Status step(DeviceHome& home, int layer, const Ubatch& ubatch, const NodeRows& rows) {
     steps_.clear();
     for (const SequenceRows& of : ubatch.sequences) {
       KVSPAN_TRY(const std::int32_t sequence, DeviceHome::sequence_of(*of.cache));
       steps_.push_back({sequence, of.end - of.begin});
     }
-    DeviceCache& cache = home.device();
-    DeviceStream stream = home.stream();
+    DeviceCache& cache = home->device();
+    DeviceStream stream = home->stream();
     if (rows.stores) {
       KVSPAN_CHECK_OK(
           cache.append(layer, steps_, device_rows(rows.keys), device_rows(rows.values), stream));
     }
-    const DeviceOut out{rows.out.data, DeviceNumber::kF32,
-                        static_cast<std::int64_t>(rows.out.strides[0]),
-                        static_cast<std::int64_t>(rows.out.strides[1])};
-    KVSPAN_CHECK_OK(cache.attend(layer, steps_, device_rows(rows.queries), out, stream));
+    KVSPAN_TRY(const bool prompts,
+               reads_prompts(cache.shape().layers[static_cast<std::size_t>(layer)], ubatch));
+    if (prompts) {
+      KVSPAN_CHECK_OK(answer_prompts(*home, layer, ubatch, rows));
+    } else {
+      const DeviceOut out{rows.out.data, DeviceNumber::kF32,
+                          static_cast<std::int64_t>(rows.out.strides[0]),
+                          static_cast<std::int64_t>(rows.out.strides[1])};
+      KVSPAN_CHECK_OK(cache.attend(layer, steps_, device_rows(rows.queries), out, stream));
+    }
     return rows.settles ? cache.settle(layer, steps_, stream) : Status();
+  }
+
+ private:
+  // Tokens of a sequence when the ubatch has been appended.
+  static std::int32_t tokens_of(const Ubatch& ubatch, const SequenceRows& of) {
+    return ubatch.positions[static_cast<std::size_t>(of.end) - 1] + 1;
+  }
+
+  // Whether all sequences have so many queries that their rows are worth rebuilding.
+  Result<bool> reads_prompts(const LayerShape& layer, const Ubatch& ubatch) {
+    for (const SequenceRows& of : ubatch.sequences) {
+      if (of.end - of.begin < PromptAttention::kLeastQueries) return false;
+    }
+    for (const SequenceRows& of : ubatch.sequences) {
+      KVSPAN_TRY(const bool ready,
+                 prompt_.ready(ggml_.backend(), layer, of.end - of.begin, tokens_of(ubatch, of)));
+      if (!ready) return false;
+    }
+    return true;
+  }
+
+  Status answer_prompts(DeviceHome& home, int layer, const Ubatch& ubatch, const NodeRows& rows) {
+    for (std::size_t i = 0; i < ubatch.sequences.size(); ++i) {
+      const SequenceRows& of = ubatch.sequences[i];
+      const auto own = [&](auto view) {
+        view.data += static_cast<std::size_t>(of.begin) * view.strides[0];
+        view.shape[0] = static_cast<std::size_t>(of.end - of.begin);
+        return view;
+      };
+      KVSPAN_CHECK_OK(prompt_.attend(ggml_.backend(), home.device(), layer, steps_[i].sequence,
+                                     tokens_of(ubatch, of), own(rows.queries), own(rows.out),
+                                     static_cast<cudaStream_t>(home.stream())));
+    }
+    return {};
   }
 
   ggml_backend_dev_t device_;
   GgmlStream ggml_;
+  PromptAttention prompt_;
   std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<DeviceHome>> homes_;
   std::vector<DeviceStep> steps_;
 };

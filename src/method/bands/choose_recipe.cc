@@ -86,9 +86,9 @@ std::size_t most_bands_bytes(const CacheShape& shape, double bits, std::int32_t 
     // Sink, recent and escaped rows are apart: each may end inside a block.
     total += 2.0 * width * (in_blocks(ends + escaped) + kEndBlock);
     // Bits of a layer differ, their mean is `bits`, within what the allocation is stopped at; a
-    // byte of gain and the marks of escapes are in blocks, positions of full-rank rows 4 bytes
-    // each.
-    total += in_blocks(coded) * (width * (bits + 2e-3) / 8.0 + 0.125);
+    // byte of gain and the marks of escapes, of each group of heads, are in blocks, positions of
+    // full-rank rows 4 bytes each.
+    total += in_blocks(coded) * (width * (bits + 2e-3) / 8.0 + 0.125 * layer.kv_heads);
     total += 4.0 * (in_blocks(ends + escaped) + kEndBlock);
   }
   return static_cast<std::size_t>(std::ceil(total));

@@ -19,7 +19,26 @@ constexpr double kHalfGap = 0.35;
 
 // Keys and values in one code.
 bool codes_together(const RecipePart& m) {
-  return m.word("share") == "kv" || m.word("share") == "kvgroup";
+  const std::string_view share = m.word("share");
+  return share == "auto" || share == "kv" || share == "kvgroup";
+}
+
+// share=auto: more heads in a code leave less error, and what a code takes to read grows with them.
+// Groups of one size, with at most so many numbers.
+constexpr std::int32_t kGroupNumbers = 512;
+
+std::int32_t heads_by_themselves(const LayerShape& layer) {
+  const std::int32_t most = std::max(1, kGroupNumbers / (layer.key_dim + layer.value_dim));
+  std::int32_t heads = std::min(most, layer.kv_heads);
+  while (layer.kv_heads % heads != 0) --heads;
+  return heads;
+}
+
+std::vector<HeadRange> groups_of(const LayerShape& layer, const RecipePart& m) {
+  const std::string_view share = m.word("share");
+  if (share == "kv") return even_groups(layer, layer.kv_heads);
+  if (share == "auto") return even_groups(layer, heads_by_themselves(layer));
+  return head_groups(layer, m);
 }
 
 BandsOptions options_of(const RecipePart& m, bool weighed) {
@@ -199,13 +218,7 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
   const bool weighed = !online && !in.designs.are_saved() && has_layer_weights(*in.calibration);
   const BandsOptions options = options_of(m, weighed);
   std::vector<std::vector<HeadRange>> groups;
-  for (const LayerShape& layer : in.shape.layers) {
-    if (m.word("share") == "kv") {
-      groups.push_back({{0, layer.kv_heads}});
-    } else {
-      groups.push_back(head_groups(layer, m));
-    }
-  }
+  for (const LayerShape& layer : in.shape.layers) groups.push_back(groups_of(layer, m));
   std::vector<std::vector<GroupBands>> designed;
   std::string source;
   if (!online) {

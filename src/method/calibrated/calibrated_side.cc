@@ -171,6 +171,10 @@ std::vector<HeadRange> head_groups(const LayerShape& layer, const RecipePart& me
   const std::int32_t each = share == "head"    ? 1
                             : share == "layer" ? layer.kv_heads
                                                : static_cast<std::int32_t>(method.count("heads"));
+  return even_groups(layer, each);
+}
+
+std::vector<HeadRange> even_groups(const LayerShape& layer, std::int32_t each) {
   std::vector<HeadRange> groups;
   for (std::int32_t first = 0; first < layer.kv_heads; first += each) {
     groups.push_back({first, std::min(each, layer.kv_heads - first)});

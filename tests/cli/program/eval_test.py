@@ -119,6 +119,8 @@ class EvalPpl(Interrupted):
             self.assertTrue(0.97 * target <= row["kv_bytes"] <= target, row)
         same = json.loads(self.output_of(*base, *recipes, "--bytes", str(target), "--json", "-"))
         self.assertEqual([row["recipe"] for row in same["rows"]], [row["recipe"] for row in found["rows"]])
+        both = json.loads(self.output_of(*base, "--cache", "quant", "--cache", "window", "--at", "4x", "--json", "-"))["equal_bytes"]
+        self.assertEqual([[one["given"] for one in both[key]] for key in ("fitted", "refused")], [["window"], ["quant"]])
         self.refused(*base, "--at", "12x", "--cache", "quant", says=["quant", "the nearest, quant:bits=2,", "times as many"])
         self.refused(*base, "--at", "3x", "--cache", "quant:bits=3", says=["sets bits itself"])
         self.refused(*base, "--at", "3x", "--cache", "quest", says=["no key of full", "bytes"])

@@ -3,9 +3,8 @@
 
 #include <ggml-backend-impl.h>
 
+#include <ggml-cuda/common.cuh>
 #include <mutex>
-
-#include "cuda/device_memory.h"
 
 namespace kvspan {
 namespace {
@@ -32,14 +31,11 @@ GgmlStream::GgmlStream(ggml_backend_dev_t device) : device_(device) {
 
 GgmlStream::~GgmlStream() {
   if (listening == this) listening = nullptr;
-  ggml_backend_event_free(event_);
 }
 
 ggml_backend_t GgmlStream::init_backend(ggml_backend_dev_t device, const char* params) {
   ggml_backend_t backend = ggml_init_backend(device, params);
   if (backend == nullptr || listening == nullptr || listening->device_ != device) return backend;
-  listening->event_ = ggml_backend_event_new(device);
-  if (listening->event_ == nullptr) return backend;
   const std::lock_guard lock(functions);
   ggml_synchronize = backend->iface.synchronize;
   backend->iface.synchronize = synchronize;
@@ -56,23 +52,14 @@ void GgmlStream::synchronize(ggml_backend_t backend) {
   ggml_synchronize(backend);
 }
 
+cudaStream_t GgmlStream::get() const noexcept {
+  if (backend_ == nullptr) return nullptr;
+  const auto& own = *static_cast<const ggml_backend_cuda_context*>(backend_->context);
+  return own.streams[own.device][own.curr_stream_no];
+}
+
 void GgmlStream::run_ahead() noexcept {
   unawaited = backend_;
-}
-
-Status GgmlStream::before(cudaStream_t stream) {
-  if (!known()) return {};  // ggml has waited
-  ggml_backend_event_record(event_, backend_);
-  return cuda::check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(event_->context), 0),
-                     "waiting for ggml");
-}
-
-Status GgmlStream::after(cudaStream_t stream) {
-  if (!known()) return cuda::check(cudaStreamSynchronize(stream), "waiting for attention");
-  KVSPAN_CHECK_OK(cuda::check(cudaEventRecord(static_cast<cudaEvent_t>(event_->context), stream),
-                              "marking the end of attention"));
-  ggml_backend_event_wait(backend_, event_);
-  return {};
 }
 
 }  // namespace kvspan
