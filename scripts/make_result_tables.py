@@ -8,6 +8,7 @@ of studies) have no table. A test compares the page with this script's output.
 """
 
 import json
+import math
 import pathlib
 import sys
 
@@ -129,6 +130,18 @@ def perplexity(results):
                          [row for _, row in rows])
 
 
+def kl_interval(row):
+    """95 % of the mean KL, from the spread of blocks of positions."""
+    blocks = row.get("by_window") or {}
+    numbers, weights = blocks.get("kl") or [], blocks.get("count") or []
+    if len(numbers) < 8:
+        return ""
+    total = sum(weights)
+    mean = sum(n * w for n, w in zip(numbers, weights)) / total
+    error = math.sqrt(sum((w * (n - mean)) ** 2 for n, w in zip(numbers, weights))) / total
+    return f"{max(0.0, mean - 1.96 * error):.4f} .. {mean + 1.96 * error:.4f}"
+
+
 def equal_bytes(results):
     """Methods at equal bytes: one table a file and ratio, the least divergence first."""
     for file, document in results.of_kind(lambda d: is_perplexity(d) and "equal_bytes" in d):
@@ -147,8 +160,8 @@ def equal_bytes(results):
             there.sort(key=lambda pair: pair[0]["kl"])
             yield f"At {full / target:.3g}x fewer bytes than f16, {target:,} bytes:"
             yield ""
-            yield from table(["method", "KL", "perplexity", "same argmax", "f16 / KV", "recipe"],
-                             [[f"`{given}`", f"{row['kl']:.4f}", f"{row['dppl_pct']:+.2f} %",
+            yield from table(["method", "KL", "95 %", "perplexity", "same argmax", "f16 / KV", "recipe"],
+                             [[f"`{given}`", f"{row['kl']:.4f}", kl_interval(row), f"{row['dppl_pct']:+.2f} %",
                                f"{row['top1']:.2%}".replace("%", " %"), f"{row['kv_ratio']:.2f}x", f"`{row['recipe']}`"]
                               for row, given in there])
             out = [f"`{one['given']}`" for one in refused if one["target_bytes"] == target]
