@@ -12,12 +12,6 @@ namespace kvspan {
 namespace {
 
 constexpr std::int32_t kTile = BandsStore::kTileTokens;
-// Products of bytes that take as long as one of floats, which have fewer units on x86.
-#if defined(__aarch64__)
-constexpr std::int64_t kFloat = 2;
-#else
-constexpr std::int64_t kFloat = 4;
-#endif
 constexpr std::int32_t kRebuiltTiles = 128;  // whose rows are held at a time, of each head
 
 const BandsTokens& tokens_of(const StorePart& part) {
@@ -160,6 +154,7 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
     if (part.first_head != heads || tokens.keys().has_residuals()) return false;
     heads += keys.heads();
     const std::int64_t rows = positions * keys.heads() * (layer.query_heads / layer.kv_heads);
+    constexpr std::int64_t kFloat = 4;  // products of bytes that take as long as one of floats
     const std::int64_t moved = keys.anchor_block() > 0 ? keys.key_dim() * keys.places() / keys.anchor_block() : 0;
     const std::int64_t there = keys.places() + values.places() + moved;
     const std::int64_t rebuilt = std::int64_t{keys.places()} * keys.width() +
