@@ -26,11 +26,12 @@ def run(command):
 
 
 def own_bench(options, path, flash):
-    rows = run([options.llama_bench, "-m", path, "-t", str(options.threads), "-r", "1", "-fa", flash, "-o", "json",
-                "-p", str(options.depth), "-n", "0"])
-    rows += run([options.llama_bench, "-m", path, "-t", str(options.threads), "-r", "1", "-fa", flash, "-o", "json",
-                 "-p", "0", "-n", "16", "-d", str(options.depth)])
-    return {"prefill_tok_s": rows[0]["avg_ts"], "decode_tok_s": rows[1]["avg_ts"]}
+    def speed(*work):
+        common = ["-m", path, "-t", str(options.threads), "-r", "1", "-fa", flash, "-o", "json"]
+        return run([options.llama_bench, *common, *work])[0]["avg_ts"]
+
+    depth = str(options.depth)
+    return {"prefill_tok_s": speed("-p", depth, "-n", "0"), "decode_tok_s": speed("-p", "0", "-n", "16", "-d", depth)}
 
 
 def kvspan_bench(options):

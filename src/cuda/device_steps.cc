@@ -35,14 +35,15 @@ std::size_t size_of(DeviceNumber number) {
   return number == DeviceNumber::kF32 ? 4 : 2;
 }
 
-RowsPointer pointer_to(const DeviceRows& rows, std::int32_t heads, std::int32_t dim) {
+// A caller's rows as kernels take them, to be read or written.
+template <class Pointer, class Rows>
+Pointer laid_out(const Rows& rows, std::int32_t heads, std::int32_t dim) {
   return {rows.data, rows.token_stride != 0 ? rows.token_stride : std::int64_t{heads} * dim,
           rows.head_stride != 0 ? rows.head_stride : dim, type_of(rows.number)};
 }
 
-cuda::RowsOut rows_out(const DeviceOut& out, std::int32_t heads, std::int32_t dim) {
-  return {out.data, out.token_stride != 0 ? out.token_stride : std::int64_t{heads} * dim,
-          out.head_stride != 0 ? out.head_stride : dim, type_of(out.number)};
+RowsPointer pointer_to(const DeviceRows& rows, std::int32_t heads, std::int32_t dim) {
+  return laid_out<RowsPointer>(rows, heads, dim);
 }
 
 // The same rows from number `first` on.
@@ -175,10 +176,10 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
   LayerTables& tables = layers_[l];
   AttendCall& call = tables.attend;
   const RowsPointer rows = pointer_to(queries, call.query_heads, call.key_dim);
-  call.out_token_stride =
-      out.token_stride != 0 ? out.token_stride : std::int64_t{call.query_heads} * call.value_dim;
-  call.out_head_stride = out.head_stride != 0 ? out.head_stride : call.value_dim;
-  call.out_type = type_of(out.number);
+  const auto answers = laid_out<cuda::RowsOut>(out, call.query_heads, call.value_dim);
+  call.out_token_stride = answers.token_stride;
+  call.out_head_stride = answers.head_stride;
+  call.out_type = answers.type;
   std::size_t done = 0;
   while (done < items.size()) {
     const int planned = cuda::plan_call(limits_[l], std::span(items).subspan(done), call);
@@ -215,8 +216,9 @@ Status DeviceCache::Impl::rebuild(int layer, std::int32_t sequence, std::int32_t
                 sequence, first, s->tokens[l]);
   }
   const LayerShape& shape = shape_.layers[l];
-  const cuda::RebuildRows rows{first, rows_out(keys, shape.kv_heads, shape.key_dim),
-                               rows_out(values, shape.kv_heads, shape.value_dim)};
+  const cuda::RebuildRows rows{
+      first, laid_out<cuda::RowsOut>(keys, shape.kv_heads, shape.key_dim),
+      laid_out<cuda::RowsOut>(values, shape.kv_heads, shape.value_dim)};
   return rebuilder_.rebuild(layers_[l],
                             {sequences_.code_table(*s), sequences_.row_table(*s), recipe_.sink,
                              s->coded[l], s->tokens[l]},

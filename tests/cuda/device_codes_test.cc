@@ -9,36 +9,20 @@ void check(const std::string& recipe_text, std::int32_t kv_heads, std::int32_t d
   const CacheShape shape = wide_shape(kv_heads, 4, dim);
   const SyntheticText text(shape, 600, 21);
   const Calibration calibration = text.calibration();
-  DeviceOptions options;
-  options.budget_bytes = std::size_t{64} << 20;
-  options.max_tokens = 1024;
-  auto made = DeviceCache::create(shape, recipe_text, &calibration, options);
-  ASSERT_TRUE(made) << made.error().message;
-  DeviceCache& cache = **made;
-  const std::int32_t s = cache.add().value();
-  const SyntheticText* const texts[] = {&text};
-  std::int32_t held = 0;
-  for (const std::int32_t n : {7, 250, 16, 1, 326}) {
-    const DeviceStep steps[] = {{s, n}};
-    const std::int32_t firsts[] = {held};
-    step(cache, 0, steps, texts, firsts);
-    held += n;
-  }
-  const auto recipe = cuda::device_recipe(shape, recipe_text, &calibration);
-  ASSERT_TRUE(recipe);
-  const std::int32_t coded = recipe->sink + (held - recipe->sink - recipe->recent) / 16 * 16;
+  const FilledCache filled = filled_cache(recipe_text, text, calibration, shape, 600);
+  ASSERT_NE(filled.cache, nullptr);
+  const auto& group_codes = filled.recipe.codes[0];
+  const std::vector<cuda::BandsTiles> layouts = layouts_of(group_codes);
   std::size_t different = 0, all = 0;
-  for (std::size_t g = 0; g < recipe->codes[0].size(); ++g) {
-    const BandsCode& code = *recipe->codes[0][g];
-    int chunks = 0;
-    for (const auto& c : recipe->codes[0]) chunks = std::max(chunks, (c->places() + 63) / 64);
-    const cuda::BandsTiles layout(code.layout(), chunks);
-    const std::vector<std::byte> tiles = cache.read_tiles(s, 0, int(g)).value();
-    ASSERT_EQ(tiles.size(), layout.tile_bytes() * std::size_t((coded + 31) / 32));
+  for (std::size_t g = 0; g < group_codes.size(); ++g) {
+    const BandsCode& code = *group_codes[g];
+    const cuda::BandsTiles& layout = layouts[g];
+    const std::vector<std::byte> tiles = filled.cache->read_tiles(0, 0, int(g)).value();
+    ASSERT_EQ(tiles.size(), layout.tile_bytes() * std::size_t((filled.coded + 31) / 32));
     const auto n = std::size_t(code.places());
     std::vector<float> z(std::size_t(code.width())), c(n), keys, values;
     std::vector<std::int8_t> codes(n);
-    for (std::int32_t t = recipe->sink; t < coded; ++t) {
+    for (std::int32_t t = filled.recipe.sink; t < filled.coded; ++t) {
       const KvRows row = text.rows(0, t, 1);
       const auto first = std::int32_t(g) * code.heads();
       keys.assign(row.keys.row(0, first), row.keys.row(0, first) + code.key_width());

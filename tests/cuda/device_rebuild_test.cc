@@ -109,49 +109,29 @@ void check(const std::string& recipe_text, const CacheShape& shape, std::int32_t
   SCOPED_TRACE(recipe_text);
   const SyntheticText text(shape, 700, 22);
   const Calibration calibration = text.calibration();
-  DeviceOptions options;
-  options.budget_bytes = std::size_t{64} << 20;
-  options.max_tokens = 1024;
-  options.rebuild_tokens = at_once;
-  auto made = DeviceCache::create(shape, recipe_text, &calibration, options);
-  ASSERT_TRUE(made) << made.error().message;
-  DeviceCache& cache = **made;
-  const std::int32_t s = cache.add().value();
-  const SyntheticText* const texts[] = {&text};
-  std::int32_t held = 0;
-  for (const std::int32_t n : {7, 250, 16, 1, 377}) {
-    const DeviceStep steps[] = {{s, n}};
-    const std::int32_t firsts[] = {held};
-    step(cache, 0, steps, texts, firsts);
-    held += n;
-  }
+  const FilledCache filled = filled_cache(recipe_text, text, calibration, shape, 651, at_once);
+  ASSERT_NE(filled.cache, nullptr);
+  const std::int32_t held = filled.held, coded = filled.coded, sink = filled.recipe.sink;
   const LayerShape& l = shape.layers[0];
   const auto key_row = std::size_t(l.kv_heads * l.key_dim),
              value_row = std::size_t(l.kv_heads * l.value_dim);
   const DeviceArray<__half> keys(std::size_t(held - first) * key_row),
       values(std::size_t(held - first) * value_row);
-  const Status rebuilt = cache.rebuild(0, s, first, {keys.data()}, {values.data()}, nullptr);
+  const Status rebuilt = filled.cache->rebuild(0, 0, first, {keys.data()}, {values.data()}, nullptr);
   ASSERT_TRUE(rebuilt) << rebuilt.error().message;
   const std::vector<__half> k = keys.read(), v = values.read();
-  const auto recipe = cuda::device_recipe(shape, recipe_text, &calibration);
-  ASSERT_TRUE(recipe);
-  const auto& codes = recipe->codes[0];
-  const std::int32_t coded =
-      codes.empty() ? 0 : recipe->sink + (held - recipe->sink - recipe->recent) / 16 * 16;
-  int chunks = 0;
-  for (const auto& code : codes) chunks = std::max(chunks, (code->places() + 63) / 64);
-  std::vector<cuda::BandsTiles> layouts;
+  const auto& codes = filled.recipe.codes[0];
+  const std::vector<cuda::BandsTiles> layouts = layouts_of(codes);
   std::vector<std::vector<std::byte>> tiles;
   for (std::size_t g = 0; g < codes.size(); ++g) {
-    layouts.emplace_back(codes[g]->layout(), chunks);
-    tiles.push_back(cache.read_tiles(s, 0, int(g)).value());
+    tiles.push_back(filled.cache->read_tiles(0, 0, int(g)).value());
   }
   for (std::int32_t t = first; t < held; ++t) {
     for (std::int32_t h = 0; h < l.kv_heads; ++h) {
       const __half* key = k.data() + std::size_t(t - first) * key_row + std::size_t(h * l.key_dim);
       const __half* value =
           v.data() + std::size_t(t - first) * value_row + std::size_t(h * l.value_dim);
-      if (t < coded && t >= recipe->sink) {
+      if (t < coded && t >= sink) {
         const std::size_t g = std::size_t(h) / std::size_t(codes[0]->heads());
         const std::int32_t within = h % codes[0]->heads();
         const CodedToken token(*codes[g], layouts[g], tiles[g], t);

@@ -97,6 +97,54 @@ inline std::vector<float> step(DeviceCache& cache, int layer, std::span<const De
   return out.read();
 }
 
+// A cache of one layer with one sequence, number 0, that holds the first tokens of a text, taken in
+// in blocks that end in the middle of tiles; and what its codes are.
+struct FilledCache {
+  std::unique_ptr<DeviceCache> cache;
+  cuda::DeviceRecipe recipe;
+  std::int32_t held = 0, coded = 0;  // tokens; positions from recipe.sink to `coded` are codes
+};
+
+// rebuild_tokens: as DeviceOptions has them. Nothing in it: it could not be made, which has failed the test.
+inline FilledCache filled_cache(const std::string& recipe, const SyntheticText& text,
+                                const Calibration& calibration, const CacheShape& shape,
+                                std::int32_t tokens, std::int32_t rebuild_tokens = 0) {
+  FilledCache filled;
+  DeviceOptions options;
+  options.budget_bytes = std::size_t{64} << 20;
+  options.max_tokens = 1024;
+  options.rebuild_tokens = rebuild_tokens;
+  auto made = DeviceCache::create(shape, recipe, &calibration, options);
+  auto codes = cuda::device_recipe(shape, recipe, &calibration);
+  EXPECT_TRUE(made) << (made ? "" : made.error().message);
+  if (!made || !codes) return filled;
+  filled.cache = std::move(*made);
+  filled.recipe = std::move(*codes);
+  const std::int32_t s = filled.cache->add().value();
+  const SyntheticText* const texts[] = {&text};
+  for (const std::int32_t n : {7, 250, 16, 1, tokens - 274}) {
+    const DeviceStep steps[] = {{s, n}};
+    const std::int32_t firsts[] = {filled.held};
+    step(*filled.cache, 0, steps, texts, firsts);
+    filled.held += n;
+  }
+  const std::int32_t sink = filled.recipe.sink, recent = filled.recipe.recent;
+  if (!filled.recipe.codes[0].empty()) {
+    filled.coded = sink + (filled.held - sink - recent) / 16 * 16;
+  }
+  return filled;
+}
+
+// How the device lays out codes of the groups of a layer: all with as many chunks.
+inline std::vector<cuda::BandsTiles> layouts_of(
+    std::span<const std::shared_ptr<const BandsCode>> codes) {
+  int chunks = 0;
+  for (const auto& code : codes) chunks = std::max(chunks, (code->places() + 63) / 64);
+  std::vector<cuda::BandsTiles> layouts;
+  for (const auto& code : codes) layouts.emplace_back(code->layout(), chunks);
+  return layouts;
+}
+
 inline float as_f16(float x) {
   return __half2float(__float2half(x));
 }
@@ -120,12 +168,10 @@ class Reference {
         codes_(std::move(codes)),
         tiles_(std::move(tiles)),
         sink_(sink),
-        coded_(coded) {
-    int chunks = 0;
-    for (const auto& code : codes_) chunks = std::max(chunks, (code->places() + 63) / 64);
+        coded_(coded),
+        layouts_(layouts_of(codes_)) {
+    for (const cuda::BandsTiles& layout : layouts_) units_.push_back(cuda::score_units(layout));
     for (const auto& code : codes_) {
-      layouts_.emplace_back(code->layout(), chunks);
-      units_.push_back(cuda::score_units(layouts_.back()));
       for (std::int32_t h = 0; h < code->heads(); ++h) {
         std::vector<float> rows(std::size_t(code->key_dim()) * std::size_t(code->places()));
         code->read_key_rows(h, rows.data());

@@ -99,37 +99,6 @@ void put_analysis(const BandsCode& code, std::size_t places, BandsOperands& to) 
                   code.value_mean(0) + (code.width() - code.key_width()));
 }
 
-// In f16, over the power of two above a row's largest number.
-void put_synthesis(const BandsCode& code, std::size_t places, BandsOperands& to) {
-  const auto own = static_cast<std::size_t>(code.places());
-  const auto put_row = [&](const auto& number) {
-    std::vector<float> row(places);
-    float most = 0.0f;
-    for (std::size_t p = 0; p < own; ++p) {
-      row[p] = number(p);
-      most = std::max(most, std::abs(row[p]));
-    }
-    int exponent = 0;
-    std::frexp(most, &exponent);
-    to.synthesis_scales.push_back(std::ldexp(1.0f, exponent));
-    for (const float x : row) to.synthesis.push_back(to_half(std::ldexp(x, -exponent)));
-  };
-  std::vector<float> keys(static_cast<std::size_t>(code.key_dim()) * own);
-  for (std::int32_t h = 0; h < code.heads(); ++h) {
-    code.read_key_rows(h, keys.data());
-    for (std::size_t i = 0; i < static_cast<std::size_t>(code.key_dim()); ++i) {
-      put_row([&](std::size_t p) { return keys[i * own + p]; });
-    }
-  }
-  for (std::int32_t h = 0; h < code.heads(); ++h) {
-    const BandsCode::Rows rows = code.value_rows(h);
-    for (std::int32_t i = 0; i < code.value_dim(); ++i) {
-      const Half* row = rows.numbers + static_cast<std::ptrdiff_t>(i) * code.row_stride();
-      put_row([&](std::size_t p) { return to_float(row[p]) * rows.scales[i] * code.steps()[p]; });
-    }
-  }
-}
-
 }  // namespace
 
 BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps) {
@@ -141,8 +110,39 @@ BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units,
   put_value_basis(code, places, to);
   put_quantizer(code, places, to);
   put_analysis(code, places, to);
-  put_synthesis(code, places, to);
   return to;
+}
+
+// In f16, over the power of two above a row's largest number.
+void SynthesisOperands::add(const BandsCode& code, int chunks) {
+  const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
+  const auto own = static_cast<std::size_t>(code.places());
+  const auto put_row = [&](const auto& number) {
+    std::vector<float> row(places);
+    float most = 0.0f;
+    for (std::size_t p = 0; p < own; ++p) {
+      row[p] = number(p);
+      most = std::max(most, std::abs(row[p]));
+    }
+    int exponent = 0;
+    std::frexp(most, &exponent);
+    scales.push_back(std::ldexp(1.0f, exponent));
+    for (const float x : row) rows.push_back(to_half(std::ldexp(x, -exponent)));
+  };
+  std::vector<float> keys(static_cast<std::size_t>(code.key_dim()) * own);
+  for (std::int32_t h = 0; h < code.heads(); ++h) {
+    code.read_key_rows(h, keys.data());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(code.key_dim()); ++i) {
+      put_row([&](std::size_t p) { return keys[i * own + p]; });
+    }
+  }
+  for (std::int32_t h = 0; h < code.heads(); ++h) {
+    const BandsCode::Rows values = code.value_rows(h);
+    for (std::int32_t i = 0; i < code.value_dim(); ++i) {
+      const Half* row = values.numbers + static_cast<std::ptrdiff_t>(i) * code.row_stride();
+      put_row([&](std::size_t p) { return to_float(row[p]) * values.scales[i] * code.steps()[p]; });
+    }
+  }
 }
 
 MeanOperands mean_operands(const AnchoredMeans& means) {

@@ -25,14 +25,19 @@ struct BandsOperands {
   std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
   std::vector<float> steps;            // [places], 0 at empty ones
   std::vector<float> analysis;         // A' [D][places]
-  std::vector<Half> synthesis;         // B [D][places], steps in it, over its rows' scales
-  std::vector<float> synthesis_scales; // [D]
   std::vector<float> means;            // [D]
   std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [places]
 };
 
 // chunks: at least those of the code. key_steps: of 16 numbers of a key.
 BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps);
+
+// What rebuilds rows from codes, of one group after the other.
+struct SynthesisOperands {
+  std::vector<Half> rows;     // B [D][places], steps in it, over the rows' scales
+  std::vector<float> scales;  // [D]
+  void add(const BandsCode& code, int chunks);
+};
 
 // Products of queries with the mean of keys (cache/anchored_means.h), for blocks of kMeanBlock.
 struct MeanOperands {

@@ -157,10 +157,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
     add(all.value_basis, o.value_basis);
     add(all.value_scales, o.value_scales);
     add(all.steps, o.steps);
-    if (rebuilds) {
-      add(all.synthesis, o.synthesis);
-      add(all.synthesis_scales, o.synthesis_scales);
-    }
     EncodeCall::Group encoder{};
     KVSPAN_TRY(encoder.analysis, upload<float>(o.analysis));
     KVSPAN_TRY(encoder.means, upload<float>(o.means));
@@ -196,9 +192,13 @@ Status LayerTables::add_codes(const LayerShape& layer,
   KVSPAN_TRY(const float* value_scales, upload<float>(all.value_scales));
   attend.value_scales = reinterpret_cast<const float2*>(value_scales);
   KVSPAN_TRY(attend.steps, upload<float>(all.steps));
-  KVSPAN_TRY(const Half* made, upload<Half>(all.synthesis));
-  synthesis = reinterpret_cast<const __half*>(made);
-  KVSPAN_TRY(synthesis_scales, upload<float>(all.synthesis_scales));
+  if (rebuilds) {
+    SynthesisOperands made;
+    for (const auto& code : codes) made.add(*code, chunks);
+    KVSPAN_TRY(const Half* rows, upload<Half>(made.rows));
+    synthesis = reinterpret_cast<const __half*>(rows);
+    KVSPAN_TRY(synthesis_scales, upload<float>(made.scales));
+  }
 
   AttendCall& a = attend;
   a.rope_pairs = static_cast<std::int32_t>(first.rope().angles.size());
