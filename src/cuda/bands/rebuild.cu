@@ -12,8 +12,8 @@ constexpr int kThreads = 256;
 
 __device__ const std::byte* tile_at(const EncodeCall& layer, const RebuildTiles& tiles, int group,
                                     int position) {
-  return layer.code_pool + layer.group_offsets[group] +
-         tiles.code_pages[position / kPageTokens] * layer.code_page_bytes +
+  return layer.pages + layer.group_offsets[group] +
+         std::int64_t{tiles.code_pages[position / kPageTokens]} * kPageUnit +
          static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * layer.tile_bytes[group];
 }
 
@@ -99,8 +99,9 @@ __global__ void __launch_bounds__(128)
                      std::int32_t begin, const __grid_constant__ RebuildRows rows) {
   const int position = begin + static_cast<int>(blockIdx.x), head = blockIdx.y;
   const __half* const page =
-      layer.row_pool + row_page_at(row_pages[position / kRowPageTokens], layer.row_page_halves,
-                                   layer.row_layer_halves, head, layer.key_dim, layer.value_dim);
+      reinterpret_cast<const __half*>(layer.pages) +
+      row_page_at(row_pages[position / kRowPageTokens], layer.row_layer_halves, head, layer.key_dim,
+                  layer.value_dim);
   const int slot = position % kRowPageTokens;
   const __half* const key = page + slot * layer.key_dim;
   const __half* const value = page + kRowPageTokens * layer.key_dim + slot * layer.value_dim;
