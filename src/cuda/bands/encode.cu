@@ -74,6 +74,8 @@ __device__ void analyse(const float* analysis, int width, int places, const floa
   for (int p = threadIdx.x; p < places; p += kThreads) {
     float sum[kTokens] = {};
     const float* a = analysis + p;
+    // Few blocks run where a prompt's step is coded: what they wait for has to be asked for together.
+#pragma unroll 8
     for (int j = 0; j < width; ++j, a += places) {
       const float x = __ldg(a);
       const float4* const row = reinterpret_cast<const float4*>(z + j * kTokens);
@@ -98,6 +100,7 @@ __device__ void find_gains(const EncodeCall::Group& code, int places, const floa
   const int lane = threadIdx.x & 31;
   for (int t = threadIdx.x >> 5; t < kTokens; t += kThreads / 32) {
     float sum = 0.0f;
+#pragma unroll 4
     for (int p = lane; p < places; p += 32) {
       const float x = c[p * kTokens + t] * code.inverse_sigma[p];
       sum = fmaf(x, x, sum);
@@ -147,6 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   const int first = position % kTileTokens;
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
   const std::int32_t* const offsets = call.chunk_offsets + group * kMaxChunks;
+#pragma unroll 4
   for (int i = threadIdx.x; i < places * kTokens; i += kThreads) {
     const int p = i / kTokens, t = i % kTokens, chunk = p / kChunkPlaces;
     if (code.inverse_steps[p] == 0.0f) continue;
