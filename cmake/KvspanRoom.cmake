@@ -8,7 +8,8 @@ target_compile_options(kvspan_warnings INTERFACE
 # Warnings stop a build with the compiler that the tests run with; what a newer one finds must not
 # stop a newcomer.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(kvspan_warnings INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+  # GCC 12 takes strings whose length it knows for arrays of 32 bytes.
+  target_compile_options(kvspan_warnings INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror -Wno-error=array-bounds>)
 endif()
 add_library(kvspan_flags INTERFACE)  # of our own code
 target_link_libraries(kvspan_flags INTERFACE kvspan_warnings)
