@@ -68,10 +68,9 @@ TEST(BasisMatrix, KeepsItsPromisesInEveryStore) {
   }
 }
 
-TEST(BasisMatrix, ProductsAreThoseOfTheNumbersItKeeps) {
-  Random random(6);
-  const std::size_t rows = 160, width = 140;
-  const std::vector<float> numbers = orthonormal(rows, width, random);
+// In every store, of rows 32 to 71.
+void check_products(std::size_t rows, std::size_t width, const std::vector<float>& numbers,
+                    Random& random) {
   for (const BasisStore store : {BasisStore::kF32, BasisStore::kF16, BasisStore::kInt8}) {
     const BasisMatrix basis(store, rows, width, numbers.data(), {}, MemoryKind::kBases, nullptr);
     const std::vector<float> kept = basis.decoded();
@@ -101,6 +100,17 @@ TEST(BasisMatrix, ProductsAreThoseOfTheNumbersItKeeps) {
       EXPECT_NEAR(dots[j], exact, double(width) * 0x1p-23 * size);
     }
   }
+}
+
+TEST(BasisMatrix, ProductsAreThoseOfTheNumbersItKeeps) {
+  Random random(6);
+  check_products(160, 140, orthonormal(160, 140, random), random);
+  // The identity, and what is nearly it.
+  std::vector<float> one(96 * 96);
+  for (std::size_t i = 0; i < 96; ++i) one[i * 97] = 1.0f;
+  check_products(96, 96, one, random);
+  one[40 * 96 + 7] = 0.5f;
+  check_products(96, 96, one, random);
 }
 
 }  // namespace

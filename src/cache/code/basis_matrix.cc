@@ -10,12 +10,24 @@
 #include "codec/kernels.h"
 
 namespace kvspan {
+namespace {
+
+bool is_identity(std::size_t rows, std::size_t cols, const float* numbers) {
+  if (rows != cols) return false;
+  for (std::size_t i = 0; i < rows * cols; ++i) {
+    if (numbers[i] != (i % (cols + 1) == 0 ? 1.0f : 0.0f)) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 BasisMatrix::BasisMatrix(BasisStore store, std::size_t rows, std::size_t cols, const float* numbers,
                          std::span<const float> scales, MemoryKind kind,
                          const std::shared_ptr<Ledger>& ledger)
     : store_(store), rows_(rows), cols_(cols) {
   const std::size_t count = rows * cols;
+  identity_ = store != BasisStore::kInt8 && is_identity(rows, cols, numbers);
   if (store == BasisStore::kF32) {
     numbers_ = Buffer(count * sizeof(float), kind, ledger);
     std::copy_n(numbers, count, numbers_.as<float>());
@@ -73,6 +85,10 @@ std::vector<float> BasisMatrix::decoded() const {
 
 void BasisMatrix::add_rows(std::size_t first, std::size_t count, const float* x,
                            float* to) const noexcept {
+  if (identity_) {
+    for (std::size_t j = 0; j < count; ++j) to[first + j] += x[j];
+    return;
+  }
   float piece[kPiece];
   for (std::size_t j = 0; j < count; ++j) {
     const float factor = x[j];
@@ -86,6 +102,10 @@ void BasisMatrix::add_rows(std::size_t first, std::size_t count, const float* x,
 
 void BasisMatrix::dot_rows(std::size_t first, std::size_t count, const float* c,
                            float* to) const noexcept {
+  if (identity_) {
+    std::copy_n(c + first, count, to);
+    return;
+  }
   float piece[kPiece];
   for (std::size_t j = 0; j < count; ++j) {
     float sum = 0.0f;

@@ -4,6 +4,7 @@
 //   f16   entries off by at most 2^-11 of themselves, so |B'B - I|_max <= 2^-10
 //   int8  a direction is n / |n| with whole numbers n up to 127: its length stays 1, its numbers
 //         are off by at most about 1/254 of its largest
+// The identity, which codes without a rotation have, is not multiplied by.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +52,7 @@ class BasisMatrix {
 
   BasisStore store_ = BasisStore::kF32;
   std::size_t rows_ = 0, cols_ = 0;
+  bool identity_ = false;
   Buffer numbers_, scales_;
 };
 
