@@ -5,6 +5,8 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/fail.h"
 #include "method/bands/learn_bands.h"
@@ -61,17 +63,17 @@ bool BandsPolicy::pays(const CodedTile& tile, std::size_t token, const Group& gr
   return in_bits(tile.key_error(token), worth.keys) + in_bits(tile.value_error(token), worth.values) > row;
 }
 
-Status BandsPolicy::append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions,
-                           std::int32_t at, Counts& tally) const {
+Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at, Counts& tally) const {
   BandsTokens& bands = bands_of(group).back();
-  const std::int32_t start = positions.front(), end = bands_end(group);
+  const std::int32_t start = group.list().position(at), last = group.list().position(at + kTile - 1);
+  const std::int32_t end = bands_end(group);
   const std::int32_t next = end > 0 ? end : (start + kTile - 1) / kTile * kTile;
-  if (start != next || positions.back() != start + kTile - 1) {
+  if (start != next || last != start + kTile - 1) {
     return fail(
         ErrorCode::kUnsupported,
         "bands codes consecutive positions from a multiple of {}; found {} to {} where {} was "
         "next",
-        kTile, start, positions.back(), next);
+        kTile, start, last, next);
   }
   // However many tiles were coded at once, tokens are compared with the first while that is at hand.
   const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
@@ -115,21 +117,27 @@ std::int32_t BandsPolicy::oldest(const Group& group) const noexcept {
   return count;
 }
 
+std::int32_t BandsPolicy::kept_full() const noexcept {
+  return options_.narrow_ends ? kTile : options_.recent;
+}
+
+std::int32_t BandsPolicy::kept_narrow() const noexcept {
+  return options_.narrow_ends ? std::max(0, options_.recent - 1) / kTile * kTile : 0;
+}
+
 std::int32_t BandsPolicy::wanted(const Group& group) const noexcept {
   return bands_of(group).empty() ? options_.learn : options_.refresh;
 }
 
-Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
+Status BandsPolicy::learn_narrow(Group& group, std::int32_t n) {
   const std::int32_t waits = group.settled() - oldest(group);
   const RowBlock rows = group.read_tokens(oldest(group), waits);
   Counts counts = counts_;
   Status coded = group.attempt([&](Group& copy) -> Status {
-    if (wanted(copy) > 0) {
-      const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
-      KVSPAN_TRY(const GroupBands learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
-      counts.worth = learnt.worth;
-      copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
-    }
+    const std::shared_ptr<Ledger>& ledger = copy.list().ledger();
+    KVSPAN_TRY(const GroupBands learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
+    counts.worth = learnt.worth;
+    copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
     const std::vector<float> first = first_values(copy);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
       const BandsTokens& bands = bands_of(copy).back();
@@ -137,8 +145,7 @@ Status BandsPolicy::code_narrow(Group& group, std::int32_t n) {
       for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
         tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
       }
-      const auto positions = std::span(rows.positions).subspan(i, CodedTile::kTokens);
-      KVSPAN_CHECK_OK(append(copy, tile, positions, oldest(copy), counts));
+      KVSPAN_CHECK_OK(append(copy, tile, oldest(copy), counts));
     }
     return {};
   });
@@ -159,18 +166,14 @@ Status BandsPolicy::settle_narrow(Group& group) {
     if (group.waiting() < missing) return {};
     KVSPAN_CHECK_OK(narrow(missing));
   }
-  // Rows that stay at full rank, and tokens that stay at 8 bits.
-  const std::int32_t full = options_.narrow_ends ? kTile : options_.recent;
-  const std::int32_t kept =
-      options_.narrow_ends ? std::max(0, options_.recent - 1) / kTile * kTile : 0;
   for (;;) {
-    const std::int32_t n = std::max(wanted(group), kTile);
-    if (group.settled() - oldest(group) >= kept + n) {
-      KVSPAN_CHECK_OK(code_narrow(group, n));
+    const std::int32_t first = oldest(group), n = wanted(group);
+    if (group.settled() - first >= kept_narrow() + std::max(n, kTile)) {
+      KVSPAN_CHECK_OK(n > 0 ? learn_narrow(group, n) : code_tile(group, first));
       continue;
     }
-    if (!options_.narrow_ends && wanted(group) == 0) return settle_wide(group);
-    if (group.waiting() < full + kTile) return {};
+    if (!options_.narrow_ends && n == 0) return settle_wide(group);
+    if (group.waiting() < kept_full() + kTile) return {};
     KVSPAN_CHECK_OK(narrow(kTile));
   }
 }
@@ -180,33 +183,68 @@ Status BandsPolicy::settle(Group& group) {
     BandsPolicy& policy;
     ~Closing() { policy.close_tasks(); }
   } closing{*this};
+  if (ahead_.empty()) open_tasks(group);
+  if (!ahead_.empty()) {
+    BandsTokens& bands = bands_of(group).back();
+    const auto tiles = static_cast<std::int32_t>(ahead_.size());
+    bands.keys().expect(tiles);
+    if (bands.values() != nullptr) bands.values()->expect(tiles);
+  }
   return options_.narrow ? settle_narrow(group) : settle_wide(group);
 }
 
-std::int32_t BandsPolicy::wide_tiles(const Group& group) const noexcept {
-  return std::max(0, (group.waiting() - options_.recent) / kTile);
+BandsPolicy::Due BandsPolicy::due(const Group& group) const noexcept {
+  if (wanted(group) > 0) return {};
+  const auto tiles = [](std::int32_t tokens) { return std::max(0, tokens / kTile); };
+  if (!options_.narrow_ends) return {group.settled(), tiles(group.waiting() - kept_full())};
+  // settle_narrow's steps: the sink, rows that become narrow, and of those the oldest.
+  const std::int32_t first = oldest(group), missing = std::max(0, first - group.settled());
+  if (group.waiting() < missing) return {};
+  const std::int32_t narrow = group.settled() + missing - first;
+  return {first, tiles(narrow + kTile * tiles(group.waiting() - missing - kept_full()) - kept_narrow())};
 }
 
 std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
-  const bool wide =
-      !options_.narrow || (!options_.narrow_ends && !bands_of(group).empty() && options_.refresh == 0);
-  return wide ? wide_tiles(group) * static_cast<std::int32_t>(CodedTile::kPieces) : 0;
+  return due(group).tiles * static_cast<std::int32_t>(CodedTile::kPieces);
 }
 
 void BandsPolicy::open_tasks(const Group& group) {
   close_tasks();
-  const auto tiles = static_cast<std::size_t>(wide_tiles(group));
+  due_ = due(group);
   first_values_ = first_values(group);
-  ahead_.reserve(tiles);
+  if (due_.tiles == 0) return;
+  ahead_position_ = group.list().position(due_.first);
+  ahead_.reserve(static_cast<std::size_t>(due_.tiles));
   const BandsTokens& bands = bands_of(group).back();
-  for (std::size_t i = 0; i < tiles; ++i) ahead_.emplace_back(bands);
+  for (std::int32_t i = 0; i < due_.tiles; ++i) ahead_.emplace_back(bands);
+}
+
+Status BandsPolicy::round_rows(const Group& group, std::int32_t first, RowBlock& rows) const {
+  const OneCode keys(options_.narrow->keys->start), values(options_.narrow->values->start);
+  const auto from = static_cast<std::size_t>(first), n = rows.size() - from;
+  const GroupShape& shape = group.list().shape();
+  SegmentList rounded(shape, std::make_shared<Ledger>());
+  KVSPAN_TRY(Segment segment, encode_rows(rows.rows(from, n), shape,
+                                          {.keys = keys.span(), .values = values.span(), .residuals = false},
+                                          rounded.ledger()));
+  rounded.append(std::move(segment));
+  const auto heads = static_cast<std::size_t>(rows.heads);
+  rounded.read(0, {rows.keys.data() + from * rows.key_width(), {n, heads, static_cast<std::size_t>(rows.key_dim)}},
+               {rows.values.data() + from * rows.value_width(), {n, heads, static_cast<std::size_t>(rows.value_dim)}},
+               std::span(rows.positions).subspan(from));
+  return {};
 }
 
 void BandsPolicy::run_task(const Group& group, std::int32_t task) {
-  const auto piece = static_cast<std::size_t>(task) % CodedTile::kPieces;
   constexpr auto kPiece = static_cast<std::int32_t>(CodedTile::kPiece);
+  const auto piece = static_cast<std::size_t>(task) % CodedTile::kPieces;
   AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
-  at.tile.encode(bands_of(group).back(), group.read(kPiece * task, kPiece), 0, piece, first_values_);
+  const std::int32_t first = due_.first + kPiece * task;
+  RowBlock rows = group.read_tokens(first, kPiece);
+  // Rows that are still at full rank will have been at 8 bits when it is their turn.
+  const std::int32_t narrow = std::clamp(group.settled() - first, 0, kPiece);
+  if (options_.narrow_ends && narrow < kPiece && !round_rows(group, narrow, rows)) return;  // settle says why
+  at.tile.encode(bands_of(group).back(), rows, 0, piece, first_values_);
   at.done[piece] = true;
 }
 
@@ -216,23 +254,23 @@ void BandsPolicy::close_tasks() noexcept {
   first_values_ = std::vector<float>();
 }
 
+Status BandsPolicy::code_tile(Group& group, std::int32_t at) {
+  const BandsTokens& bands = bands_of(group).back();
+  const std::int32_t after = group.list().position(at) - ahead_position_;
+  const bool ahead = after >= 0 && after % kTile == 0 && std::cmp_less(after / kTile, ahead_.size());
+  std::optional<AheadTile> now;
+  AheadTile& tile = ahead ? ahead_[static_cast<std::size_t>(after / kTile)] : now.emplace(bands);
+  for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
+    if (tile.done[piece]) continue;
+    const auto first = static_cast<std::int32_t>(CodedTile::kPiece * piece);
+    tile.tile.encode(bands, group.read_tokens(at + first, static_cast<std::int32_t>(CodedTile::kPiece)), 0, piece,
+                     first_values_);
+  }
+  return append(group, tile.tile, at, counts_);
+}
+
 Status BandsPolicy::settle_wide(Group& group) {
-  const std::int32_t tiles = wide_tiles(group);
-  if (tiles < 1) return {};
-  if (ahead_.size() != static_cast<std::size_t>(tiles)) open_tasks(group);
-  for (std::int32_t task = 0; task < tiles * static_cast<std::int32_t>(CodedTile::kPieces); ++task) {
-    const AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
-    if (!at.done[static_cast<std::size_t>(task) % CodedTile::kPieces]) run_task(group, task);
-  }
-  std::vector<std::int32_t> positions;
-  for (std::int32_t i = 0; i < tiles * kTile; ++i) positions.push_back(group.list().position(group.settled() + i));
-  BandsTokens& bands = bands_of(group).back();
-  bands.keys().expect(tiles);
-  if (bands.values() != nullptr) bands.values()->expect(tiles);
-  for (std::size_t i = 0; i < ahead_.size(); ++i) {
-    const auto some = std::span(positions).subspan(i * CodedTile::kTokens, CodedTile::kTokens);
-    KVSPAN_CHECK_OK(append(group, ahead_[i].tile, some, group.settled(), counts_));
-  }
+  while (group.waiting() >= kept_full() + kTile) KVSPAN_CHECK_OK(code_tile(group, group.settled()));
   return {};
 }
 

@@ -71,15 +71,20 @@ class BandsPolicy final : public Policy {
  private:
   Status settle_wide(Group& group);
   Status settle_narrow(Group& group);
-  // The oldest n rows that wait at 8 bits are coded, with a code learnt from all that wait where
-  // it is time for one.
-  Status code_narrow(Group& group, std::int32_t n);
+  // All rows that wait at 8 bits give a code, and the oldest n are coded with it.
+  Status learn_narrow(Group& group, std::int32_t n);
   // Tokens of the list before those that wait at 8 bits.
   std::int32_t oldest(const Group& group) const noexcept;
+  // The last rows that stay at full rank, and those before them that stay at 8 bits.
+  std::int32_t kept_full() const noexcept;
+  std::int32_t kept_narrow() const noexcept;
   // How many rows have to wait at 8 bits for a new code; 0: the one there is will do.
   std::int32_t wanted(const Group& group) const noexcept;
-  // Tiles that settle_wide is to code.
-  std::int32_t wide_tiles(const Group& group) const noexcept;
+  // Tiles that the next settle codes with the code there is, and where the first of them begins in the list.
+  struct Due {
+    std::int32_t first = 0, tiles = 0;
+  };
+  Due due(const Group& group) const noexcept;
   struct Counts {
     std::int64_t coded = 0, escaped = 0;
     double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
@@ -87,21 +92,25 @@ class BandsPolicy final : public Policy {
   };
   // Whether a token's error costs more than its exact row would.
   bool pays(const CodedTile& tile, std::size_t token, const Group& group, const BitWorth& worth) const noexcept;
-  // A tile of rows, at index `at` of the list and these positions, leaves it, and is counted; or, where memory ends,
-  // nothing has happened.
-  Status append(Group& group, const CodedTile& tile, std::span<const std::int32_t> positions, std::int32_t at,
-                Counts& tally) const;
+  // A tile of rows, at index `at` of the list, leaves it, and is counted; or, where memory ends, nothing has happened.
+  Status append(Group& group, const CodedTile& tile, std::int32_t at, Counts& tally) const;
+  // The same of rows that may have been coded ahead.
+  Status code_tile(Group& group, std::int32_t at);
+  // Rows `first` and on of a block become what 8 bits leave of them.
+  Status round_rows(const Group& group, std::int32_t first, RowBlock& rows) const;
 
   BandsPolicyOptions options_;
   Counts counts_;
 
-  // Tiles whose pieces are coded as tasks, until the next settle.
+  // Tiles whose pieces are coded as tasks, until the next settle: those that are due.
   struct AheadTile {
     explicit AheadTile(const BandsTokens& bands) : tile(bands) {}
     CodedTile tile;
     std::array<bool, CodedTile::kPieces> done{};
   };
   std::vector<AheadTile> ahead_;
+  Due due_;
+  std::int32_t ahead_position_ = 0;  // of the first token of the first of them
   std::vector<float> first_values_;  // of the sequence's first token, all heads
 };
 
