@@ -112,10 +112,18 @@ class DeviceCache {
   // Rows that are no longer recent become codes. `tokens` of the steps is not read.
   Status settle(int layer, std::span<const DeviceStep> steps, DeviceStream stream);
 
-  // Forgets every token at position >= n; 0, or any number beyond what has been coded.
+  // Forgets every token at position >= n; 0, or any number from least_tokens on.
   Status truncate(std::int32_t sequence, std::int32_t n);
-  // The smallest number above 0 that it can be cut at.
+  // The smallest number above 0 that it can be cut at: what has been coded stays, and where windows had
+  // passed tokens before they were loaded, those are not there.
   Result<std::int32_t> least_tokens(std::int32_t sequence) const;
+
+  // All that a sequence holds, in the bytes in which a cache of the host with the same recipe and codes
+  // is saved: each loads what the other has saved and goes on from there
+  // (docs/reference/formats/cache.md). Both wait for the stream. Loading gives a new sequence's number; it
+  // fails as CacheFactory::load does, on more than max_tokens, and when the budget is spent.
+  Status save(std::int32_t sequence, const ByteSink& sink, DeviceStream stream) const;
+  Result<std::int32_t> load(std::span<const std::byte> bytes, DeviceStream stream);
 
   // What the sequence holds, pages that it shares counted whole; `shared` is what all have in
   // common, working memory included.
@@ -130,38 +138,9 @@ class DeviceCache {
 
  private:
   class Impl;
-  explicit DeviceCache(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
-
-// Caches of kvspan/cache.h that are sequences of one device cache: of a factory that is `kept_in` it.
-// Their own steps copy rows to the device and results back; an engine whose rows are there takes the
-// device cache and the sequences' numbers. They cannot be saved. One thread at a time.
-class DeviceHome final : public CacheHome, public std::enable_shared_from_this<DeviceHome> {
- public:
-  // stream: on which all calls of the device cache are; whoever gives it keeps it while there are any.
-  // Null: one of its own.
-  static Result<std::shared_ptr<DeviceHome>> create(const CacheFactory& caches,
-                                                    const DeviceOptions& options,
-                                                    DeviceStream stream = nullptr);
-  ~DeviceHome() override;
-
-  std::unique_ptr<KvCache> make() override;
-  std::size_t shared_bytes() const noexcept override;
-  std::string name() const override;
-
-  // The home of a cache; null: it is no device's.
-  static std::shared_ptr<DeviceHome> of(const KvCache& cache) noexcept;
-  // Its number. A cache that holds nothing yet gets one here.
-  static Result<std::int32_t> sequence_of(KvCache& cache);
-  DeviceCache& device() noexcept;
-  // On which all calls of the device cache have to be.
-  DeviceStream stream() const noexcept;
-
- private:
-  class Impl;
+  friend class DeviceHome;
   friend class DeviceSequence;
-  explicit DeviceHome(std::unique_ptr<Impl> impl);
+  explicit DeviceCache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

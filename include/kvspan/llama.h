@@ -70,8 +70,8 @@ class LlamaCaches {
   const CacheShape& shape() const noexcept;
   const std::string& recipe() const noexcept;
   // Where the model's layers are on a CUDA device, and kvspan was built for it, so are the caches of
-  // recipes that the device has (kvspan/cuda.h): such sequences cannot be saved, nor truncated to
-  // what has been coded. Where they are not, the note says why; else it is "".
+  // recipes that the device has (kvspan/cuda.h): such sequences cannot be truncated to what has
+  // been coded. Where they are not, the note says why; else it is "".
   bool on_device() const noexcept;
   const std::string& device_note() const noexcept;
   // What its sequences are made from.

@@ -216,6 +216,7 @@ Result<std::vector<std::byte>> DeviceCache::Impl::read_tiles(std::int32_t sequen
     const std::size_t bytes =
         tile * static_cast<std::size_t>((tokens + cuda::kTileTokens - 1) / cuda::kTileTokens);
     tiles.resize(tiles.size() + bytes);
+    if (page < 0) continue;  // not held: zeros
     KVSPAN_CHECK_OK(cuda::check(
         cudaMemcpy(tiles.data() + tiles.size() - bytes,
                    sequences_.page(cuda::PageKind::kCodes, page) + tables.group_offset(group),

@@ -63,6 +63,15 @@ Ready ready_of(const Sequence& s, std::size_t layer, std::int32_t sink, std::int
   return {first, std::max(0, (s.tokens[layer] - first - recent) / 16)};
 }
 
+// The smallest number of tokens above 0 that a sequence can be cut at.
+std::int32_t least_of(const Sequence& s) {
+  const auto most = [](const std::vector<std::int32_t>& by_layer) {
+    return *std::max_element(by_layer.begin(), by_layer.end());
+  };
+  const std::int32_t tokens = *std::min_element(s.tokens.begin(), s.tokens.end());
+  return std::max(most(s.coded), std::min(most(s.least), tokens));
+}
+
 // Places of queries that a group does not have are read and never written: they have to be zeros,
 // and not what a layer whose numbers lie elsewhere has left there. Not a number would be too large
 // for a weight however often the scale of weights was raised. Coefficients may be anything, since
@@ -267,16 +276,16 @@ Status DeviceCache::Impl::settle(int layer, std::span<const DeviceStep> steps,
 
 Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
   KVSPAN_TRY(Sequence * s, sequences_.find(sequence));
-  const std::int32_t coded = *std::max_element(s->coded.begin(), s->coded.end());
-  if (n < 0 || (n > 0 && n < coded)) {
+  const std::int32_t least = least_of(*s);
+  if (n < 0 || (n > 0 && n < least)) {
     return fail(ErrorCode::kInvalidArgument,
-                "sequence {} cannot be cut at {}: positions below {} are coded; allowed: 0, or {} "
-                "and more",
-                sequence, n, coded, coded);
+                "sequence {} cannot be cut at {}: positions below {} are coded, or tokens that "
+                "queries before it would see are gone; allowed: 0, or {} and more",
+                sequence, n, least, least);
   }
   for (std::size_t l = 0; l < s->tokens.size(); ++l) {
     s->tokens[l] = std::min(s->tokens[l], n);
-    if (n == 0) s->coded[l] = 0;
+    if (n == 0) s->coded[l] = s->first[l] = s->least[l] = 0;
   }
   sequences_.drop_from(PageKind::kRows, *s, n);
   sequences_.drop_from(PageKind::kCodes, *s, n);
@@ -285,7 +294,7 @@ Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
 
 Result<std::int32_t> DeviceCache::Impl::least_tokens(std::int32_t sequence) const {
   KVSPAN_TRY(const Sequence* s, sequences_.find(sequence));
-  return std::max(1, *std::max_element(s->coded.begin(), s->coded.end()));
+  return std::max(1, least_of(*s));
 }
 
 }  // namespace kvspan

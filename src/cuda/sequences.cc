@@ -35,8 +35,9 @@ Status Sequences::create(std::int32_t count, std::int32_t max_tokens, std::int32
     s.number = i;
     s.code_pages.assign(static_cast<std::size_t>(pages_for(PageKind::kCodes, max_tokens)), -1);
     s.row_pages.assign(static_cast<std::size_t>(pages_for(PageKind::kRows, max_tokens)), -1);
-    s.tokens.assign(static_cast<std::size_t>(layers), 0);
-    s.coded.assign(static_cast<std::size_t>(layers), 0);
+    for (auto* by_layer : {&s.tokens, &s.coded, &s.first, &s.least}) {
+      by_layer->assign(static_cast<std::size_t>(layers), 0);
+    }
   }
   const std::size_t entries =
       sequences_.empty() ? 0 : sequences_[0].code_pages.size() + sequences_[0].row_pages.size();
@@ -48,8 +49,9 @@ Result<std::int32_t> Sequences::add() {
   for (Sequence& s : sequences_) {
     if (s.used) continue;
     s.used = true;
-    std::fill(s.tokens.begin(), s.tokens.end(), 0);
-    std::fill(s.coded.begin(), s.coded.end(), 0);
+    for (auto* by_layer : {&s.tokens, &s.coded, &s.first, &s.least}) {
+      std::fill(by_layer->begin(), by_layer->end(), 0);
+    }
     return s.number;
   }
   return fail(ErrorCode::kOutOfBudget, "all {} sequences of the device cache are in use",
@@ -62,6 +64,8 @@ Result<std::int32_t> Sequences::fork(std::int32_t from) {
   Sequence& to = sequences_[static_cast<std::size_t>(number)];
   to.tokens = source->tokens;
   to.coded = source->coded;
+  to.first = source->first;
+  to.least = source->least;
   for (const PageKind kind : {PageKind::kCodes, PageKind::kRows}) {
     auto& pages = pages_of(kind, to);
     pages = pages_of(kind, sequences_[static_cast<std::size_t>(from)]);

@@ -19,7 +19,9 @@ struct Sequence {
   std::int32_t number = 0;
   bool used = false;
   std::vector<std::int32_t> code_pages, row_pages;  // -1: none
-  std::vector<std::int32_t> tokens, coded;          // by layer; coded: one beyond the last
+  // By layer. coded: one beyond the last. Positions from `first` on are held, others were never there:
+  // no query from `least` on sees them.
+  std::vector<std::int32_t> tokens, coded, first, least;
 };
 
 class Sequences {

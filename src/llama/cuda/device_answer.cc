@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/fail.h"
-#include "kvspan/cuda.h"
+#include "kvspan/cuda_home.h"
 #include "llama/cuda/ggml_stream.h"
 #include "llama/cuda/prompt_attention.h"
 #include "llama/graph_nodes.h"
