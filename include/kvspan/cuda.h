@@ -55,7 +55,8 @@ struct DeviceStep {
 
 struct DeviceOptions {
   // Of codes and rows of all sequences; taken from the device at once. 0: what max_sequences of
-  // max_tokens each need, but at most four fifths of what is free.
+  // max_tokens each need, in steps of up to 512 tokens, but at most four fifths of what is free.
+  // Layers with a window need what it and a step see.
   std::size_t budget_bytes = std::size_t{1} << 30;
   std::int32_t max_sequences = 64;
   std::int32_t max_tokens = 32768;  // of one sequence
@@ -106,16 +107,17 @@ class DeviceCache {
                 const DeviceOut& out, DeviceStream stream);
   // The sequence's rows of positions from `first` on as attention sees them, keys after RoPE:
   // [tokens - first, kv_heads, dim]. For prompts: many queries of one sequence are answered sooner by
-  // an attention to rows than from codes. Needs rebuild_tokens.
+  // an attention to rows than from codes. Needs rebuild_tokens; refuses what a window has passed.
   Status rebuild(int layer, std::int32_t sequence, std::int32_t first, const DeviceOut& keys,
                  const DeviceOut& values, DeviceStream stream);
-  // Rows that are no longer recent become codes. `tokens` of the steps is not read.
+  // Rows that are no longer recent become codes; when all layers with a window have settled, what no
+  // query from least_tokens on sees is forgotten. `tokens` of the steps is not read.
   Status settle(int layer, std::span<const DeviceStep> steps, DeviceStream stream);
 
   // Forgets every token at position >= n; 0, or any number from least_tokens on.
   Status truncate(std::int32_t sequence, std::int32_t n);
-  // The smallest number above 0 that it can be cut at: what has been coded stays, and where windows had
-  // passed tokens before they were loaded, those are not there.
+  // The smallest number above 0 that it can be cut at: what has been coded, and where nothing is, the
+  // tokens but for the last 64 as soon as a window has passed some.
   Result<std::int32_t> least_tokens(std::int32_t sequence) const;
 
   // All that a sequence holds, in the bytes in which a cache of the host with the same recipe and codes
@@ -133,7 +135,7 @@ class DeviceCache {
   std::size_t used_bytes() const noexcept;
 
   // For tests: the codes of one group and layer as the device holds them, a tile of 32 tokens after
-  // the other (src/cuda/bands/bands_tiles.h). Waits for the device.
+  // the other (src/cuda/bands/bands_tiles.h), zeros where it holds none. Waits for the device.
   Result<std::vector<std::byte>> read_tiles(std::int32_t sequence, int layer, int group) const;
 
  private:

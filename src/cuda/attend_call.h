@@ -47,6 +47,8 @@ struct Range {
 
 // One query position of one sequence.
 struct AttendItem {
+  // Where pages begin, in kPageUnit. Entries of positions that a window has passed are not read: what they
+  // name belongs to others.
   const std::int32_t* code_pages;  // by position / kPageTokens
   const std::int32_t* row_pages;   // by position / kRowPageTokens
   Range coded, before, after;      // positions it sees: coded, and at full rank before and after
@@ -102,10 +104,8 @@ struct AttendCall {
   const float* mean_slow_table = nullptr;  // [slow pairs][2][4]
   const uint4* mean_table = nullptr;       // fragments by tile of a mean block
 
-  const std::byte* code_pool = nullptr;
-  std::int64_t code_page_bytes = 0;
-  const __half* row_pool = nullptr;
-  std::int64_t row_page_halves = 0, row_layer_halves = 0;  // of a page; before this layer in it
+  const std::byte* pages = nullptr;    // all of them, codes and rows
+  std::int64_t row_layer_halves = 0;   // before this layer in a page of rows
 
   RowsPointer queries;
   void* out = nullptr;

@@ -10,6 +10,8 @@ inline constexpr int kMeanBlock = 128;
 inline constexpr int kLeastMeanTerms = 48;  // of such a product, zeros added
 inline constexpr int kPageTokens = 256;    // of codes
 inline constexpr int kRowPageTokens = 64;  // of full-rank rows
+// Tables of pages say where these begin: so many bytes times the entry.
+inline constexpr int kPageUnit = 256;
 // Anchors and the middles of mean blocks are multiples of this.
 inline constexpr int kTurnStep = 64;
 inline constexpr int kMaxParts = 1024;  // of an item and group

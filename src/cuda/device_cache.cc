@@ -32,8 +32,17 @@ bool padding_stays_clear(const std::vector<LayerTables>& layers) {
   return alike || !padded;
 }
 
-// Rows that a step may add before any of them is coded.
-constexpr std::int32_t kStepRows = 512;
+// Bytes of all pages: as asked for, or as needed and there.
+Result<std::size_t> budget_for(const DeviceOptions& options,
+                               std::span<const cuda::PageNeed> needs) {
+  std::size_t bytes = options.budget_bytes;
+  if (bytes == 0) {
+    std::size_t available = 0, total = 0;
+    KVSPAN_CHECK_OK(cuda::check(cudaMemGetInfo(&available, &total), "asking for free memory"));
+    bytes = std::min(cuda::pool_bytes_for(needs, cuda::best_block_bytes(needs)), available / 5 * 4);
+  }
+  return bytes / cuda::kPageUnit * cuda::kPageUnit;
+}
 
 }  // namespace
 
@@ -67,51 +76,39 @@ Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const Cache
   return impl;
 }
 
-Result<std::size_t> DeviceCache::Impl::budget_for(const DeviceOptions& options,
-                                                  std::size_t code_page_bytes,
-                                                  std::size_t row_page_bytes) const {
-  if (options.budget_bytes > 0) return options.budget_bytes / 256 * 256;
-  std::size_t available = 0, total = 0;
-  KVSPAN_CHECK_OK(cuda::check(cudaMemGetInfo(&available, &total), "asking for free memory"));
-  const bool coded = std::all_of(layers_.begin(), layers_.end(),
-                                 [](const LayerTables& layer) { return layer.coded(); });
-  const std::int32_t rows =
-      coded ? std::min(options.max_tokens, recipe_.sink + recipe_.recent + kStepRows)
-            : options.max_tokens;
-  const auto pages = [](std::int32_t tokens, std::int32_t of) {
-    return static_cast<std::size_t>(tokens / of + 2);  // begun ones at both ends
-  };
-  const std::size_t each = pages(options.max_tokens, cuda::kPageTokens) * code_page_bytes +
-                           pages(rows, cuda::kRowPageTokens) * row_page_bytes;
-  const std::size_t needed = each * static_cast<std::size_t>(options.max_sequences);
-  return std::min(needed, available / 5 * 4) / 256 * 256;
-}
-
 Status DeviceCache::Impl::place_layers(const DeviceOptions& options) {
-  std::size_t code_bytes = 0, row_halves = 0;
-  for (LayerTables& layer : layers_) {
-    layer.place(static_cast<std::int32_t>(code_bytes), static_cast<std::int64_t>(row_halves));
-    KVSPAN_CHECK_OK(layer.upload_offsets());
-    code_bytes += layer.code_page_bytes();
-    row_halves += layer.row_page_halves();
+  std::vector<cuda::LayerPages> pages;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    pages.push_back({shape_.layers[l].window, layers_[l].coded(), layers_[l].code_page_bytes(),
+                     layers_[l].row_page_halves() * sizeof(__half)});
   }
-  const std::size_t row_bytes = row_halves * sizeof(__half);
-  KVSPAN_TRY(const std::size_t budget, budget_for(options, code_bytes, row_bytes));
+  std::vector<cuda::PageClass> classes = cuda::page_classes(pages, options.max_tokens);
+  const cuda::SequenceLimits limits{
+      options.max_sequences, options.max_tokens, {recipe_.sink, recipe_.recent}};
+  const std::vector<cuda::PageNeed> needs =
+      cuda::page_needs(classes, limits.ends, limits.tokens, limits.sequences);
+  KVSPAN_TRY(const std::size_t budget, budget_for(options, needs));
   KVSPAN_TRY(pool_memory_, DeviceMemory::create(budget));
-  auto* const memory = pool_memory_.as<std::byte>();
-  KVSPAN_CHECK_OK(sequences_.create(options.max_sequences, options.max_tokens,
-                                    static_cast<std::int32_t>(layers_.size()),
-                                    cuda::PagePool(budget, code_bytes, row_bytes), memory, budget));
-  // Row pages go down from the end.
-  auto* const rows = reinterpret_cast<__half*>(memory + budget) - row_halves;
-  for (LayerTables& layer : layers_) {
-    layer.attend.code_pool = layer.encode.code_pool = memory;
-    layer.attend.code_page_bytes = layer.encode.code_page_bytes =
-        static_cast<std::int64_t>(code_bytes);
-    layer.attend.row_pool = layer.encode.row_pool = layer.append.row_pool = rows;
-    layer.attend.row_page_halves = layer.encode.row_page_halves = layer.append.row_page_halves =
-        -static_cast<std::int64_t>(row_halves);
+  KVSPAN_TRY(table_memory_,
+             DeviceMemory::create(cuda::Sequences::table_entries(limits, classes.size()) *
+                                  sizeof(std::int32_t)));
+  for (const cuda::PageClass& of : classes) {
+    std::size_t code_bytes = 0, row_halves = 0;
+    for (const std::size_t l : of.layers) {
+      LayerTables& layer = layers_[l];
+      layer.place(static_cast<std::int32_t>(code_bytes), static_cast<std::int64_t>(row_halves));
+      KVSPAN_CHECK_OK(layer.upload_offsets());
+      layer.attend.pages = layer.encode.pages = layer.append.pages = pool_memory_.as<std::byte>();
+      code_bytes += layer.code_page_bytes();
+      row_halves += layer.row_page_halves();
+    }
   }
+  std::vector<std::size_t> sizes;
+  for (const cuda::PageNeed& need : needs) sizes.push_back(need.page_bytes);
+  sequences_ = cuda::Sequences(
+      limits, std::move(classes),
+      cuda::PagePool(budget, cuda::best_block_bytes(needs, budget), std::move(sizes)),
+      pool_memory_.as<std::byte>(), table_memory_.as<std::int32_t>());
   return {};
 }
 
@@ -168,14 +165,9 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
 
 Result<CacheBytes> DeviceCache::Impl::bytes(std::int32_t sequence) const {
   KVSPAN_TRY(const cuda::Sequence* s, sequences_.find(sequence));
-  const auto held = [](const std::vector<std::int32_t>& pages) {
-    return static_cast<std::size_t>(
-        std::count_if(pages.begin(), pages.end(), [](std::int32_t page) { return page >= 0; }));
-  };
   CacheBytes bytes;
-  const cuda::PagePool& pool = sequences_.pool();
-  bytes.full_rank = held(s->row_pages) * pool.page_bytes(cuda::PageKind::kRows);
-  bytes.coefficients = held(s->code_pages) * pool.page_bytes(cuda::PageKind::kCodes);
+  bytes.full_rank = sequences_.bytes(cuda::PageKind::kRows, *s);
+  bytes.coefficients = sequences_.bytes(cuda::PageKind::kCodes, *s);
   bytes.total = bytes.full_rank + bytes.coefficients;
   bytes.shared = shared_bytes();
   return bytes;
@@ -183,18 +175,13 @@ Result<CacheBytes> DeviceCache::Impl::bytes(std::int32_t sequence) const {
 
 std::size_t DeviceCache::Impl::shared_bytes() const noexcept {
   std::size_t sum = ropes_->bytes() + working_memory_.bytes() + rebuilder_.bytes() +
-                    sequences_.table_bytes();
+                    table_memory_.bytes();
   for (const LayerTables& layer : layers_) sum += layer.bytes();
   return sum;
 }
 
 std::size_t DeviceCache::Impl::used_bytes() const noexcept {
-  const cuda::PagePool& pool = sequences_.pool();
-  std::size_t sum = 0;
-  for (const auto kind : {cuda::PageKind::kCodes, cuda::PageKind::kRows}) {
-    sum += pool.pages(kind) * pool.page_bytes(kind);
-  }
-  return sum;
+  return sequences_.pool().used_bytes();
 }
 
 Result<std::vector<std::byte>> DeviceCache::Impl::read_tiles(std::int32_t sequence, int layer,
@@ -211,16 +198,17 @@ Result<std::vector<std::byte>> DeviceCache::Impl::read_tiles(std::int32_t sequen
   std::vector<std::byte> tiles;
   const std::int32_t coded = s->coded[static_cast<std::size_t>(layer)];
   for (std::int32_t first = 0; first < coded; first += cuda::kPageTokens) {
-    const std::int32_t page = s->code_pages[static_cast<std::size_t>(first / cuda::kPageTokens)];
+    const std::int32_t page =
+        sequences_.page_of(cuda::PageKind::kCodes, *s, static_cast<std::size_t>(layer), first);
     const std::int32_t tokens = std::min<std::int32_t>(cuda::kPageTokens, coded - first);
     const std::size_t bytes =
         tile * static_cast<std::size_t>((tokens + cuda::kTileTokens - 1) / cuda::kTileTokens);
     tiles.resize(tiles.size() + bytes);
-    if (page < 0) continue;  // not held: zeros
+    if (page < 0) continue;
     KVSPAN_CHECK_OK(cuda::check(
         cudaMemcpy(tiles.data() + tiles.size() - bytes,
-                   sequences_.page(cuda::PageKind::kCodes, page) + tables.group_offset(group),
-                   bytes, cudaMemcpyDeviceToHost),
+                   sequences_.memory_of(page) + tables.group_offset(group), bytes,
+                   cudaMemcpyDeviceToHost),
         "reading codes"));
   }
   return tiles;

@@ -51,8 +51,6 @@ class DeviceCache::Impl {
 
  private:
   Status place_layers(const DeviceOptions& options);
-  Result<std::size_t> budget_for(const DeviceOptions& options, std::size_t code_page_bytes,
-                                 std::size_t row_page_bytes) const;
   Status make_working_memory(const DeviceOptions& options);
   Status check_layer(int layer) const;
   std::byte* code_page_at(const cuda::Sequence& s, std::size_t layer, std::size_t group,
@@ -67,6 +65,8 @@ class DeviceCache::Impl {
                      cudaStream_t stream);
   // The cache's sequences of the steps, each once; fails on others.
   Result<std::vector<cuda::Sequence*>> find(std::span<const DeviceStep> steps, bool need_tokens);
+  // Rows of a layer with codes that are no longer recent.
+  Status encode(std::size_t layer, std::span<cuda::Sequence* const> found, cudaStream_t stream);
 
   CacheShape shape_;
   cuda::DeviceRecipe recipe_;
@@ -77,7 +77,7 @@ class DeviceCache::Impl {
   std::vector<cuda::LayerTables> layers_;
   std::vector<cuda::PlanLimits> limits_;  // by layer
   cuda::Sequences sequences_;
-  cuda::DeviceMemory pool_memory_, working_memory_;
+  cuda::DeviceMemory pool_memory_, table_memory_, working_memory_;
   cuda::Rebuilder rebuilder_;
 };
 

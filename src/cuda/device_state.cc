@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "cache/visible.h"
 #include "cuda/attend_constants.h"
 #include "cuda/bands/code_pages.h"
 #include "cuda/device_cache.h"
@@ -41,13 +42,15 @@ Status each_row_page(const LayerTokens& tokens, const Use& use) {
 
 std::byte* DeviceCache::Impl::code_page_at(const Sequence& s, std::size_t layer, std::size_t group,
                                            std::int32_t page) const noexcept {
-  return sequences_.page(PageKind::kCodes, s.code_pages[static_cast<std::size_t>(page)]) +
-         layers_[layer].group_offset(static_cast<int>(group));
+  const std::int32_t at = sequences_.page_of(PageKind::kCodes, s, layer, page * cuda::kPageTokens);
+  return sequences_.memory_of(at) + layers_[layer].group_offset(static_cast<int>(group));
 }
 
 std::byte* DeviceCache::Impl::row_page_at(const Sequence& s, std::size_t layer,
                                           std::int32_t page) const noexcept {
-  return sequences_.page(PageKind::kRows, s.row_pages[static_cast<std::size_t>(page)]) +
+  const std::int32_t at =
+      sequences_.page_of(PageKind::kRows, s, layer, page * cuda::kRowPageTokens);
+  return sequences_.memory_of(at) +
          layers_[layer].append.row_layer_halves * static_cast<std::ptrdiff_t>(sizeof(__half));
 }
 
@@ -56,10 +59,14 @@ LayerTokens DeviceCache::Impl::room_for(const Sequence& s, std::size_t layer) co
   const LayerShape& shape = shape_.layers[layer];
   LayerTokens tokens;
   tokens.next = s.tokens[layer];
-  tokens.first = s.first[layer];
-  tokens.least = s.least[layer];
   tokens.sink = layers_[layer].coded() ? recipe_.sink : 0;
   tokens.coded = s.coded[layer];
+  if (const std::int32_t passed = sequences_.passed(s, layer); passed > 0) {
+    // Of the sixteen that a window has begun to pass all are there: pages go whole.
+    const bool among_codes = tokens.coded > 0 && passed > tokens.sink;
+    tokens.first = among_codes ? passed / kCodedTogether * kCodedTogether : passed;
+    tokens.least = first_query_past(shape, passed);
+  }
   const auto coded = static_cast<std::size_t>(tokens.codes().size());
   const auto& groups = recipe_.prepared->layers[layer].groups;
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -142,10 +149,10 @@ Status DeviceCache::Impl::write_layer(const LayerTokens& tokens, std::size_t lay
   const PositionRange codes = tokens.codes();
   for (const PositionRange& rows : {tokens.before(), tokens.after()}) {
     if (rows.size() == 0) continue;
-    KVSPAN_CHECK_OK(sequences_.own(PageKind::kRows, s, rows.first, rows.last));
+    KVSPAN_CHECK_OK(sequences_.own(PageKind::kRows, s, layer, rows.first, rows.last));
   }
   if (codes.size() > 0) {
-    KVSPAN_CHECK_OK(sequences_.own(PageKind::kCodes, s, codes.first, codes.last));
+    KVSPAN_CHECK_OK(sequences_.own(PageKind::kCodes, s, layer, codes.first, codes.last));
   }
   const auto write_rows = [&](std::int32_t page) -> Status {
     const std::vector<Half> rows = cuda::row_page(shape_.layers[layer], tokens, page);
@@ -164,8 +171,10 @@ Status DeviceCache::Impl::write_layer(const LayerTokens& tokens, std::size_t lay
   }
   s.tokens[layer] = tokens.next;
   s.coded[layer] = tokens.coded;
-  s.first[layer] = tokens.first;
-  s.least[layer] = tokens.least;
+  // Tokens that are there, and seen by none that may come, count as passed too.
+  const std::int32_t window = shape_.layers[layer].window;
+  const bool passed = tokens.first > 0 || tokens.least > 0;
+  sequences_.loaded(s, layer, passed ? std::max(tokens.first, tokens.least - window + 1) : 0);
   return {};
 }
 

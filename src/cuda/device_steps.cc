@@ -63,15 +63,6 @@ Ready ready_of(const Sequence& s, std::size_t layer, std::int32_t sink, std::int
   return {first, std::max(0, (s.tokens[layer] - first - recent) / 16)};
 }
 
-// The smallest number of tokens above 0 that a sequence can be cut at.
-std::int32_t least_of(const Sequence& s) {
-  const auto most = [](const std::vector<std::int32_t>& by_layer) {
-    return *std::max_element(by_layer.begin(), by_layer.end());
-  };
-  const std::int32_t tokens = *std::min_element(s.tokens.begin(), s.tokens.end());
-  return std::max(most(s.coded), std::min(most(s.least), tokens));
-}
-
 // Places of queries that a group does not have are read and never written: they have to be zeros,
 // and not what a layer whose numbers lie elsewhere has left there. Not a number would be too large
 // for a weight however often the scale of weights was raised. Coefficients may be anything, since
@@ -129,7 +120,7 @@ Status DeviceCache::Impl::append(int layer, std::span<const DeviceStep> steps,
   }
   for (std::size_t i = 0; i < found.size(); ++i) {
     const std::int32_t first = found[i]->tokens[l];
-    if (Status owned = sequences_.own(PageKind::kRows, *found[i], first, first + steps[i].tokens);
+    if (Status owned = sequences_.own(PageKind::kRows, *found[i], l, first, first + steps[i].tokens);
         !owned) {
       KVSPAN_CHECK_OK(sequences_.flush(stream));  // pages that were taken stay
       return owned;
@@ -148,7 +139,7 @@ Status DeviceCache::Impl::append(int layer, std::span<const DeviceStep> steps,
     for (std::int32_t i = 0; i < call.item_count; ++i) {
       Sequence& s = *found[from + static_cast<std::size_t>(i)];
       const std::int32_t n = steps[from + static_cast<std::size_t>(i)].tokens;
-      call.items[i] = {sequences_.row_table(s), s.tokens[l], n, call.total_tokens};
+      call.items[i] = {sequences_.table(PageKind::kRows, s, l), s.tokens[l], n, call.total_tokens};
       call.total_tokens += n;
       s.tokens[l] += n;
     }
@@ -174,11 +165,19 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
                   "sequence {}: {} queries at the end of {} tokens; append comes first",
                   steps[i].sequence, steps[i].tokens, s.tokens[l]);
     }
-    for (std::int32_t q = s.tokens[l] - steps[i].tokens; q < s.tokens[l]; ++q) {
+    const std::int32_t window = shape_.layers[l].window, first = s.tokens[l] - steps[i].tokens;
+    if (const std::int32_t passed = sequences_.passed(s, l);
+        passed > 0 && first - window + 1 < passed) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "sequence {}: a query at {} sees tokens that a window of {} has passed; allowed: "
+                  "queries from {} on",
+                  steps[i].sequence, first, window, passed + window - 1);
+    }
+    for (std::int32_t q = first; q < s.tokens[l]; ++q) {
       AttendItem item{};
-      item.code_pages = sequences_.code_table(s);
-      item.row_pages = sequences_.row_table(s);
-      cuda::set_ranges({recipe_.sink, s.coded[l], s.tokens[l]}, q, shape_.layers[l].window, item);
+      item.code_pages = sequences_.table(PageKind::kCodes, s, l);
+      item.row_pages = sequences_.table(PageKind::kRows, s, l);
+      cuda::set_ranges({recipe_.sink, s.coded[l], s.tokens[l]}, q, window, item);
       items.push_back(item);
     }
   }
@@ -220,17 +219,18 @@ Status DeviceCache::Impl::rebuild(int layer, std::int32_t sequence, std::int32_t
   KVSPAN_CHECK_OK(check_layer(layer));
   KVSPAN_TRY(const Sequence* s, sequences_.find(sequence));
   const auto l = static_cast<std::size_t>(layer);
-  if (first < 0 || first > s->tokens[l]) {
-    return fail(ErrorCode::kInvalidArgument, "sequence {}: rows from {} on; allowed: 0 to {}",
-                sequence, first, s->tokens[l]);
+  if (first < sequences_.passed(*s, l) || first > s->tokens[l]) {
+    return fail(ErrorCode::kInvalidArgument, "sequence {}: rows from {} on; held: {} to {}",
+                sequence, first, sequences_.passed(*s, l), s->tokens[l]);
   }
   const LayerShape& shape = shape_.layers[l];
   const cuda::RebuildRows rows{
       first, laid_out<cuda::RowsOut>(keys, shape.kv_heads, shape.key_dim),
       laid_out<cuda::RowsOut>(values, shape.kv_heads, shape.value_dim)};
   return rebuilder_.rebuild(layers_[l],
-                            {sequences_.code_table(*s), sequences_.row_table(*s), recipe_.sink,
-                             s->coded[l], s->tokens[l]},
+                            {sequences_.table(PageKind::kCodes, *s, l),
+                             sequences_.table(PageKind::kRows, *s, l), recipe_.sink, s->coded[l],
+                             s->tokens[l]},
                             rows, stream);
 }
 
@@ -239,62 +239,59 @@ Status DeviceCache::Impl::settle(int layer, std::span<const DeviceStep> steps,
   KVSPAN_CHECK_OK(check_layer(layer));
   KVSPAN_TRY(const std::vector<Sequence*> found, find(steps, false));
   const auto l = static_cast<std::size_t>(layer);
-  LayerTables& tables = layers_[l];
-  if (!tables.coded()) return {};
+  if (layers_[l].coded()) KVSPAN_CHECK_OK(encode(l, found, stream));
+  for (Sequence* s : found) sequences_.settled(*s, l);
+  return {};
+}
+
+Status DeviceCache::Impl::encode(std::size_t layer, std::span<Sequence* const> found,
+                                 cudaStream_t stream) {
   for (Sequence* s : found) {
-    const Ready ready = ready_of(*s, l, recipe_.sink, recipe_.recent);
+    const Ready ready = ready_of(*s, layer, recipe_.sink, recipe_.recent);
     if (ready.halves == 0) continue;
-    if (Status owned =
-            sequences_.own(PageKind::kCodes, *s, ready.first, ready.first + 16 * ready.halves);
+    if (Status owned = sequences_.own(PageKind::kCodes, *s, layer, ready.first,
+                                      ready.first + 16 * ready.halves);
         !owned) {
       KVSPAN_CHECK_OK(sequences_.flush(stream));
       return owned;
     }
   }
   KVSPAN_CHECK_OK(sequences_.flush(stream));
-  cuda::EncodeCall& call = tables.encode;
+  cuda::EncodeCall& call = layers_[layer].encode;
   for (std::size_t from = 0; from < found.size(); from += cuda::kMaxItems) {
     call.item_count = call.total_halves = 0;
     const std::size_t end = std::min(found.size(), from + cuda::kMaxItems);
     for (std::size_t i = from; i < end; ++i) {
       Sequence& s = *found[i];
-      const Ready ready = ready_of(s, l, recipe_.sink, recipe_.recent);
+      const Ready ready = ready_of(s, layer, recipe_.sink, recipe_.recent);
       if (ready.halves == 0) continue;
-      call.items[call.item_count++] = {sequences_.row_table(s), sequences_.code_table(s),
-                                       ready.first, ready.halves, call.total_halves};
+      call.items[call.item_count++] = {sequences_.table(PageKind::kRows, s, layer),
+                                       sequences_.table(PageKind::kCodes, s, layer), ready.first,
+                                       ready.halves, call.total_halves};
       call.total_halves += ready.halves;
-      s.coded[l] = ready.first + 16 * ready.halves;
+      s.coded[layer] = ready.first + 16 * ready.halves;
     }
     KVSPAN_CHECK_OK(cuda::check(cuda::launch_encode(call, stream), "coding rows"));
-  }
-  // Rows that all layers have coded.
-  for (Sequence* s : found) {
-    sequences_.drop_rows(*s, recipe_.sink, *std::min_element(s->coded.begin(), s->coded.end()));
   }
   return {};
 }
 
 Status DeviceCache::Impl::truncate(std::int32_t sequence, std::int32_t n) {
   KVSPAN_TRY(Sequence * s, sequences_.find(sequence));
-  const std::int32_t least = least_of(*s);
+  const std::int32_t least = sequences_.least_tokens(*s);
   if (n < 0 || (n > 0 && n < least)) {
     return fail(ErrorCode::kInvalidArgument,
-                "sequence {} cannot be cut at {}: positions below {} are coded, or tokens that "
-                "queries before it would see are gone; allowed: 0, or {} and more",
+                "sequence {} cannot be cut at {}: positions below {} are coded, or a window has "
+                "passed what queries there would see; allowed: 0, or {} and more",
                 sequence, n, least, least);
   }
-  for (std::size_t l = 0; l < s->tokens.size(); ++l) {
-    s->tokens[l] = std::min(s->tokens[l], n);
-    if (n == 0) s->coded[l] = s->first[l] = s->least[l] = 0;
-  }
-  sequences_.drop_from(PageKind::kRows, *s, n);
-  sequences_.drop_from(PageKind::kCodes, *s, n);
+  sequences_.cut(*s, std::min(n, sequences_.max_tokens()));
   return {};
 }
 
 Result<std::int32_t> DeviceCache::Impl::least_tokens(std::int32_t sequence) const {
   KVSPAN_TRY(const Sequence* s, sequences_.find(sequence));
-  return std::max(1, least_of(*s));
+  return sequences_.least_tokens(*s);
 }
 
 }  // namespace kvspan

@@ -20,8 +20,8 @@ struct AppendCall {
   std::int32_t item_count = 0, total_tokens = 0;
   std::int32_t kv_heads = 0, key_dim = 0, value_dim = 0;
   RowsPointer keys, values;  // [total tokens, kv_heads, dim]
-  __half* row_pool = nullptr;
-  std::int64_t row_page_halves = 0, row_layer_halves = 0;
+  std::byte* pages = nullptr;
+  std::int64_t row_layer_halves = 0;
 };
 
 struct EncodeItem {
@@ -59,10 +59,8 @@ struct EncodeCall {
   const std::int32_t* tile_bytes = nullptr;
   const std::int32_t* group_offsets = nullptr;
   std::int32_t most_tile_bytes = 0;
-  std::byte* code_pool = nullptr;
-  std::int64_t code_page_bytes = 0;
-  const __half* row_pool = nullptr;
-  std::int64_t row_page_halves = 0, row_layer_halves = 0;
+  std::byte* pages = nullptr;
+  std::int64_t row_layer_halves = 0;
 };
 
 }  // namespace kvspan::cuda

@@ -67,10 +67,9 @@ inline constexpr int kMostRaises = 4;
 template <class Shape>
 struct TeamCopies {
   static constexpr int kPageTiles = kPageTokens / kTileTokens;
-  const std::byte* pool;
+  const std::byte* group_pages;  // the group's codes, were they in the first of all pages
   const std::int32_t* code_pages;
   const std::byte *moved, *folded;  // of the item's first anchor and block
-  std::int64_t page_bytes;
   const std::byte* source = nullptr;
   char *slots, *moved_slots;
   std::uint64_t* barriers;  // of slots, then of moved queries
@@ -81,7 +80,7 @@ struct TeamCopies {
   __device__ __forceinline__ TeamCopies(const AttendCall& call, const AttendItem& item, int group,
                                         const AttendMemory<Shape>& memory, char* shared, int team,
                                         int first, int last)
-      : pool(call.code_pool + call.group_offsets[group]),
+      : group_pages(call.pages + call.group_offsets[group]),
         code_pages(item.code_pages),
         moved(call.moved + (static_cast<std::int64_t>(group) * call.total_anchors +
                             item.anchors_before) *
@@ -89,7 +88,6 @@ struct TeamCopies {
         folded(call.folded + (static_cast<std::int64_t>(group) * call.total_means +
                               item.means_before) *
                                  call.folded_bytes()),
-        page_bytes(call.code_page_bytes),
         slots(shared + memory.rings + team * Shape::kStages * memory.slot_bytes),
         moved_slots(shared + memory.moved + team * 2 * memory.moved_bytes),
         barriers(reinterpret_cast<std::uint64_t*>(shared + memory.barriers) +
@@ -108,12 +106,15 @@ struct TeamCopies {
         anchors(item.anchors),
         anchor(call.anchor) {}
 
+  __device__ __forceinline__ const std::byte* page_at(std::int32_t page) const {
+    return group_pages + std::int64_t{page} * kPageUnit;
+  }
   // Where the first step begins.
   __device__ __forceinline__ void look_up() {
     if (begin >= end) return;
     const int tile = begin * Shape::kTeam;
     next_index = tile / kPageTiles;
-    source = pool + __ldg(code_pages + next_index) * page_bytes +
+    source = page_at(__ldg(code_pages + next_index)) +
              static_cast<std::int64_t>(tile % kPageTiles / Shape::kTeam) * step_bytes;
     look_ahead();
   }
@@ -124,7 +125,7 @@ struct TeamCopies {
   // Codes of the next step.
   __device__ __forceinline__ void ask_codes() {
     if (asked * Shape::kTeam % kPageTiles == 0 && asked != begin) {
-      source = pool + next_page * page_bytes;
+      source = page_at(next_page);
       look_ahead();
     }
     expect_bytes(barriers + slot, static_cast<std::uint32_t>(step_bytes + Shape::kStepMeans * folded_bytes));

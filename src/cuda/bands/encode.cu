@@ -34,15 +34,15 @@ __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group
   const int pairs = call.rope_pairs;
   for (int t = threadIdx.x / 16; t < kTokens; t += kThreads / 16) {
     const int p = position + t, slot = p % kRowPageTokens;
-    const std::int64_t page = item.row_pages[p / kRowPageTokens];
+    const std::int32_t page = item.row_pages[p / kRowPageTokens];
     const int anchor = p / call.anchor * call.anchor + call.anchor / 2;
     const float2* const turns = call.turns + static_cast<std::int64_t>(anchor / kTurnStep) * pairs;
     const float2* const offsets =
         call.offset_turns + static_cast<std::int64_t>(p % call.anchor) * pairs;
     for (int h = 0; h < heads; ++h) {
       const __half* const rows =
-          call.row_pool + row_page_at(page, call.row_page_halves, call.row_layer_halves,
-                                      group * heads + h, call.key_dim, call.value_dim);
+          reinterpret_cast<const __half*>(call.pages) +
+          row_page_at(page, call.row_layer_halves, group * heads + h, call.key_dim, call.value_dim);
       const __half* const k = rows + slot * call.key_dim;
       const __half* const v = rows + kRowPageTokens * call.key_dim + slot * call.value_dim;
       const float* const mu = means + h * call.key_dim;
@@ -74,6 +74,8 @@ __device__ void analyse(const float* analysis, int width, int places, const floa
   for (int p = threadIdx.x; p < places; p += kThreads) {
     float sum[kTokens] = {};
     const float* a = analysis + p;
+    // Few blocks run where a prompt's step is coded: what they wait for has to be asked for together.
+#pragma unroll 8
     for (int j = 0; j < width; ++j, a += places) {
       const float x = __ldg(a);
       const float4* const row = reinterpret_cast<const float4*>(z + j * kTokens);
@@ -98,6 +100,7 @@ __device__ void find_gains(const EncodeCall::Group& code, int places, const floa
   const int lane = threadIdx.x & 31;
   for (int t = threadIdx.x >> 5; t < kTokens; t += kThreads / 32) {
     float sum = 0.0f;
+#pragma unroll 4
     for (int p = lane; p < places; p += 32) {
       const float x = c[p * kTokens + t] * code.inverse_sigma[p];
       sum = fmaf(x, x, sum);
@@ -147,6 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   const int first = position % kTileTokens;
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
   const std::int32_t* const offsets = call.chunk_offsets + group * kMaxChunks;
+#pragma unroll 4
   for (int i = threadIdx.x; i < places * kTokens; i += kThreads) {
     const int p = i / kTokens, t = i % kTokens, chunk = p / kChunkPlaces;
     if (code.inverse_steps[p] == 0.0f) continue;
@@ -162,8 +166,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   std::byte* const tile =
-      call.code_pool + call.group_offsets[group] +
-      item.code_pages[position / kPageTokens] * call.code_page_bytes +
+      call.pages + call.group_offsets[group] +
+      std::int64_t{item.code_pages[position / kPageTokens]} * kPageUnit +
       static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * tile_bytes;
   auto* const to = reinterpret_cast<std::uint32_t*>(tile);
   // By halves of words, each of which belongs to one token: other blocks write the tile's others.
@@ -180,10 +184,8 @@ __global__ void __launch_bounds__(kThreads)
     reinterpret_cast<std::int8_t*>(tile)[4 * tile_words + gain_byte(first + threadIdx.x)] =
         gains[threadIdx.x];
   }
-  // Nothing escapes here; a page may have held other tokens before.
-  if (threadIdx.x == 0 && first % 16 == 0) {
-    reinterpret_cast<std::uint16_t*>(to + tile_words + kTileTokens / 4)[first / 16] = 0;
-  }
+  // Nothing escapes here, of the other half neither; a page may have held anything before.
+  if (threadIdx.x == 0) to[tile_words + kTileTokens / 4] = 0;
 }
 
 template <int kTokens>

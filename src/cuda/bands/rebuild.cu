@@ -12,43 +12,57 @@ constexpr int kThreads = 256;
 
 __device__ const std::byte* tile_at(const EncodeCall& layer, const RebuildTiles& tiles, int group,
                                     int position) {
-  return layer.code_pool + layer.group_offsets[group] +
-         tiles.code_pages[position / kPageTokens] * layer.code_page_bytes +
+  return layer.pages + layer.group_offsets[group] +
+         std::int64_t{tiles.code_pages[position / kPageTokens]} * kPageUnit +
          static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * layer.tile_bytes[group];
 }
 
-// A block for each tile and group.
+// A block for each tile, group and chunk; a thread for eight places of a token.
+constexpr int kLevelPlaces = 8;
 __global__ void __launch_bounds__(kThreads)
     levels_kernel(const __grid_constant__ EncodeCall layer,
                   const __grid_constant__ RebuildTiles tiles) {
-  const int group = blockIdx.y, token = static_cast<int>(blockIdx.x) * kTileTokens;
-  const int places = layer.chunks * kChunkPlaces;
+  const int group = blockIdx.y, chunk = blockIdx.z;
+  const int token = static_cast<int>(threadIdx.x) / (kChunkPlaces / kLevelPlaces);
+  const int place = static_cast<int>(threadIdx.x) % (kChunkPlaces / kLevelPlaces) * kLevelPlaces;
+  const int first = static_cast<int>(blockIdx.x) * kTileTokens, places = layer.chunks * kChunkPlaces;
+  const int width = layer.chunk_widths[group * kMaxChunks + chunk];
   const auto* const words =
-      reinterpret_cast<const std::uint32_t*>(tile_at(layer, tiles, group, tiles.begin + token));
-  const std::uint8_t* const widths = layer.chunk_widths + group * kMaxChunks;
-  const std::int32_t* const offsets = layer.chunk_offsets + group * kMaxChunks;
-  __half* const to =
-      tiles.levels + (static_cast<std::int64_t>(group) * tiles.tokens + token) * places;
-  for (int i = threadIdx.x; i < kTileTokens * places; i += kThreads) {
-    const int t = i / places, p = i % places, chunk = p / kChunkPlaces, width = widths[chunk];
-    const CodeFields fields = fields_of(width, t, p % kChunkPlaces);
-    const std::uint32_t* const at = words + offsets[chunk];
-    std::uint32_t u = at[fields.low.word] >> fields.low.shift & ((1u << fields.low.bits) - 1u);
+      reinterpret_cast<const std::uint32_t*>(tile_at(layer, tiles, group, tiles.begin + first)) +
+      layer.chunk_offsets[group * kMaxChunks + chunk];
+  const float middle = 0.5f * static_cast<float>((1 << width) - 1);
+  const auto level = [&](int p) {
+    if (width == 0) return 0.0f;  // an empty chunk
+    const CodeFields fields = fields_of(width, token, p);
+    std::uint32_t u = words[fields.low.word] >> fields.low.shift & ((1u << fields.low.bits) - 1u);
     if (fields.high.bits > 0) {
       const std::uint32_t high =
-          at[fields.high.word] >> fields.high.shift & ((1u << fields.high.bits) - 1u);
+          words[fields.high.word] >> fields.high.shift & ((1u << fields.high.bits) - 1u);
       u |= high << fields.low.bits;
     }
-    const float middle = 0.5f * static_cast<float>((1 << width) - 1);
-    to[i] = __float2half(static_cast<float>(u) - middle);
+    return static_cast<float>(u) - middle;
+  };
+  __half2 levels[kLevelPlaces / 2];
+#pragma unroll
+  for (int i = 0; i < kLevelPlaces; i += 2) {
+    levels[i / 2] = __floats2half2_rn(level(place + i), level(place + i + 1));
   }
+  static_assert(kTileTokens * kChunkPlaces == kThreads * kLevelPlaces && sizeof levels == sizeof(uint4));
+  const std::int64_t row = static_cast<std::int64_t>(group) * tiles.tokens + first + token;
+  *reinterpret_cast<uint4*>(tiles.levels + row * places + chunk * kChunkPlaces + place) =
+      *reinterpret_cast<const uint4*>(levels);
 }
 
-// A block for each token and head.
-__global__ void __launch_bounds__(128) coded_rows_kernel(const __grid_constant__ EncodeCall layer,
-                                                         const __grid_constant__ RebuildTiles tiles,
-                                                         const __grid_constant__ RebuildRows rows) {
-  const int token = blockIdx.x, head = blockIdx.y, position = tiles.begin + token;
+// A warp for each token and head.
+constexpr int kRowThreads = 128, kRowTokens = kRowThreads / 32;
+static_assert(kTileTokens % kRowTokens == 0);
+__global__ void __launch_bounds__(kRowThreads)
+    coded_rows_kernel(const __grid_constant__ EncodeCall layer,
+                      const __grid_constant__ RebuildTiles tiles,
+                      const __grid_constant__ RebuildRows rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int token = static_cast<int>(blockIdx.x) * kRowTokens + warp, head = blockIdx.y;
+  const int position = tiles.begin + token;
   if (position < tiles.first || position >= tiles.last) return;
   const int heads = layer.group_heads, group = head / heads, within = head % heads;
   const int key_dim = layer.key_dim, value_dim = layer.value_dim, keys = heads * key_dim;
@@ -73,7 +87,7 @@ __global__ void __launch_bounds__(128) coded_rows_kernel(const __grid_constant__
   const float2* const turns = layer.turns + static_cast<std::int64_t>(anchor / kTurnStep) * pairs;
   const float2* const offsets =
       layer.offset_turns + static_cast<std::int64_t>(position % layer.anchor) * pairs;
-  for (int j = threadIdx.x; j < pairs; j += 128) {
+  for (int j = lane; j < pairs; j += 32) {
     const PairPlace at = pair_place(j, pairs, layer.neighbours);
     const float2 turn = __ldg(turns + j), offset = __ldg(offsets + j);
     const float a = mu[at.first], b = mu[at.second];
@@ -83,11 +97,11 @@ __global__ void __launch_bounds__(128) coded_rows_kernel(const __grid_constant__
     write_number(rows.keys.data, k + at.first, rows.keys.type, m * (x * turn.x - y * turn.y));
     write_number(rows.keys.data, k + at.second, rows.keys.type, m * (y * turn.x + x * turn.y));
   }
-  for (int j = 2 * pairs + static_cast<int>(threadIdx.x); j < key_dim; j += 128) {
+  for (int j = 2 * pairs + lane; j < key_dim; j += 32) {
     write_number(rows.keys.data, k + j, rows.keys.type, number(first + j) + mu[j]);
   }
   const int values = keys + within * value_dim;
-  for (int j = threadIdx.x; j < value_dim; j += 128) {
+  for (int j = lane; j < value_dim; j += 32) {
     write_number(rows.values.data, v + j, rows.values.type,
                  number(values + j) + code.means[values + j]);
   }
@@ -99,8 +113,9 @@ __global__ void __launch_bounds__(128)
                      std::int32_t begin, const __grid_constant__ RebuildRows rows) {
   const int position = begin + static_cast<int>(blockIdx.x), head = blockIdx.y;
   const __half* const page =
-      layer.row_pool + row_page_at(row_pages[position / kRowPageTokens], layer.row_page_halves,
-                                   layer.row_layer_halves, head, layer.key_dim, layer.value_dim);
+      reinterpret_cast<const __half*>(layer.pages) +
+      row_page_at(row_pages[position / kRowPageTokens], layer.row_layer_halves, head, layer.key_dim,
+                  layer.value_dim);
   const int slot = position % kRowPageTokens;
   const __half* const key = page + slot * layer.key_dim;
   const __half* const value = page + kRowPageTokens * layer.key_dim + slot * layer.value_dim;
@@ -122,15 +137,15 @@ unsigned grid(std::int32_t count) {
 }  // namespace
 
 cudaError_t launch_levels(const EncodeCall& layer, const RebuildTiles& tiles, cudaStream_t stream) {
-  const dim3 blocks(grid(tiles.tokens / kTileTokens), grid(layer.groups));
+  const dim3 blocks(grid(tiles.tokens / kTileTokens), grid(layer.groups), grid(layer.chunks));
   levels_kernel<<<blocks, kThreads, 0, stream>>>(layer, tiles);
   return cudaGetLastError();
 }
 
 cudaError_t launch_coded_rows(const EncodeCall& layer, const RebuildTiles& tiles,
                               const RebuildRows& rows, cudaStream_t stream) {
-  const dim3 blocks(grid(tiles.tokens), grid(layer.kv_heads));
-  coded_rows_kernel<<<blocks, 128, 0, stream>>>(layer, tiles, rows);
+  const dim3 blocks(grid(tiles.tokens / kRowTokens), grid(layer.kv_heads));
+  coded_rows_kernel<<<blocks, kRowThreads, 0, stream>>>(layer, tiles, rows);
   return cudaGetLastError();
 }
 

@@ -13,12 +13,12 @@ __global__ void __launch_bounds__(128) append_kernel(const __grid_constant__ App
   const AppendItem& item = call.items[index];
   const int position = item.first_position + row - item.tokens_before;
   const std::int64_t page =
-      row_page_at(item.row_pages[position / kRowPageTokens], call.row_page_halves,
-                  call.row_layer_halves, head, call.key_dim, call.value_dim);
+      row_page_at(item.row_pages[position / kRowPageTokens], call.row_layer_halves, head,
+                  call.key_dim, call.value_dim);
   const int slot = position % kRowPageTokens;
-  __half* const keys = call.row_pool + page + slot * call.key_dim;
-  __half* const values =
-      call.row_pool + page + kRowPageTokens * call.key_dim + slot * call.value_dim;
+  __half* const rows = reinterpret_cast<__half*>(call.pages) + page;
+  __half* const keys = rows + slot * call.key_dim;
+  __half* const values = rows + kRowPageTokens * call.key_dim + slot * call.value_dim;
   const std::int64_t k = row * call.keys.token_stride + head * call.keys.head_stride;
   const std::int64_t v = row * call.values.token_stride + head * call.values.head_stride;
   for (int i = threadIdx.x; i < call.key_dim; i += 128) {

@@ -80,10 +80,9 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
     // Whatever a table holds that is still being written is a page when rows are asked for early.
     const int own_page = max(0, __ldcg(item.row_pages + position / kRowPageTokens));
     const std::int64_t page =
-        row_page_at(own_page, call.row_page_halves,
-                    call.row_layer_halves, head, call.key_dim, call.value_dim);
+        row_page_at(own_page, call.row_layer_halves, head, call.key_dim, call.value_dim);
     const int slot = position % kRowPageTokens;
-    return call.row_pool + page +
+    return reinterpret_cast<const __half*>(call.pages) + page +
            (of_values ? kRowPageTokens * call.key_dim + slot * call.value_dim : slot * call.key_dim);
   };
 

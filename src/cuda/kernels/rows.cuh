@@ -60,11 +60,11 @@ __device__ __forceinline__ PairPlace pair_place(int j, int pairs, bool neighbour
   return neighbours ? PairPlace{2 * j, 2 * j + 1} : PairPlace{j, j + pairs};
 }
 
-// A head's keys in a page of full-rank rows, [kRowPageTokens, key_dim]; values follow them.
-__device__ __forceinline__ std::int64_t row_page_at(std::int64_t page, std::int64_t page_halves,
-                                                    std::int64_t layer_halves, int head,
-                                                    int key_dim, int value_dim) {
-  return page * page_halves + layer_halves +
+// A head's keys in a page of full-rank rows, [kRowPageTokens, key_dim]; values follow them. Numbers
+// from the beginning of all pages.
+__device__ __forceinline__ std::int64_t row_page_at(std::int32_t page, std::int64_t layer_halves,
+                                                    int head, int key_dim, int value_dim) {
+  return std::int64_t{page} * (kPageUnit / 2) + layer_halves +
          static_cast<std::int64_t>(head) * kRowPageTokens * (key_dim + value_dim);
 }
 
