@@ -152,6 +152,10 @@ class CacheFactory {
   // The same recipe and codes, its caches made by `home`. What they save is what the host's do, and
   // either loads the other's.
   CacheFactory kept_in(std::shared_ptr<CacheHome> home) const;
+  // The same, its caches in the host's memory; and such a cache brought to where this factory keeps its own. One that
+  // is to be cut is loaded and cut there first: a home may not go back as far.
+  CacheFactory on_host() const { return kept_in(nullptr); }
+  Result<std::unique_ptr<KvCache>> brought_home(std::unique_ptr<KvCache> cache) const;
 
  private:
   friend const std::shared_ptr<const struct Prepared>& prepared_of(

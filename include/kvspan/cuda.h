@@ -59,6 +59,9 @@ struct DeviceOptions {
   // Layers with a window need what it and a step see.
   std::size_t budget_bytes = std::size_t{1} << 30;
   std::int32_t max_sequences = 64;
+  // Beside those, for a while: one that is loaded stands beside the one whose place it takes. What is
+  // said to be needed leaves them out.
+  std::int32_t spare_sequences = 0;
   std::int32_t max_tokens = 32768;  // of one sequence
   // Coded tokens that one launch reads, over all its sequences; what a call needs beyond that takes
   // more launches. At least max_tokens. Working memory is some 50 bytes for each and group of
@@ -88,7 +91,7 @@ class DeviceCache {
   const CacheShape& shape() const noexcept;
   const std::string& recipe() const noexcept;  // canonical
 
-  // An empty sequence's number. Fails when there are max_sequences.
+  // An empty sequence's number. Fails when there are max_sequences and the spare ones.
   Result<std::int32_t> add();
   // An independent continuation: memory is shared until one of the two writes to it.
   Result<std::int32_t> fork(std::int32_t sequence, DeviceStream stream);

@@ -108,7 +108,8 @@ class LlamaCaches {
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
   Result<SavedCache> save_with_runs(std::int32_t sequence) const;
   Status load(std::int32_t sequence, std::span<const std::byte> bytes);
-  // The sequence becomes this cache, which one of the same recipe, shape and codes made.
+  // The sequence becomes this cache, which one of the same recipe, shape and codes made; one in the
+  // host's memory is brought to where the others are. Where that fails the sequence is as before.
   Status take(std::int32_t sequence, std::unique_ptr<KvCache> cache);
 
  private:

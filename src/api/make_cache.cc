@@ -131,8 +131,12 @@ std::unique_ptr<KvCache> CacheFactory::make() const {
 
 Result<std::unique_ptr<KvCache>> CacheFactory::load(std::span<const std::byte> bytes) const {
   KVSPAN_TRY(std::unique_ptr<KvCache> cache, MethodCache::load(prepared_, bytes));
-  if (home_) return home_->take(*cache);
-  return cache;
+  return brought_home(std::move(cache));
+}
+
+Result<std::unique_ptr<KvCache>> CacheFactory::brought_home(std::unique_ptr<KvCache> cache) const {
+  if (!home_ || dynamic_cast<const MethodCache*>(cache.get()) == nullptr) return cache;
+  return home_->take(*cache);
 }
 
 const std::string& CacheFactory::recipe() const noexcept {

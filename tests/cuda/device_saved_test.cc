@@ -291,6 +291,16 @@ TEST(DeviceSaved, CachesOfAHomeAreSavedAndLoaded) {
     EXPECT_EQ(again.runs[i].bytes, saved.runs[i].bytes);
     EXPECT_EQ(again.runs[i].end, saved.runs[i].end);
   }
+  // What the host has cut goes on as well, anywhere among its codes.
+  auto cut = on_device.on_host().load(saved.bytes);
+  ASSERT_TRUE(cut);
+  ASSERT_TRUE((*cut)->truncate(150));
+  const auto brought = on_device.brought_home(*std::move(cut));
+  ASSERT_TRUE(brought) << brought.error().message;
+  EXPECT_EQ(DeviceHome::of(**brought), *home);
+  EXPECT_EQ((*brought)->tokens(), 150);
+  testing::run(**brought, run.text, 150, 60, 20);
+  EXPECT_EQ((*brought)->tokens(), 210);
   // Goes on here and there: rows are the same, and codes nearly (device_codes_test.cc).
   testing::run(**loaded, run.text, 400, 9, 3);
   const auto back = run.factory.load((*loaded)->save().value());

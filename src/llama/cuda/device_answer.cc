@@ -51,6 +51,7 @@ class CudaAnswer final : public DeviceAnswer {
     DeviceOptions options;
     options.budget_bytes = 0;
     options.max_sequences = sequences;
+    options.spare_sequences = 1;
     options.max_tokens = tokens;
     options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
     options.rebuild_tokens = PromptAttention::kRebuildTokens;
