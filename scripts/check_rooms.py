@@ -36,7 +36,8 @@ IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|fopen|freopen|popen|clock_ge
 LINE_COMMENT = re.compile(r"//.*$")
 BANDS = re.compile(r"bands", re.IGNORECASE)
 # Its row, and where a device's cache reads its codes.
-BANDS_NAMED = {"src/method/method_table.cc", "include/kvspan/cuda.h", "src/cuda/attend_call.h", "src/cuda/device_cache.h", "src/cuda/device_steps.cc"}
+BANDS_NAMED = {"src/method/method_table.cc", "include/kvspan/cuda.h", "src/cuda/attend_call.h", "src/cuda/device_cache.h",
+               "src/cuda/device_state.cc", "src/cuda/device_steps.cc"}
 BANDS_RECIPES = {"eval", "cli"}  # rooms that write recipes
 
 

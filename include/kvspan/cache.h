@@ -104,15 +104,15 @@ class KvCache {
 
 struct Calibration;  // kvspan/calibration.h
 
-// Where caches are kept, if not in the host's memory (kvspan/cuda.h).
+// Where caches are kept, if not in the host's memory (kvspan/cuda_home.h).
 class CacheHome {
  public:
   virtual ~CacheHome() = default;
   // An empty cache. Throws std::bad_alloc.
   virtual std::unique_ptr<KvCache> make() = 0;
   virtual std::size_t shared_bytes() const noexcept = 0;  // of what all its caches share
-  // What is said where a saved cache is to be loaded into it.
-  virtual std::string name() const = 0;
+  // A cache that holds what `host`, a cache in the host's memory with the home's recipe and codes, does.
+  virtual Result<std::unique_ptr<KvCache>> take(const KvCache& host) = 0;
 };
 
 // Called by one thread at a time while codes are designed; false ends it with kCancelled.
@@ -149,11 +149,17 @@ class CacheFactory {
   const std::string& recipe() const noexcept;  // canonical
   std::size_t shared_bytes() const noexcept;   // of the codes that all its caches share
 
-  // The same recipe and codes, its caches made by `home`. Such caches cannot be loaded.
+  // The same recipe and codes, its caches made by `home`. What they save is what the host's do, and
+  // either loads the other's.
   CacheFactory kept_in(std::shared_ptr<CacheHome> home) const;
+  // The same, its caches in the host's memory; and such a cache brought to where this factory keeps its own. One that
+  // is to be cut is loaded and cut there first: a home may not go back as far.
+  CacheFactory on_host() const { return kept_in(nullptr); }
+  Result<std::unique_ptr<KvCache>> brought_home(std::unique_ptr<KvCache> cache) const;
 
  private:
-  friend const struct Prepared& prepared_of(const CacheFactory& factory) noexcept;
+  friend const std::shared_ptr<const struct Prepared>& prepared_of(
+      const CacheFactory& factory) noexcept;
   explicit CacheFactory(std::shared_ptr<const struct Prepared> prepared);
   std::shared_ptr<const struct Prepared> prepared_;
   std::shared_ptr<CacheHome> home_;  // null: the host's memory

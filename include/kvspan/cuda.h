@@ -59,6 +59,9 @@ struct DeviceOptions {
   // Layers with a window need what it and a step see.
   std::size_t budget_bytes = std::size_t{1} << 30;
   std::int32_t max_sequences = 64;
+  // Beside those, for a while: one that is loaded stands beside the one whose place it takes. What is
+  // said to be needed leaves them out.
+  std::int32_t spare_sequences = 0;
   std::int32_t max_tokens = 32768;  // of one sequence
   // Coded tokens that one launch reads, over all its sequences; what a call needs beyond that takes
   // more launches. At least max_tokens. Working memory is some 50 bytes for each and group of
@@ -88,7 +91,7 @@ class DeviceCache {
   const CacheShape& shape() const noexcept;
   const std::string& recipe() const noexcept;  // canonical
 
-  // An empty sequence's number. Fails when there are max_sequences.
+  // An empty sequence's number. Fails when there are max_sequences and the spare ones.
   Result<std::int32_t> add();
   // An independent continuation: memory is shared until one of the two writes to it.
   Result<std::int32_t> fork(std::int32_t sequence, DeviceStream stream);
@@ -120,6 +123,13 @@ class DeviceCache {
   // tokens but for the last 64 as soon as a window has passed some.
   Result<std::int32_t> least_tokens(std::int32_t sequence) const;
 
+  // All that a sequence holds, in the bytes in which a cache of the host with the same recipe and codes
+  // is saved: each loads what the other has saved and goes on from there
+  // (docs/reference/formats/cache.md). Both wait for the stream. Loading gives a new sequence's number; it
+  // fails as CacheFactory::load does, on more than max_tokens, and when the budget is spent.
+  Status save(std::int32_t sequence, const ByteSink& sink, DeviceStream stream) const;
+  Result<std::int32_t> load(std::span<const std::byte> bytes, DeviceStream stream);
+
   // What the sequence holds, pages that it shares counted whole; `shared` is what all have in
   // common, working memory included.
   Result<CacheBytes> bytes(std::int32_t sequence) const;
@@ -133,38 +143,9 @@ class DeviceCache {
 
  private:
   class Impl;
-  explicit DeviceCache(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
-
-// Caches of kvspan/cache.h that are sequences of one device cache: of a factory that is `kept_in` it.
-// Their own steps copy rows to the device and results back; an engine whose rows are there takes the
-// device cache and the sequences' numbers. They cannot be saved. One thread at a time.
-class DeviceHome final : public CacheHome, public std::enable_shared_from_this<DeviceHome> {
- public:
-  // stream: on which all calls of the device cache are; whoever gives it keeps it while there are any.
-  // Null: one of its own.
-  static Result<std::shared_ptr<DeviceHome>> create(const CacheFactory& caches,
-                                                    const DeviceOptions& options,
-                                                    DeviceStream stream = nullptr);
-  ~DeviceHome() override;
-
-  std::unique_ptr<KvCache> make() override;
-  std::size_t shared_bytes() const noexcept override;
-  std::string name() const override;
-
-  // The home of a cache; null: it is no device's.
-  static std::shared_ptr<DeviceHome> of(const KvCache& cache) noexcept;
-  // Its number. A cache that holds nothing yet gets one here.
-  static Result<std::int32_t> sequence_of(KvCache& cache);
-  DeviceCache& device() noexcept;
-  // On which all calls of the device cache have to be.
-  DeviceStream stream() const noexcept;
-
- private:
-  class Impl;
+  friend class DeviceHome;
   friend class DeviceSequence;
-  explicit DeviceHome(std::unique_ptr<Impl> impl);
+  explicit DeviceCache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -70,8 +70,8 @@ class LlamaCaches {
   const CacheShape& shape() const noexcept;
   const std::string& recipe() const noexcept;
   // Where the model's layers are on a CUDA device, and kvspan was built for it, so are the caches of
-  // recipes that the device has (kvspan/cuda.h): such sequences cannot be saved, nor truncated to
-  // what has been coded. Where they are not, the note says why; else it is "".
+  // recipes that the device has (kvspan/cuda.h): such sequences cannot be truncated to what has
+  // been coded. Where they are not, the note says why; else it is "".
   bool on_device() const noexcept;
   const std::string& device_note() const noexcept;
   // What its sequences are made from.
@@ -108,7 +108,8 @@ class LlamaCaches {
   Result<std::vector<std::byte>> save(std::int32_t sequence) const;
   Result<SavedCache> save_with_runs(std::int32_t sequence) const;
   Status load(std::int32_t sequence, std::span<const std::byte> bytes);
-  // The sequence becomes this cache, which one of the same recipe, shape and codes made.
+  // The sequence becomes this cache, which one of the same recipe, shape and codes made; one in the
+  // host's memory is brought to where the others are. Where that fails the sequence is as before.
   Status take(std::int32_t sequence, std::unique_ptr<KvCache> cache);
 
  private:

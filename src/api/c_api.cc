@@ -15,10 +15,6 @@
 using namespace kvspan;
 using namespace kvspan::c_api;
 
-struct kvspan_factory {
-  CacheFactory caches;
-};
-
 struct kvspan_cache {
   kvspan_cache(std::unique_ptr<KvCache> held, int threads)
       : cache(std::move(held)), scratch(make_attention_scratch()), pool(threads) {}
@@ -43,10 +39,6 @@ Status check_layer(const kvspan_cache& cache, std::int32_t layer, std::int32_t n
 
 const LayerShape& layer_of(const kvspan_cache& cache, std::int32_t layer) {
   return cache.cache->shape().layers[static_cast<std::size_t>(layer)];
-}
-
-std::span<const std::byte> bytes_of(const void* bytes, std::size_t size) {
-  return {static_cast<const std::byte*>(bytes), size};
 }
 
 Result<CacheFactory> factory_of(const kvspan_factory_options& options) {
@@ -303,10 +295,6 @@ int32_t kvspan_least_tokens(const kvspan_cache* cache) {
 kvspan_code kvspan_get_bytes(const kvspan_cache* cache, kvspan_bytes* bytes) {
   return guarded([&]() -> Status {
     KVSPAN_CHECK_OK(not_null(cache, "cache"));
-    KVSPAN_TRY(const kvspan_bytes given, read_struct(bytes, "bytes"));
-    const CacheBytes held = cache->cache->bytes();
-    *bytes = {given.struct_size, held.full_rank, held.coefficients, held.scales, held.bases,
-              held.sketches,     held.positions, held.shared,       held.total};
-    return {};
+    return put_bytes(cache->cache->bytes(), bytes);
   });
 }

@@ -98,6 +98,13 @@ Result<CacheShape> shape_of(const kvspan_layer* layers, std::int32_t count) {
   return shape;
 }
 
+Status put_bytes(const CacheBytes& held, kvspan_bytes* to) {
+  KVSPAN_TRY(const kvspan_bytes given, read_struct(to, "bytes"));
+  *to = {given.struct_size, held.full_rank, held.coefficients, held.scales, held.bases,
+         held.sketches,     held.positions, held.shared,       held.total};
+  return {};
+}
+
 Result<ByteSink> sink_of(kvspan_sink sink, void* context) {
   if (sink == nullptr) return fail(ErrorCode::kInvalidArgument, "sink is NULL");
   return ByteSink([sink, context](std::span<const std::byte> bytes) -> Status {

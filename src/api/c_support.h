@@ -4,11 +4,13 @@
 // exception leaves; no wrong argument reaches an expectation that ends the program.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,10 @@
 #include "kvspan/batch.h"
 #include "kvspan/cache.h"
 #include "kvspan/kvspan.h"
+
+struct kvspan_factory {
+  kvspan::CacheFactory caches;
+};
 
 namespace kvspan::c_api {
 
@@ -59,6 +65,12 @@ Result<T> read_struct(const T* from, const char* name) {
 }
 
 Result<CacheShape> shape_of(const kvspan_layer* layers, std::int32_t count);
+
+inline std::span<const std::byte> bytes_of(const void* bytes, std::size_t size) {
+  return {static_cast<const std::byte*>(bytes), size};
+}
+// Into a structure whose struct_size is set.
+Status put_bytes(const CacheBytes& held, kvspan_bytes* to);
 
 // A sink of C as one of C++.
 Result<ByteSink> sink_of(kvspan_sink sink, void* context);

@@ -120,8 +120,8 @@ CacheFactory CacheFactory::kept_in(std::shared_ptr<CacheHome> home) const {
   return moved;
 }
 
-const Prepared& prepared_of(const CacheFactory& factory) noexcept {
-  return *factory.prepared_;
+const std::shared_ptr<const Prepared>& prepared_of(const CacheFactory& factory) noexcept {
+  return factory.prepared_;
 }
 
 std::unique_ptr<KvCache> CacheFactory::make() const {
@@ -130,11 +130,13 @@ std::unique_ptr<KvCache> CacheFactory::make() const {
 }
 
 Result<std::unique_ptr<KvCache>> CacheFactory::load(std::span<const std::byte> bytes) const {
-  if (home_) {
-    return fail(ErrorCode::kUnsupported, "a saved cache cannot be loaded into {}", home_->name());
-  }
   KVSPAN_TRY(std::unique_ptr<KvCache> cache, MethodCache::load(prepared_, bytes));
-  return cache;
+  return brought_home(std::move(cache));
+}
+
+Result<std::unique_ptr<KvCache>> CacheFactory::brought_home(std::unique_ptr<KvCache> cache) const {
+  if (!home_ || dynamic_cast<const MethodCache*>(cache.get()) == nullptr) return cache;
+  return home_->take(*cache);
 }
 
 const std::string& CacheFactory::recipe() const noexcept {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "api/wrapped_cache.h"
+#include "api/kept_elsewhere.h"
 #include "base/fail.h"
 #include "kvspan/saved_cache.h"
 #include "method/method_cache.h"
@@ -9,6 +9,10 @@
 namespace kvspan {
 
 Result<SavedCache> save_with_runs(const KvCache& cache) {
+  if (const auto* elsewhere = dynamic_cast<const KeptElsewhere*>(&cache)) {
+    KVSPAN_TRY(const auto host, elsewhere->on_host());
+    return save_with_runs(*host);
+  }
   SavedCache saved;
   if (const auto* methods = dynamic_cast<const MethodCache*>(&cache)) {
     const ByteSink keep = [&](std::span<const std::byte> piece) -> Status {

@@ -38,7 +38,7 @@ Result<PromptCache> read(std::span<const std::byte> bytes, const Session& sessio
   out.tokens.resize(count);
   KVSPAN_CHECK_OK(in.get_all("tokens", std::span<Token>(out.tokens)));
   KVSPAN_TRY(const auto rest, in.get_bytes("cache", in.left()));
-  KVSPAN_TRY(out.cache, session.caches->load(rest));
+  KVSPAN_TRY(out.cache, session.caches->on_host().load(rest));
   if (out.cache->tokens() != static_cast<std::int32_t>(count)) {
     return fail(ErrorCode::kCorruptData, "its cache holds {} tokens, not the {} that are listed",
                 out.cache->tokens(), count);
@@ -95,7 +95,7 @@ Status read_with_prompt_cache(const std::string& path, Session& session,
     while (held < most && loaded->tokens[held] == prompt[held]) ++held;
     // A method that cannot forget its latest tokens starts over.
     if (held > 0 && loaded->cache->truncate(static_cast<std::int32_t>(held))) {
-      session.cache = std::move(loaded->cache);
+      KVSPAN_TRY(session.cache, session.caches->brought_home(std::move(loaded->cache)));
     } else {
       held = 0;
     }

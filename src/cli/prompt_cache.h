@@ -17,7 +17,7 @@ namespace kvspan::cli {
 
 struct PromptCache {
   std::vector<Token> tokens;
-  std::unique_ptr<KvCache> cache;  // holds these
+  std::unique_ptr<KvCache> cache;  // holds these, in the host's memory
 };
 
 // Of the session's cache, which holds `tokens`.

@@ -4,6 +4,7 @@
 
 #include "api/prepared_of.h"
 #include "cuda/device_cache.h"
+#include "method/method_cache.h"
 
 namespace kvspan {
 namespace {
@@ -28,10 +29,9 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::create(const CacheShape& shape
 
 Result<std::unique_ptr<DeviceCache>> DeviceCache::create(const CacheFactory& caches,
                                                          const DeviceOptions& options) {
-  const Prepared& prepared = prepared_of(caches);
-  KVSPAN_TRY(auto on_device, cuda::device_recipe(prepared));
-  KVSPAN_TRY(std::unique_ptr<Impl> impl,
-             Impl::create(prepared.shape, std::move(on_device), options));
+  KVSPAN_TRY(auto on_device, cuda::device_recipe(prepared_of(caches)));
+  const CacheShape& shape = on_device.prepared->shape;
+  KVSPAN_TRY(std::unique_ptr<Impl> impl, Impl::create(shape, std::move(on_device), options));
   return std::unique_ptr<DeviceCache>(new DeviceCache(std::move(impl)));
 }
 
@@ -88,6 +88,16 @@ Status DeviceCache::truncate(std::int32_t sequence, std::int32_t n) {
 
 Result<std::int32_t> DeviceCache::least_tokens(std::int32_t sequence) const {
   return impl_->least_tokens(sequence);
+}
+
+Status DeviceCache::save(std::int32_t sequence, const ByteSink& sink, DeviceStream stream) const {
+  KVSPAN_TRY(const auto host, impl_->to_host(sequence, native(stream)));
+  return host->save(sink);
+}
+
+Result<std::int32_t> DeviceCache::load(std::span<const std::byte> bytes, DeviceStream stream) {
+  KVSPAN_TRY(const auto host, MethodCache::load(impl_->prepared(), bytes));
+  return impl_->from_host(*host, native(stream));
 }
 
 Result<CacheBytes> DeviceCache::bytes(std::int32_t sequence) const {

@@ -49,10 +49,12 @@ Result<std::size_t> budget_for(const DeviceOptions& options,
 Result<std::unique_ptr<DeviceCache::Impl>> DeviceCache::Impl::create(const CacheShape& shape,
                                                                      cuda::DeviceRecipe recipe,
                                                                      const DeviceOptions& options) {
-  if (options.max_sequences < 1 || options.max_tokens < 1 || options.max_tokens > 1 << 24) {
+  if (options.max_sequences < 1 || options.spare_sequences < 0 || options.max_tokens < 1 ||
+      options.max_tokens > 1 << 24) {
     return fail(ErrorCode::kInvalidArgument,
-                "max_sequences {} and max_tokens {}; allowed: 1 or more, up to {} tokens",
-                options.max_sequences, options.max_tokens, 1 << 24);
+                "max_sequences {} (and {} to spare) and max_tokens {}; allowed: 1 or more (0 or "
+                "more), up to {} tokens",
+                options.max_sequences, options.spare_sequences, options.max_tokens, 1 << 24);
   }
   auto impl = std::make_unique<Impl>();
   impl->shape_ = shape;
@@ -84,9 +86,10 @@ Status DeviceCache::Impl::place_layers(const DeviceOptions& options) {
   }
   std::vector<cuda::PageClass> classes = cuda::page_classes(pages, options.max_tokens);
   const cuda::SequenceLimits limits{
-      options.max_sequences, options.max_tokens, {recipe_.sink, recipe_.recent}};
+      options.max_sequences + options.spare_sequences, options.max_tokens,
+      {recipe_.sink, recipe_.recent}};
   const std::vector<cuda::PageNeed> needs =
-      cuda::page_needs(classes, limits.ends, limits.tokens, limits.sequences);
+      cuda::page_needs(classes, limits.ends, limits.tokens, options.max_sequences);
   KVSPAN_TRY(const std::size_t budget, budget_for(options, needs));
   KVSPAN_TRY(pool_memory_, DeviceMemory::create(budget));
   KVSPAN_TRY(table_memory_,

@@ -16,6 +16,9 @@
 
 namespace kvspan {
 
+struct LayerTokens;  // method/layer_tokens.h
+class MethodCache;   // method/method_cache.h
+
 class DeviceCache::Impl {
  public:
   static Result<std::unique_ptr<Impl>> create(const CacheShape& shape, cuda::DeviceRecipe recipe,
@@ -40,10 +43,26 @@ class DeviceCache::Impl {
   std::size_t used_bytes() const noexcept;
   Result<std::vector<std::byte>> read_tiles(std::int32_t sequence, int layer, int group) const;
 
+  // A sequence as a cache of the host, and a new one that holds what such a cache does
+  // (cuda/device_state.cc). They wait for the stream.
+  const std::shared_ptr<const Prepared>& prepared() const noexcept { return recipe_.prepared; }
+  Result<std::unique_ptr<MethodCache>> to_host(std::int32_t sequence, cudaStream_t stream) const;
+  Result<std::int32_t> from_host(const MethodCache& host, cudaStream_t stream);
+
  private:
   Status place_layers(const DeviceOptions& options);
   Status make_working_memory(const DeviceOptions& options);
   Status check_layer(int layer) const;
+  std::byte* code_page_at(const cuda::Sequence& s, std::size_t layer, std::size_t group,
+                          std::int32_t page) const noexcept;
+  std::byte* row_page_at(const cuda::Sequence& s, std::size_t layer,
+                         std::int32_t page) const noexcept;
+  LayerTokens room_for(const cuda::Sequence& s, std::size_t layer) const;
+  Result<LayerTokens> read_layer(const cuda::Sequence& s, std::size_t layer,
+                                 cudaStream_t stream) const;
+  Status check_tokens(const LayerTokens& tokens, std::size_t layer) const;
+  Status write_layer(const LayerTokens& tokens, std::size_t layer, cuda::Sequence& s,
+                     cudaStream_t stream);
   // The cache's sequences of the steps, each once; fails on others.
   Result<std::vector<cuda::Sequence*>> find(std::span<const DeviceStep> steps, bool need_tokens);
   // Rows of a layer with codes that are no longer recent.

@@ -7,6 +7,7 @@
 
 #include "base/copy_status.h"
 #include "base/fail.h"
+#include "cuda/device_cache.h"
 
 namespace kvspan {
 
@@ -100,8 +101,15 @@ std::unique_ptr<KvCache> DeviceHome::make() {
 std::size_t DeviceHome::shared_bytes() const noexcept {
   return impl_->cache->shared_bytes();
 }
-std::string DeviceHome::name() const {
-  return "a CUDA device's memory";
+Result<std::unique_ptr<KvCache>> DeviceHome::take(const KvCache& host) {
+  const auto* cache = dynamic_cast<const MethodCache*>(&host);
+  if (cache == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, "a cache of {} that is not in the host's memory",
+                host.recipe());
+  }
+  const std::lock_guard lock(impl_->busy);
+  KVSPAN_TRY(const std::int32_t number, impl_->cache->impl_->from_host(*cache, impl_->stream));
+  return std::unique_ptr<KvCache>(std::make_unique<DeviceSequence>(shared_from_this(), number));
 }
 DeviceCache& DeviceHome::device() noexcept {
   return *impl_->cache;
@@ -218,9 +226,17 @@ CacheBytes DeviceSequence::bytes() const {
   return bytes;
 }
 
-Status DeviceSequence::save(const ByteSink&) const {
-  return fail(ErrorCode::kUnsupported,
-              "a cache in {} cannot be saved; --device cpu keeps it in the host's", home_->name());
+Result<std::unique_ptr<MethodCache>> DeviceSequence::on_host() const {
+  DeviceHome::Impl& home = *home_->impl_;
+  const std::lock_guard lock(home.busy);
+  const DeviceCache::Impl& device = *home.cache->impl_;
+  if (number_ < 0) return std::make_unique<MethodCache>(device.prepared());
+  return device.to_host(number_, home.stream);
+}
+
+Status DeviceSequence::save(const ByteSink& sink) const {
+  KVSPAN_TRY(const auto host, on_host());
+  return host->save(sink);
 }
 
 }  // namespace kvspan

@@ -7,14 +7,17 @@
 #include <memory>
 #include <string>
 
+#include "api/kept_elsewhere.h"
 #include "cuda/device_memory.h"
-#include "kvspan/cuda.h"
+#include "kvspan/cuda_home.h"
 
 namespace kvspan {
 
-class DeviceSequence final : public KvCache {
+class DeviceSequence final : public KvCache, public KeptElsewhere {
  public:
-  explicit DeviceSequence(std::shared_ptr<DeviceHome> home) : home_(std::move(home)) {}
+  // number: of a sequence that is there; below 0: it gets one with its first row.
+  explicit DeviceSequence(std::shared_ptr<DeviceHome> home, std::int32_t number = -1)
+      : home_(std::move(home)), number_(number) {}
   ~DeviceSequence() override;
 
   const CacheShape& shape() const noexcept override;
@@ -30,6 +33,8 @@ class DeviceSequence final : public KvCache {
   Result<std::unique_ptr<KvCache>> fork() const override;
   CacheBytes bytes() const override;
   Status save(const ByteSink& sink) const override;
+  using KvCache::save;
+  Result<std::unique_ptr<MethodCache>> on_host() const override;
 
   const std::shared_ptr<DeviceHome>& home() const noexcept { return home_; }
   Result<std::int32_t> number();
@@ -40,7 +45,7 @@ class DeviceSequence final : public KvCache {
   Status by_leader(Team& team, Deed deed);
 
   std::shared_ptr<DeviceHome> home_;
-  std::int32_t number_ = -1;  // none before the first row
+  std::int32_t number_;  // below 0: none yet
   Status outcome_;            // of a step, while a team reads it
 };
 

@@ -168,6 +168,12 @@ void Sequences::settled(Sequence& sequence, std::size_t layer) {
   held.passed = passed;
 }
 
+void Sequences::loaded(Sequence& sequence, std::size_t layer, std::int32_t passed) {
+  ClassPages& held = sequence.classes[class_of_[layer]];
+  sequence.settled[layer] = sequence.tokens[layer];
+  held.passed = std::max(held.passed, passed);
+}
+
 void Sequences::cut(Sequence& sequence, std::int32_t n) {
   for (std::size_t l = 0; l < sequence.tokens.size(); ++l) {
     sequence.tokens[l] = std::min(sequence.tokens[l], n);

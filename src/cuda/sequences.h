@@ -61,6 +61,8 @@ class Sequences {
   // The layer has settled, its numbers are new: pages of its class that nobody reads any more are
   // given back.
   void settled(Sequence& sequence, std::size_t layer);
+  // The layer was loaded, its numbers are new: positions before `passed` are not there.
+  void loaded(Sequence& sequence, std::size_t layer, std::int32_t passed);
   // Forgets tokens from n on, 0 or least_tokens() and more.
   void cut(Sequence& sequence, std::int32_t n);
   std::int32_t least_tokens(const Sequence& sequence) const;

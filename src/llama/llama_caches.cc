@@ -261,7 +261,8 @@ Status LlamaCaches::take(std::int32_t sequence, std::unique_ptr<KvCache> cache) 
   if (cache->recipe() != recipe() || !(cache->shape() == shape())) {
     return fail(ErrorCode::kInvalidArgument, "a cache of {} for a context with {}", cache->recipe(), recipe());
   }
-  impl_->put(sequence, std::move(cache));
+  KVSPAN_TRY(auto own, impl_->factory->brought_home(std::move(cache)));
+  impl_->put(sequence, std::move(own));
   return {};
 }
 

@@ -9,6 +9,7 @@
 // place. Not safe for several threads; groups are independent of each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -72,6 +73,9 @@ class Group {
   // Tokens have been dropped because of those before this position: truncation would miss them. 0:
   // none have.
   std::int32_t dropped_at() const noexcept { return dropped_at_; }
+  void set_dropped_at(std::int32_t position) noexcept {
+    dropped_at_ = std::max(dropped_at_, position);
+  }
 
   // Waiting rows first .. first + n - 1, 0 being the oldest.
   RowBlock read(std::int32_t first, std::int32_t n) const;

@@ -139,13 +139,7 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
     earlier.reset();
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));
-    if (first_needed > 0) {
-      const std::int32_t limit = policy ? policy->forgettable(group) : group.list().tokens();
-      if (const std::int32_t gone = group.forget_before(first_needed, limit); gone > 0) {
-        if (policy) policy->forgot(gone);
-        if (selector) selector->forgot(gone);
-      }
-    }
+    forget(first_needed);
     return {};
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to code {} waiting tokens", group.waiting());

@@ -17,6 +17,7 @@
 #include "kvspan/cache.h"
 #include "kvspan/saved_cache.h"
 #include "method/group.h"
+#include "method/layer_tokens.h"
 #include "method/prepared.h"
 
 namespace kvspan {
@@ -46,6 +47,11 @@ class MethodCache final : public KvCache {
   // What save() wrote of a cache with the same recipe, shape and codes.
   static Result<std::unique_ptr<MethodCache>> load(std::shared_ptr<const Prepared> prepared,
                                                    std::span<const std::byte> bytes);
+  // What a layer holds, for memory of another kind, and a layer that held nothing made to hold it
+  // (method/layer_tokens.h). They fail, naming layer and group, on what only the host can hold; where
+  // take fails, the layer is left in some state.
+  Result<LayerTokens> give(int layer) const;
+  Status take(int layer, const LayerTokens& tokens);
 
   // For tests and error tracking.
   std::size_t groups(int layer) const {
@@ -94,6 +100,7 @@ class MethodCache final : public KvCache {
     void run_task(int task) noexcept;
     // first_needed: tokens before this position are seen no more.
     Status settle(std::int32_t queries, std::int32_t first_needed);
+    void forget(std::int32_t first_needed);
     // `received` at the places of all tokens; empty when there is none.
     std::vector<float> received_by_token() const;
     Status save(const StateWriter& to) const;

@@ -115,7 +115,10 @@ Status MethodCache::save(const ByteSink& sink, std::vector<SavedRun>* runs) cons
       CodeWriter codes(known, out);
       for (const Layer& layer : layers_) {
         out.put(layer.next);
-        out.put(layer.queries);
+        // Selectors alone ask for it; without one, equal tokens are saved as equal bytes.
+        const bool asked = std::any_of(layer.members.begin(), layer.members.end(),
+                                       [](const Member& member) { return member.selector != nullptr; });
+        out.put(asked ? layer.queries : 0);
         for (const Member& member : layer.members) KVSPAN_CHECK_OK(member.save({out, codes, runs}));
       }
       return {};

@@ -56,7 +56,9 @@ void StoredPrefixes::load(LlamaCaches& caches, std::int32_t sequence,
   if (take_ahead(caches, sequence, tokens)) return;
   const std::optional<StoredPrefix> found = from.longest(tokens, held);
   if (!found) return;
-  Result<std::unique_ptr<KvCache>> cache = caches.factory().load(found->bytes);
+  // In the host's memory: it takes no sequence's place, and can be cut anywhere.
+  Result<std::unique_ptr<KvCache>> cache = caches.factory().on_host().load(found->bytes);
+  if (!cache && cache.error().code == ErrorCode::kOutOfBudget) return;
   if (!cache || (*cache)->tokens() != found->cache_tokens) {
     from.reject(*found);
     return;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/wrapped_cache.h"
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "kvspan/cache.h"
@@ -203,6 +204,53 @@ TEST(Cache, BytesFollowTheFormula) {
   }
   EXPECT_EQ(full_rank_f16_bytes(shape_of(2, 9, 3, 64, 64), 300),
             std::size_t(2 * 300 * 3 * 128 * 2));
+}
+
+// A home whose caches are the host's, each under a wrapper.
+class Wrappers final : public CacheHome {
+ public:
+  explicit Wrappers(CacheFactory caches) : caches_(std::move(caches)) {}
+  std::unique_ptr<KvCache> make() override {
+    return std::make_unique<WrappedCache>(caches_.make());
+  }
+  std::size_t shared_bytes() const noexcept override { return 0; }
+  Result<std::unique_ptr<KvCache>> take(const KvCache& host) override {
+    auto copy = host.fork();
+    if (!copy) return copy;
+    return std::unique_ptr<KvCache>(std::make_unique<WrappedCache>(*std::move(copy)));
+  }
+
+ private:
+  CacheFactory caches_;
+};
+
+TEST(Cache, WhatWasSavedIsLoadedIntoTheHome) {
+  const CacheShape shape = shape_of(2);
+  const Text text(shape, 120);
+  const CacheFactory host = CacheFactory::create(shape, "full").value();
+  const CacheFactory kept = host.kept_in(std::make_shared<Wrappers>(host));
+  const auto cache = host.make();
+  text.step(*cache, 0, 100, 1);
+  const auto bytes = cache->save().value();
+  const auto at_home = [](const KvCache& of) {
+    return dynamic_cast<const WrappedCache*>(&of) != nullptr;
+  };
+  auto loaded = kept.load(bytes);
+  ASSERT_TRUE(loaded);
+  EXPECT_TRUE(at_home(**loaded));
+  EXPECT_TRUE(same_bits(text.step(**loaded, 100, 120, 1), text.step(*cache, 100, 120, 1)));
+  // What is there already stays; what is on the host comes home when asked to.
+  const KvCache* const same = loaded->get();
+  EXPECT_EQ(kept.brought_home(*std::move(loaded)).value().get(), same);
+  auto outside = kept.on_host().load(bytes);
+  ASSERT_TRUE(outside);
+  EXPECT_FALSE(at_home(**outside));
+  ASSERT_TRUE((*outside)->truncate(60));
+  const auto brought = kept.brought_home(*std::move(outside));
+  ASSERT_TRUE(brought);
+  EXPECT_TRUE(at_home(**brought));
+  EXPECT_EQ((*brought)->tokens(), 60);
+  EXPECT_FALSE(at_home(*host.brought_home(host.make()).value()));
 }
 
 }  // namespace make_cache_test

@@ -70,6 +70,19 @@ class Steps {
     }
     all.settled(s, layer);
   }
+  // Tokens that come from elsewhere; those before `passed` are not there.
+  void load(std::int32_t number, std::size_t layer, std::int32_t n, std::int32_t passed) {
+    Sequence& s = *all.find(number).value();
+    const std::int32_t coded = coded_ ? kEnds.sink + (n - kEnds.sink - kEnds.recent) / 16 * 16 : 0;
+    for (std::int32_t t = passed; t < n; ++t) {
+      const PageKind kind = t >= kEnds.sink && t < coded ? PageKind::kCodes : PageKind::kRows;
+      ASSERT_TRUE(all.own(kind, s, layer, t, t + 1));
+      write(kind, s, layer, t);
+    }
+    s.tokens[layer] = n;
+    s.coded[layer] = coded;
+    all.loaded(s, layer, passed);
+  }
   void step(std::int32_t number, std::int32_t n) {
     for (std::size_t l = 0; l < windows_.size(); ++l) {
       ASSERT_NO_FATAL_FAILURE(append(number, l, n));
@@ -219,6 +232,31 @@ TEST(Sequences, ForksShareWhatBothStillSee) {
   EXPECT_EQ(steps.all.pool().used_bytes(), steps.bytes(a) + steps.bytes(b));  // nothing in common
   steps.all.remove(s);
   EXPECT_EQ(steps.all.pool().used_bytes(), alone);
+}
+
+TEST(Sequences, LoadedOnesGoOn) {
+  for (const bool coded : {false, true}) {
+    Steps steps({0, 100, 100}, coded, 2, 2500);
+    const std::int32_t a = steps.all.add().value();
+    // A window's layers hold no more than the next query sees.
+    steps.load(a, 0, 700, 0);
+    steps.load(a, 1, 700, 592);
+    steps.load(a, 2, 700, 601);
+    EXPECT_EQ(steps.all.passed(steps.sequence(a), 0), 0);
+    EXPECT_EQ(steps.all.passed(steps.sequence(a), 1), 601);
+    EXPECT_EQ(steps.all.least_tokens(steps.sequence(a)), 700);
+    const std::size_t loaded = steps.bytes(a);
+    for (const std::int32_t n : {1, 30, 200, 1, 500, 7}) steps.step(a, n);
+    // Another that has come the same way by itself holds as much.
+    const std::int32_t b = steps.all.add().value();
+    for (const std::int32_t n : {500, 200, 231, 501, 7}) steps.step(b, n);
+    EXPECT_EQ(steps.sequence(a).tokens, steps.sequence(b).tokens);
+    EXPECT_EQ(steps.bytes(a), steps.bytes(b));
+    EXPECT_GT(steps.bytes(a), loaded);
+    steps.all.remove(steps.sequence(a));
+    steps.all.remove(steps.sequence(b));
+    EXPECT_EQ(steps.all.pool().used_bytes(), 0u);
+  }
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void BandsStore::lengthen() {
 
 void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
   out.put(code_->checksum());
-  out.put(first_position_);
+  out.put(empty() ? 0 : first_position_);
   out.put(tiles_);
   for (std::int32_t i = 0; i < tiles_; ++i) {
     const std::size_t start = out.written();

@@ -37,7 +37,12 @@ Status load_chat(const std::string& path, Chat& chat) {
   if (!messages) return fail(messages.error().code, "'{}' is {}", path, messages.error().message);
   auto cache = load_prompt_cache(path + ".kv", chat.session);
   if (cache) {
-    chat.conversation.adopt(*std::move(cache));
+    auto own = chat.session.caches->brought_home(std::move(cache->cache));
+    if (own) {
+      chat.conversation.adopt({std::move(cache->tokens), *std::move(own)});
+    } else {
+      fmt::print(stderr, "{}; the conversation is read again\n", own.error().message);
+    }
   } else if (cache.error().code != ErrorCode::kNotFound) {
     fmt::print(stderr, "{}; the conversation is read again\n", cache.error().message);
   }

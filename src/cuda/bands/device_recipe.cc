@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/bands/device_recipe.h"
 
+#include <utility>
+
 #include "api/prepared_of.h"
 #include "attention/bands/bands_tokens.h"
 #include "base/fail.h"
@@ -85,12 +87,14 @@ Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view rec
   return device_recipe(prepared_of(factory));
 }
 
-Result<DeviceRecipe> device_recipe(const Prepared& prepared) {
+Result<DeviceRecipe> device_recipe(std::shared_ptr<const Prepared> ready) {
+  const Prepared& prepared = *ready;
   KVSPAN_TRY(const Recipe parsed, Recipe::parse(prepared.recipe));
   KVSPAN_CHECK_OK(check(parsed));
   KVSPAN_CHECK_OK(check(prepared.shape));
   DeviceRecipe made;
   made.text = prepared.recipe;
+  made.prepared = std::move(ready);
   made.codes.resize(prepared.shape.layers.size());
   if (parsed.method().name() != "bands") return made;
   made.recent = static_cast<std::int32_t>(parsed.method().count("recent"));

@@ -20,6 +20,7 @@ namespace kvspan::cuda {
 
 struct DeviceRecipe {
   std::string text;  // canonical
+  std::shared_ptr<const Prepared> prepared;  // what the host's caches are made from
   std::int32_t sink = 0, recent = 0;
   // By layer, one for each group of heads; none: rows stay as they came.
   std::vector<std::vector<std::shared_ptr<const BandsCode>>> codes;
@@ -30,6 +31,6 @@ struct DeviceRecipe {
 Result<DeviceRecipe> device_recipe(const CacheShape& shape, std::string_view recipe,
                                    const Calibration* calibration);
 // The same of a recipe that has been made ready.
-Result<DeviceRecipe> device_recipe(const Prepared& prepared);
+Result<DeviceRecipe> device_recipe(std::shared_ptr<const Prepared> ready);
 
 }  // namespace kvspan::cuda

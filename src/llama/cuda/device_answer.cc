@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/fail.h"
-#include "kvspan/cuda.h"
+#include "kvspan/cuda_home.h"
 #include "llama/cuda/ggml_stream.h"
 #include "llama/cuda/prompt_attention.h"
 #include "llama/graph_nodes.h"
@@ -51,6 +51,7 @@ class CudaAnswer final : public DeviceAnswer {
     DeviceOptions options;
     options.budget_bytes = 0;
     options.max_sequences = sequences;
+    options.spare_sequences = 1;
     options.max_tokens = tokens;
     options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
     options.rebuild_tokens = PromptAttention::kRebuildTokens;

@@ -95,6 +95,8 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at,
       ++counts.escaped;
       continue;
     }
+    // Where nothing may escape nobody asks for it, and equal tokens are saved as equal bytes.
+    if (options_.escape == 0.0) continue;
     counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
   }
   try {

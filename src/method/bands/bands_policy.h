@@ -66,6 +66,8 @@ class BandsPolicy final : public Policy {
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
   Status save(const StateWriter& to) const override;
   Status load(const Group& group, const StateReader& from) override;
+  Status give_codes(const Group& group, GroupTokens& to, PositionRange& positions) const override;
+  Status take_codes(const LayerTokens& from, std::size_t index, Group& group) override;
   std::string code_source(const Group& group) const override;
 
  private:

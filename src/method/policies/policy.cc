@@ -17,4 +17,12 @@ Status Policy::load(const Group&, const StateReader&) {
   return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be loaded");
 }
 
+Status Policy::give_codes(const Group&, GroupTokens&, PositionRange&) const {
+  return fail(ErrorCode::kUnsupported, "what this method codes is the host's alone");
+}
+
+Status Policy::take_codes(const LayerTokens&, std::size_t, Group&) {
+  return fail(ErrorCode::kUnsupported, "what this method codes is the host's alone");
+}
+
 }  // namespace kvspan

@@ -21,6 +21,9 @@ namespace kvspan {
 
 struct StateWriter;  // method/state_bytes.h
 struct StateReader;
+struct GroupTokens;  // method/layer_tokens.h
+struct LayerTokens;
+struct PositionRange;
 
 class Policy {
  public:
@@ -57,6 +60,11 @@ class Policy {
   // policy cannot be saved.
   virtual Status save(const StateWriter& to) const;
   virtual Status load(const Group& group, const StateReader& from);
+  // The group's coded tokens as plain numbers, and their positions; and those of group `index` of
+  // `from` put into the stores of an empty group, zeros from the sink on where some are not held
+  // (method/layer_tokens.h). Fail where only the host can hold them.
+  virtual Status give_codes(const Group& group, GroupTokens& to, PositionRange& positions) const;
+  virtual Status take_codes(const LayerTokens& from, std::size_t index, Group& group);
 };
 
 }  // namespace kvspan
