@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An engine's side of kvspan on a CUDA device, in C: one factory, a cache on the device and one on
  * the host that read the same text, and a conversation that moves from the one to the other. The
- * "model" is a text of made-up activations that lie near a few directions, as real ones do. Ends
- * with 77 where there is no device. Of CUDA it needs what any engine there has: memory of the
+ * "model" is a text of made-up activations (made_up_text.h). Ends with 77 where there is no device. Of CUDA it needs what any engine there has: memory of the
  * device.
  */
 #include <cuda_runtime_api.h>
@@ -10,54 +9,11 @@
 #include <kvspan/kvspan_cuda.h>
 #include <kvspan/kvspan_moments.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { KV_HEADS = 2, QUERY_HEADS = 4, DIM = 64, TOKENS = 1024, BLOCK = 64, DIRECTIONS = 6 };
+#include "../embed/made_up_text.h"
+
+enum { KV_HEADS = 2, QUERY_HEADS = 4, DIM = 64, TOKENS = 1024, BLOCK = 64 };
 enum { KV_ROW = KV_HEADS * DIM, QUERY_ROW = QUERY_HEADS * DIM };
-
-/* Bytes that grow as they come. */
-typedef struct {
-  unsigned char* data;
-  size_t size;
-} bytes;
-
-static int take(void* context, const void* piece, size_t size) {
-  bytes* to = context;
-  unsigned char* more = realloc(to->data, to->size + size);
-  if (more == NULL) return 1;
-  memcpy(more + to->size, piece, size);
-  to->data = more;
-  to->size += size;
-  return 0;
-}
-
-static int failed(kvspan_code status) {
-  if (status != KVSPAN_OK) fprintf(stderr, "error %d: %s\n", (int)status, kvspan_last_error());
-  return status != KVSPAN_OK;
-}
-
-static float noise(void) {
-  static unsigned long long state = 7;
-  state = state * 6364136223846793005ull + 1442695040888963407ull;
-  return (float)((double)(state >> 33) / 2147483648.0 - 1.0);
-}
-
-/* Rows of DIM numbers near DIRECTIONS directions. */
-static void fill(float* rows, int count) {
-  static float directions[DIRECTIONS][DIM];
-  if (directions[0][0] == 0.0f) {
-    for (int i = 0; i < DIRECTIONS * DIM; ++i) directions[i / DIM][i % DIM] = noise();
-  }
-  for (int row = 0; row < count; ++row) {
-    for (int j = 0; j < DIM; ++j) rows[row * DIM + j] = 0.05f * noise();
-    for (int k = 0; k < DIRECTIONS; ++k) {
-      const float c = noise() / (float)(1 + k);
-      for (int j = 0; j < DIM; ++j) rows[row * DIM + j] += c * directions[k][j];
-    }
-  }
-}
 
 static float keys[TOKENS * KV_ROW], values[TOKENS * KV_ROW], queries[TOKENS * QUERY_ROW];
 static int32_t positions[TOKENS];
@@ -124,9 +80,9 @@ int main(void) {
                         .rope_dims = DIM,
                         .rope_pairs = KVSPAN_ROPE_HALVES,
                         .rope_angles = angles};
-  fill(keys, TOKENS * KV_HEADS);
-  fill(values, TOKENS * KV_HEADS);
-  fill(queries, TOKENS * QUERY_HEADS);
+  fill(keys, TOKENS * KV_HEADS, DIM);
+  fill(values, TOKENS * KV_HEADS, DIM);
+  fill(queries, TOKENS * QUERY_HEADS, DIM);
   for (int t = 0; t < TOKENS; ++t) positions[t] = t;
 
   kvspan_moments_options gather = {.struct_size = sizeof gather,

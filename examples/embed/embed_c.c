@@ -1,59 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An engine's side of kvspan, in C: it calibrates a model while that reads, designs codes once, and
  * keeps two sequences in `bands` at 2 bits beside one at full rank. The "model" is a text of
- * made-up activations that lie near a few directions, as real ones do. cc embed_c.c $(pkg-config
- * --cflags --libs kvspan) -lm -o embed_c && ./embed_c
+ * made-up activations (made_up_text.h). cc embed_c.c $(pkg-config --cflags --libs kvspan) -lm -o embed_c
+ * && ./embed_c
  */
 #include <kvspan/kvspan.h>
 #include <kvspan/kvspan_moments.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { KV_HEADS = 2, QUERY_HEADS = 4, DIM = 32, TOKENS = 2048, BLOCK = 64, DIRECTIONS = 6 };
+#include "made_up_text.h"
 
-/* Bytes that grow as they come. */
-typedef struct {
-  unsigned char* data;
-  size_t size;
-} bytes;
-
-static int take(void* context, const void* piece, size_t size) {
-  bytes* to = context;
-  unsigned char* more = realloc(to->data, to->size + size);
-  if (more == NULL) return 1;
-  memcpy(more + to->size, piece, size);
-  to->data = more;
-  to->size += size;
-  return 0;
-}
-
-static int failed(kvspan_code status) {
-  if (status != KVSPAN_OK) fprintf(stderr, "error %d: %s\n", (int)status, kvspan_last_error());
-  return status != KVSPAN_OK;
-}
-
-static float noise(void) {
-  static unsigned long long state = 7;
-  state = state * 6364136223846793005ull + 1442695040888963407ull;
-  return (float)((double)(state >> 33) / 2147483648.0 - 1.0);
-}
-
-/* Rows [n, heads, DIM] near DIRECTIONS directions. */
-static void fill(float* rows, int count) {
-  static float directions[DIRECTIONS][DIM];
-  if (directions[0][0] == 0.0f) {
-    for (int i = 0; i < DIRECTIONS * DIM; ++i) directions[i / DIM][i % DIM] = noise();
-  }
-  for (int row = 0; row < count; ++row) {
-    for (int j = 0; j < DIM; ++j) rows[row * DIM + j] = 0.05f * noise();
-    for (int k = 0; k < DIRECTIONS; ++k) {
-      const float c = noise() / (float)(1 + k);
-      for (int j = 0; j < DIM; ++j) rows[row * DIM + j] += c * directions[k][j];
-    }
-  }
-}
+enum { KV_HEADS = 2, QUERY_HEADS = 4, DIM = 32, TOKENS = 2048, BLOCK = 64 };
 
 static float keys[TOKENS * KV_HEADS * DIM], values[TOKENS * KV_HEADS * DIM];
 static float queries[TOKENS * QUERY_HEADS * DIM];
@@ -84,9 +41,9 @@ int main(void) {
                         .key_dim = DIM,
                         .value_dim = DIM,
                         .logit_scale = 2.0f};
-  fill(keys, TOKENS * KV_HEADS);
-  fill(values, TOKENS * KV_HEADS);
-  fill(queries, TOKENS * QUERY_HEADS);
+  fill(keys, TOKENS * KV_HEADS, DIM);
+  fill(values, TOKENS * KV_HEADS, DIM);
+  fill(queries, TOKENS * QUERY_HEADS, DIM);
   for (int t = 0; t < TOKENS; ++t) positions[t] = t;
 
   /* Once for a model: what passes through its attention becomes a calibration. */

@@ -26,9 +26,7 @@ std::unique_ptr<DeviceCache> make(const CacheShape& shape, const std::string& re
   options.max_sequences = 8;
   options.max_tokens = 4096;
   options.launch_tokens = 16384;
-  auto made = DeviceCache::create(shape, recipe, &calibration, options);
-  EXPECT_TRUE(made) << (made ? "" : made.error().message);
-  return made ? std::move(*made) : nullptr;
+  return made_cache(shape, recipe, calibration, options);
 }
 
 std::int32_t coded_of(std::int32_t tokens) {

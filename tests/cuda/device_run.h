@@ -97,6 +97,30 @@ inline std::vector<float> step(DeviceCache& cache, int layer, std::span<const De
   return out.read();
 }
 
+// One step of all layers for one sequence; their answers one after the other.
+inline std::vector<float> step_layers(DeviceCache& cache, std::int32_t sequence,
+                                      const SyntheticText& text, std::int32_t first,
+                                      std::int32_t n) {
+  const DeviceStep steps[] = {{sequence, n}};
+  const SyntheticText* const texts[] = {&text};
+  const std::int32_t firsts[] = {first};
+  std::vector<float> all;
+  for (int l = 0; l < static_cast<int>(cache.shape().layers.size()); ++l) {
+    const std::vector<float> out = step(cache, l, steps, texts, firsts);
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  return all;
+}
+
+// Null where it could not be made, which has failed the test.
+inline std::unique_ptr<DeviceCache> made_cache(const CacheShape& shape, const std::string& recipe,
+                                               const Calibration& calibration,
+                                               const DeviceOptions& options) {
+  auto made = DeviceCache::create(shape, recipe, &calibration, options);
+  EXPECT_TRUE(made) << (made ? "" : made.error().message);
+  return made ? std::move(*made) : nullptr;
+}
+
 // A cache of one layer with one sequence, number 0, that holds the first tokens of a text, taken in
 // in blocks that end in the middle of tiles; and what its codes are.
 struct FilledCache {
@@ -114,18 +138,13 @@ inline FilledCache filled_cache(const std::string& recipe, const SyntheticText& 
   options.budget_bytes = std::size_t{64} << 20;
   options.max_tokens = 1024;
   options.rebuild_tokens = rebuild_tokens;
-  auto made = DeviceCache::create(shape, recipe, &calibration, options);
   auto codes = cuda::device_recipe(shape, recipe, &calibration);
-  EXPECT_TRUE(made) << (made ? "" : made.error().message);
-  if (!made || !codes) return filled;
-  filled.cache = std::move(*made);
+  filled.cache = made_cache(shape, recipe, calibration, options);
+  if (filled.cache == nullptr || !codes) return {};
   filled.recipe = std::move(*codes);
   const std::int32_t s = filled.cache->add().value();
-  const SyntheticText* const texts[] = {&text};
   for (const std::int32_t n : {7, 250, 16, 1, tokens - 274}) {
-    const DeviceStep steps[] = {{s, n}};
-    const std::int32_t firsts[] = {filled.held};
-    step(*filled.cache, 0, steps, texts, firsts);
+    step_layers(*filled.cache, s, text, filled.held, n);
     filled.held += n;
   }
   const std::int32_t sink = filled.recipe.sink, recent = filled.recipe.recent;

@@ -47,13 +47,7 @@ struct Device {
   // Both layers; the answers of both.
   std::vector<float> feed(std::int32_t s, const SyntheticText& from, std::int32_t first,
                           std::int32_t n) {
-    const DeviceStep steps[] = {{s, n}};
-    const SyntheticText* const texts[] = {&from};
-    const std::int32_t firsts[] = {first};
-    std::vector<float> all = step(*cache, 0, steps, texts, firsts);
-    const std::vector<float> last = step(*cache, 1, steps, texts, firsts);
-    all.insert(all.end(), last.begin(), last.end());
-    return all;
+    return step_layers(*cache, s, from, first, n);
   }
   std::vector<std::byte> saved(std::int32_t s) const {
     std::vector<std::byte> bytes;

@@ -25,18 +25,12 @@ struct Device {
     options.budget_bytes = budget;
     options.max_sequences = 4;
     options.max_tokens = max_tokens;
-    auto made = DeviceCache::create(shape, kRecipe, &calibration, options);
-    EXPECT_TRUE(made) << (made ? "" : made.error().message);
-    if (made) cache = std::move(*made);
+    cache = made_cache(shape, kRecipe, calibration, options);
   }
-  // Both layers; the last layer's answers.
+  // The answers of both layers.
   std::vector<float> feed(std::int32_t s, const SyntheticText& from, std::int32_t first,
                           std::int32_t n) {
-    const DeviceStep steps[] = {{s, n}};
-    const SyntheticText* const texts[] = {&from};
-    const std::int32_t firsts[] = {first};
-    step(*cache, 0, steps, texts, firsts);
-    return step(*cache, 1, steps, texts, firsts);
+    return step_layers(*cache, s, from, first, n);
   }
 };
 

@@ -46,22 +46,12 @@ struct Device {
     options.max_sequences = 3;
     options.max_tokens = 1300;
     options.rebuild_tokens = 256;
-    auto made = DeviceCache::create(shape, recipe, &calibration, options);
-    EXPECT_TRUE(made) << (made ? "" : made.error().message);
-    if (made) cache = std::move(*made);
+    cache = made_cache(shape, recipe, calibration, options);
   }
   // All layers, their answers one after the other.
   std::vector<float> feed(std::int32_t s, const SyntheticText& from, std::int32_t first,
                           std::int32_t n) {
-    const DeviceStep steps[] = {{s, n}};
-    const SyntheticText* const texts[] = {&from};
-    const std::int32_t firsts[] = {first};
-    std::vector<float> all;
-    for (int l = 0; l < static_cast<int>(shape.layers.size()); ++l) {
-      const std::vector<float> out = step(*cache, l, steps, texts, firsts);
-      all.insert(all.end(), out.begin(), out.end());
-    }
-    return all;
+    return step_layers(*cache, s, from, first, n);
   }
   // In blocks that end in the middle of tiles and pages.
   void fill(std::int32_t s, const SyntheticText& from, std::int32_t n) {
