@@ -114,9 +114,10 @@ std::int32_t BandsPolicy::oldest(const Group& group) const noexcept {
   // Sink and escaped tokens, none of which is beyond what is coded.
   const std::int32_t end = bands_end(group);
   if (end == 0) return options_.narrow_ends ? options_.sink : group.sink();
-  std::int32_t count = 0;
-  while (count < group.list().tokens() && group.list().position(count) < end) ++count;
-  return count;
+  const auto indices = std::views::iota(0, group.list().tokens());
+  const auto later =
+      std::ranges::partition_point(indices, [&](std::int32_t i) { return group.list().position(i) < end; });
+  return static_cast<std::int32_t>(later - indices.begin());
 }
 
 std::int32_t BandsPolicy::kept_full() const noexcept {
@@ -213,8 +214,8 @@ std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
 void BandsPolicy::open_tasks(const Group& group) {
   close_tasks();
   due_ = due(group);
-  first_values_ = first_values(group);
   if (due_.tiles == 0) return;
+  first_values_ = first_values(group);
   ahead_position_ = group.list().position(due_.first);
   ahead_.reserve(static_cast<std::size_t>(due_.tiles));
   const BandsTokens& bands = bands_of(group).back();
@@ -262,11 +263,12 @@ Status BandsPolicy::code_tile(Group& group, std::int32_t at) {
   const bool ahead = after >= 0 && after % kTile == 0 && std::cmp_less(after / kTile, ahead_.size());
   std::optional<AheadTile> now;
   AheadTile& tile = ahead ? ahead_[static_cast<std::size_t>(after / kTile)] : now.emplace(bands);
+  const std::vector<float> first_now = ahead ? std::vector<float>() : first_values(group);
   for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
     if (tile.done[piece]) continue;
     const auto first = static_cast<std::int32_t>(CodedTile::kPiece * piece);
     tile.tile.encode(bands, group.read_tokens(at + first, static_cast<std::int32_t>(CodedTile::kPiece)), 0, piece,
-                     first_values_);
+                     ahead ? first_values_ : first_now);
   }
   return append(group, tile.tile, at, counts_);
 }
