@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "cli/output/progress_bar.h"
 #include "io/atomic_file.h"
+#include "io/stopwatch.h"
 
 namespace kvspan::cli {
 namespace {
@@ -78,8 +79,8 @@ Result<PromptCache> load_prompt_cache(const std::string& path, const Session& se
               loaded.error().message);
 }
 
-Status read_with_prompt_cache(const std::string& path, Session& session,
-                              std::span<const Token> prompt) {
+Result<PromptRead> read_with_prompt_cache(const std::string& path, Session& session,
+                                          std::span<const Token> prompt) {
   auto loaded = load_prompt_cache(path, session);
   if (!loaded && loaded.error().code != ErrorCode::kNotFound) {
     if (loaded.error().code == ErrorCode::kInvalidArgument ||
@@ -100,14 +101,17 @@ Status read_with_prompt_cache(const std::string& path, Session& session,
       held = 0;
     }
   }
-  if (held == last) return {};
+  if (held == last) return PromptRead{};
+  const Stopwatch reading;
   {
     ProgressBar bar("reading", "tokens", last - held);
     const Status status = session.engine->prefill(*session.cache, prompt.subspan(held, last - held),
                                                   [&](std::size_t done) { bar.update(done); });
-    if (!status) return status;
+    if (!status) return status.error();
   }
-  return save_prompt_cache(path, session, prompt.first(last));
+  const PromptRead read{last - held, reading.seconds()};
+  KVSPAN_CHECK_OK(save_prompt_cache(path, session, prompt.first(last)));
+  return read;
 }
 
 }  // namespace kvspan::cli

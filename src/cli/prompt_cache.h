@@ -31,7 +31,11 @@ Result<PromptCache> load_prompt_cache(const std::string& path, const Session& se
 // Puts what `path` holds of the beginning of `prompt` into the session's cache, which is empty,
 // reads the rest of the prompt up to its last token, and saves that there. A file that cannot be
 // used is said on standard error and replaced, unless it is something else.
-Status read_with_prompt_cache(const std::string& path, Session& session,
-                              std::span<const Token> prompt);
+struct PromptRead {
+  std::size_t tokens = 0;  // that the file did not have
+  double seconds = 0.0;
+};
+Result<PromptRead> read_with_prompt_cache(const std::string& path, Session& session,
+                                          std::span<const Token> prompt);
 
 }  // namespace kvspan::cli

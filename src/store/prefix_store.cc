@@ -2,10 +2,10 @@
 #include "store/prefix_store.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/fail.h"
+#include "io/stopwatch.h"
 
 namespace kvspan {
 namespace {
@@ -14,17 +14,6 @@ namespace {
 constexpr int kMostTries = 3;
 // A cache is put where so many blocks are new, or a quarter of them.
 constexpr std::int32_t kNewBlocks = 4;
-
-class Stopwatch {
- public:
-  double ms() const {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_)
-        .count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 }  // namespace
 

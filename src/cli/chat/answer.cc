@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/chat/answer.h"
 
-#include <chrono>
-
 #include "api/code_source.h"
 #include "base/expect.h"
 #include "base/fail.h"
@@ -11,19 +9,10 @@
 #include "cli/output/progress_bar.h"
 #include "cli/output/voice.h"
 #include "cli/terminal/terminal.h"
+#include "io/stopwatch.h"
 
 namespace kvspan::cli {
 namespace {
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 Status read_prompt(Session& session, std::span<const Token> prompt, std::span<const Token> unread,
                    const std::function<void(std::size_t)>& progress) {

@@ -65,8 +65,9 @@ Result<int> run(const RunFlags& flags) {
   say(session.note);
   session.say_code();
 
+  PromptRead read_before;
   if (!flags.prompt_cache.empty()) {
-    KVSPAN_CHECK_OK(read_with_prompt_cache(flags.prompt_cache, session, tokens));
+    KVSPAN_TRY(read_before, read_with_prompt_cache(flags.prompt_cache, session, tokens));
   }
   GenerateOptions options;
   options.max_tokens = flags.sampling.token_limit();
@@ -84,6 +85,8 @@ Result<int> run(const RunFlags& flags) {
   KVSPAN_TRY(Answer answer, answer_prompt(session, tokens, *sampler, options, stream,
                                           flags.sampling.shifts() ? Shorten(shorten) : Shorten()));
   answer.cut_tokens = cut;
+  answer.read_tokens += read_before.tokens;
+  answer.read_seconds += read_before.seconds;
   const Generation& generation = answer.generation;
   if (text_wanted && !generation.tokens.empty() && !generation.text.ends_with('\n')) {
     write_output("\n");
