@@ -80,10 +80,7 @@ int main(void) {
                         .rope_dims = DIM,
                         .rope_pairs = KVSPAN_ROPE_HALVES,
                         .rope_angles = angles};
-  fill(keys, TOKENS * KV_HEADS, DIM);
-  fill(values, TOKENS * KV_HEADS, DIM);
-  fill(queries, TOKENS * QUERY_HEADS, DIM);
-  for (int t = 0; t < TOKENS; ++t) positions[t] = t;
+  fill_text(TOKENS, KV_HEADS, QUERY_HEADS, DIM, keys, values, queries, positions);
 
   kvspan_moments_options gather = {.struct_size = sizeof gather,
                                    .layers = &layer,

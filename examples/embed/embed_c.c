@@ -41,10 +41,7 @@ int main(void) {
                         .key_dim = DIM,
                         .value_dim = DIM,
                         .logit_scale = 2.0f};
-  fill(keys, TOKENS * KV_HEADS, DIM);
-  fill(values, TOKENS * KV_HEADS, DIM);
-  fill(queries, TOKENS * QUERY_HEADS, DIM);
-  for (int t = 0; t < TOKENS; ++t) positions[t] = t;
+  fill_text(TOKENS, KV_HEADS, QUERY_HEADS, DIM, keys, values, queries, positions);
 
   /* Once for a model: what passes through its attention becomes a calibration. */
   kvspan_moments_options gather = {.struct_size = sizeof gather,

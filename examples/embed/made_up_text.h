@@ -54,4 +54,13 @@ static void fill(float* rows, int count, int dim) {
   }
 }
 
+/* A whole text: rows of all heads of each token, and its positions. */
+static void fill_text(int tokens, int kv_heads, int query_heads, int dim, float* keys, float* values,
+                      float* queries, int32_t* positions) {
+  fill(keys, tokens * kv_heads, dim);
+  fill(values, tokens * kv_heads, dim);
+  fill(queries, tokens * query_heads, dim);
+  for (int t = 0; t < tokens; ++t) positions[t] = t;
+}
+
 #endif /* MADE_UP_TEXT_H */

@@ -123,8 +123,7 @@ void MethodCache::Member::run_task(int task) noexcept {
 
 Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_needed) {
   opened = 0;
-  // An exception must not leave one thread while the others wait for it.
-  // One that left by std::bad_alloc is made again from where it was.
+  // No exception may leave one thread while others wait for it; what std::bad_alloc ended goes on from there.
   try {
     chosen.clear();
     if (!received.empty()) {
@@ -143,6 +142,15 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
     return {};
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to code {} waiting tokens", group.waiting());
+  }
+}
+
+void MethodCache::Member::forget(std::int32_t first_needed) {
+  if (first_needed <= 0) return;
+  const std::int32_t limit = policy ? policy->forgettable(group) : group.list().tokens();
+  if (const std::int32_t gone = group.forget_before(first_needed, limit); gone > 0) {
+    if (policy) policy->forgot(gone);
+    if (selector) selector->forgot(gone);
   }
 }
 

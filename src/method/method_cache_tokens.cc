@@ -23,15 +23,6 @@ Error is_selective(int layer) {
 
 }  // namespace
 
-void MethodCache::Member::forget(std::int32_t first_needed) {
-  if (first_needed <= 0) return;
-  const std::int32_t limit = policy ? policy->forgettable(group) : group.list().tokens();
-  if (const std::int32_t gone = group.forget_before(first_needed, limit); gone > 0) {
-    if (policy) policy->forgot(gone);
-    if (selector) selector->forgot(gone);
-  }
-}
-
 Result<LayerTokens> MethodCache::give(int layer) const {
   KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
   const Layer& from = layers_[static_cast<std::size_t>(layer)];

@@ -28,6 +28,7 @@ namespace allocation_failure_test {
 
 using testing::Failing;
 using testing::FailingAllocation;
+using testing::saved;
 using testing::SyntheticText;
 
 // A step of 48 rows after 96: every method codes some, and those that learn or drop do so again.
@@ -79,12 +80,6 @@ void fail_each(const std::string& what, const Make& make, const Call& call, cons
       if (::testing::Test::HasFailure()) return;
     }
   }
-}
-
-std::vector<std::byte> saved(const KvCache& cache) {
-  auto bytes = cache.save();
-  EXPECT_TRUE(bytes) << (bytes ? "" : bytes.error().message);
-  return std::move(bytes).value();
 }
 
 using Held = std::vector<std::vector<std::int32_t>>;  // positions of each group

@@ -15,6 +15,7 @@
 namespace kvspan {
 namespace layer_tokens_test {
 
+using testing::saved;
 using testing::SyntheticText;
 
 CacheShape shape_of(std::int32_t window) {
@@ -34,12 +35,6 @@ std::shared_ptr<const Prepared> prepared(const std::string& recipe, std::int32_t
   auto made = prepare(shape_of(window), Recipe::parse(recipe).value(), &calibration);
   EXPECT_TRUE(made) << recipe << ": " << (made ? "" : made.error().message);
   return std::move(made).value();
-}
-
-std::vector<std::byte> saved(const KvCache& cache) {
-  auto bytes = cache.save();
-  EXPECT_TRUE(bytes) << (bytes ? "" : bytes.error().message);
-  return std::move(bytes).value();
 }
 
 // A cache of `to` that has taken what `from` gave.
@@ -84,45 +79,47 @@ TEST(LayerTokens, MakeTheSameBytes) {
   }
 }
 
-TEST(LayerTokens, GoOnBitForBit) {
+// Caches of every recipe, with a window in one layer and without, that have read 261 tokens.
+template <class Use>
+void each_read_cache(const Use& use) {
   for (const char* recipe : kRecipes) {
     for (const std::int32_t window : {0, 70}) {
       SCOPED_TRACE(fmt::format("{} window {}", recipe, window));
       const auto own = prepared(recipe, window);
       MethodCache cache(own);
       testing::run(cache, text(), 0, 261, 40);
-      const auto copy = moved(cache, own);
-      EXPECT_EQ(testing::run(*copy, text(), 261, 140, 7), testing::run(cache, text(), 261, 140, 7));
-      EXPECT_EQ(saved(*copy), saved(cache));
+      use(cache, own);
     }
   }
+}
+
+TEST(LayerTokens, GoOnBitForBit) {
+  each_read_cache([](MethodCache& cache, const auto& own) {
+    const auto copy = moved(cache, own);
+    EXPECT_EQ(testing::run(*copy, text(), 261, 140, 7), testing::run(cache, text(), 261, 140, 7));
+    EXPECT_EQ(saved(*copy), saved(cache));
+  });
 }
 
 // A cache that was cut among its codes has rows waiting that were coded before, in segments that
 // begin there: attention adds in another order. 300 terms below 5, each sum off by 2^-24 of itself.
 TEST(LayerTokens, GoOnAfterACut) {
   constexpr double kOrder = 300 * 5 * 0x1p-24;
-  for (const char* recipe : kRecipes) {
-    for (const std::int32_t window : {0, 70}) {
-      SCOPED_TRACE(fmt::format("{} window {}", recipe, window));
-      const auto own = prepared(recipe, window);
-      MethodCache cache(own);
-      testing::run(cache, text(), 0, 261, 40);
-      ASSERT_TRUE(cache.truncate(std::max(cache.least_tokens(), 155)));
-      const auto copy = moved(cache, own);
-      const std::int32_t n = cache.tokens();
-      EXPECT_LE(testing::largest_difference(testing::run(*copy, text(), n, 140, 7),
-                                            testing::run(cache, text(), n, 140, 7)),
+  each_read_cache([&](MethodCache& cache, const auto& own) {
+    ASSERT_TRUE(cache.truncate(std::max(cache.least_tokens(), 155)));
+    const auto copy = moved(cache, own);
+    const auto go_on_alike = [&](std::int32_t first, std::int32_t n, std::int32_t block) {
+      EXPECT_LE(testing::largest_difference(testing::run(*copy, text(), first, n, block),
+                                            testing::run(cache, text(), first, n, block)),
                 kOrder);
-      ASSERT_EQ(copy->least_tokens(), cache.least_tokens());
-      const std::int32_t least = cache.least_tokens();
-      ASSERT_TRUE(copy->truncate(least));
-      ASSERT_TRUE(cache.truncate(least));
-      EXPECT_LE(testing::largest_difference(testing::run(*copy, text(), least, 9, 1),
-                                            testing::run(cache, text(), least, 9, 1)),
-                kOrder);
-    }
-  }
+    };
+    go_on_alike(cache.tokens(), 140, 7);
+    ASSERT_EQ(copy->least_tokens(), cache.least_tokens());
+    const std::int32_t least = cache.least_tokens();
+    ASSERT_TRUE(copy->truncate(least));
+    ASSERT_TRUE(cache.truncate(least));
+    go_on_alike(least, 9, 1);
+  });
 }
 
 // Memory that keeps what windows have passed gives what the host would hold.

@@ -17,6 +17,7 @@
 namespace kvspan {
 namespace persist_test {
 
+using testing::saved;
 using testing::SuiteRecipe;
 using testing::SyntheticText;
 
@@ -32,12 +33,6 @@ CacheFactory factory_of(const SyntheticText& from, const std::string& recipe) {
   auto factory = CacheFactory::create(from.shape(), recipe, &calibration);
   EXPECT_TRUE(factory) << recipe << ": " << (factory ? "" : factory.error().message);
   return std::move(factory).value();
-}
-
-std::vector<std::byte> saved(const KvCache& cache) {
-  auto bytes = cache.save();
-  EXPECT_TRUE(bytes) << (bytes ? "" : bytes.error().message);
-  return std::move(bytes).value();
 }
 
 class Persist : public ::testing::TestWithParam<SuiteRecipe> {};

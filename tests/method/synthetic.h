@@ -241,6 +241,12 @@ inline std::vector<float> run(KvCache& cache, const SyntheticText& text, std::in
   return all;
 }
 
+inline std::vector<std::byte> saved(const KvCache& cache) {
+  auto bytes = cache.save();
+  EXPECT_TRUE(bytes) << (bytes ? "" : bytes.error().message);
+  return std::move(bytes).value();
+}
+
 inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double most = 0.0;

@@ -32,7 +32,6 @@ __global__ void __launch_bounds__(kThreads)
       layer.chunk_offsets[group * kMaxChunks + chunk];
   const float middle = 0.5f * static_cast<float>((1 << width) - 1);
   const auto level = [&](int p) {
-    if (width == 0) return 0.0f;  // an empty chunk
     const CodeFields fields = fields_of(width, token, p);
     std::uint32_t u = words[fields.low.word] >> fields.low.shift & ((1u << fields.low.bits) - 1u);
     if (fields.high.bits > 0) {
