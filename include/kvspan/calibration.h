@@ -12,8 +12,8 @@
 //     k0, k    a token's key before and after RoPE; q0, q the same for a query, not scaled
 //     z        [k0 of head 0, .., k0 of head H-1, v of head 0, .., v of head H-1], D = H dk + H dv
 //     x        the residual stream that enters the layer
-// Matrices are row-major, symmetric and stored whole. Moments are not centred: the covariance of z
-// is joint_moment - mean mean', with mean = [key_mean ; value_mean].
+// Matrices are row-major and stored whole; all but cross_moments are symmetric. Moments are not
+// centred: the covariance of z is joint_moment - mean mean', with mean = [key_mean ; value_mean].
 #pragma once
 
 #include <array>
@@ -33,6 +33,8 @@ namespace kvspan {
 // Residuals are tabulated at ranks i * dim / 8, i = 1..7, and at these percentiles of the samples.
 inline constexpr int kResidualRanks = 7;
 inline constexpr std::array<int, 4> kResidualPercentiles = {50, 90, 95, 99};
+// Following layers that moments are gathered with at most.
+inline constexpr std::int32_t kMostNeighbours = 3;
 
 struct LayerCalibration {
   // In the activations' own units.
@@ -41,6 +43,10 @@ struct LayerCalibration {
   std::vector<float> joint_moment;        // [D * D], E[z z']
   std::vector<float> rotated_key_mean;    // [H * dk], E[k]
   std::vector<float> rotated_key_moment;  // [(H * dk)^2], E[k k'], joint over heads
+  // E[z y'], y being z of the layer that follows, then of the one after it, and so on: [D * D of
+  // that layer] each, rows are this layer's. As many as there are following layers, up to
+  // Calibration::neighbours.
+  std::vector<std::vector<float>> cross_moments;
 
   // Second moments of queries, averaged over the G query heads of a KV head.
   std::vector<float> query_moment;      // [H][dk * dk], E[q q']
@@ -81,6 +87,7 @@ struct Calibration {
   std::int64_t tokens = 0;  // counted, in every average
   std::int32_t window = 0;  // tokens of a window
   std::int32_t skip = 0;    // tokens left out at the start of each
+  std::int32_t neighbours = 0;  // following layers that each layer has moments with
   // [samples]: the sampled tokens' positions in their window, evenly spread over the text by an odd
   // stride, so that they meet every offset of a block.
   std::vector<std::int32_t> sample_positions;
@@ -89,8 +96,9 @@ struct Calibration {
 
   std::string source;          // where it was read from, for messages; "" when it is not from bytes
   std::uint64_t checksum = 0;  // of those bytes; 0 when it is not from bytes
-  // Where it is set, `layers` has no arrays and this gives a layer with them: some 3 D^2 numbers
-  // and the samples at a time instead of all layers'. May be called from several threads at once.
+  // Where it is set, `layers` has no arrays and this gives a layer with them: some 3 D^2 numbers,
+  // D^2 for each neighbour and the samples at a time instead of all layers'. May be called from
+  // several threads at once.
   std::function<Result<LayerCalibration>(std::size_t layer)> read_layer;
 };
 

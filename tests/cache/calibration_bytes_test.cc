@@ -2,7 +2,11 @@
 // Calibrations as bytes: what is written is read back, and no damage goes unnoticed or is believed.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "base/byte_stream.h"
 #include "kvspan/calibration.h"
@@ -19,7 +23,10 @@ CacheShape small_shape() {
   layer.key_dim = 8;
   layer.value_dim = 4;
   layer.logit_scale = 0.5f;
-  return {{layer, layer}};
+  LayerShape narrow = layer;
+  narrow.kv_heads = 1;
+  narrow.value_dim = 6;
+  return {{layer, narrow, layer}};
 }
 
 TEST(CalibrationBytes, ReadBackWhatWasWritten) {
@@ -34,6 +41,83 @@ TEST(CalibrationBytes, ReadBackWhatWasWritten) {
   std::uint64_t last = 0;
   std::memcpy(&last, bytes->data() + bytes->size() - 8, 8);
   EXPECT_EQ(read->checksum, last);
+}
+
+// Moments between layers are of this layer's rows and the following one's columns, one array for
+// each layer that follows.
+TEST(CalibrationBytes, CrossMomentsAreHeldAgainstTheShape) {
+  const CacheShape shape = small_shape();
+  const Calibration fits = random_calibration(shape);
+  ASSERT_EQ(fits.layers[0].cross_moments.size(), 2u);
+  ASSERT_EQ(fits.layers[0].cross_moments[0].size(), std::size_t{24 * 14});
+  ASSERT_EQ(fits.layers[1].cross_moments.size(), 1u);
+  ASSERT_TRUE(fits.layers[2].cross_moments.empty());
+  EXPECT_TRUE(check_calibration(shape, fits));
+  struct Spoilt {
+    std::function<void(Calibration&)> spoil;
+    std::vector<std::string> words;
+  };
+  const Spoilt all[] = {
+      {[](Calibration& c) { c.neighbours = -1; }, {"neighbours is -1", "0 or more"}},
+      {[](Calibration& c) { c.neighbours = 1; }, {"layer 0", "cross_moments has 2", ": 1"}},
+      {[](Calibration& c) { c.neighbours = 0; }, {"layer 0", "cross_moments has 2", ": 0"}},
+      {[](Calibration& c) { c.layers[1].cross_moments.clear(); },
+       {"layer 1", "cross_moments has 0", ": 1"}},
+      {[](Calibration& c) { c.layers[2].cross_moments.emplace_back(); },
+       {"layer 2", "cross_moments has 1", ": 0"}},
+      {[](Calibration& c) { c.layers[0].cross_moments[1].pop_back(); },
+       {"layer 0", "cross_moments[1] has 575", "576"}},
+      {[](Calibration& c) { c.layers[1].cross_moments[0][17] = NAN; },
+       {"layer 1", "cross_moments[0][17]", "finite"}},
+  };
+  for (const Spoilt& one : all) {
+    Calibration calibration = fits;
+    one.spoil(calibration);
+    const Status status = check_calibration(shape, calibration);
+    ASSERT_FALSE(status) << one.words.front();
+    for (const std::string& word : one.words) {
+      EXPECT_NE(status.error().message.find(word), std::string::npos) << status.error().message;
+    }
+  }
+  // They are not symmetric: below 0 is allowed everywhere.
+  Calibration negative = fits;
+  negative.layers[0].cross_moments[1][0] = -1.0f;
+  EXPECT_TRUE(check_calibration(shape, negative));
+  // More neighbours than there are layers: those that there are.
+  Calibration more = fits;
+  more.neighbours = 7;
+  EXPECT_TRUE(check_calibration(shape, more));
+}
+
+TEST(CalibrationBytes, WithoutNeighboursNoCrossMomentsAreWritten) {
+  const CacheShape shape = small_shape();
+  Calibration written = random_calibration(shape);
+  const std::size_t with = encode_calibration(written).value().size();
+  written.neighbours = 0;
+  for (LayerCalibration& layer : written.layers) layer.cross_moments.clear();
+  const auto bytes = encode_calibration(written).value();
+  EXPECT_LT(bytes.size(), with);
+  const auto read = decode_calibration(bytes, "it");
+  ASSERT_TRUE(read) << read.error().message;
+  expect_equal(*read, written);
+  EXPECT_TRUE(check_calibration(shape, *read));
+}
+
+// Fewer than the header says, and a number of neighbours that is none.
+TEST(CalibrationBytes, CrossMomentsThatAreNotThereAreNamed) {
+  Calibration calibration = random_calibration(small_shape());
+  const auto message = [&] {
+    const auto read = decode_calibration(encode_calibration(calibration).value(), "its-name");
+    if (read) return std::string("read");
+    EXPECT_EQ(read.error().code, ErrorCode::kCorruptData);
+    return read.error().message;
+  };
+  calibration.layers[1].cross_moments.clear();
+  EXPECT_NE(message().find("layer.1.cross_moment.0 is missing"), std::string::npos) << message();
+  calibration.neighbours = -1;
+  EXPECT_NE(message().find("kvspan.calibration.neighbours is 4294967295; allowed"),
+            std::string::npos)
+      << message();
 }
 
 TEST(CalibrationBytes, NoticesEveryCutAndEveryFlip) {
@@ -90,6 +174,20 @@ TEST(CalibrationBytes, ForgedHeadersAreRefusedOrReadAsTheySay) {
   }
   EXPECT_GT(refused, 0) << "names, counts and places that do not fit";
   EXPECT_GT(as_said, 0) << "numbers of the model";
+}
+
+TEST(CalibrationBytes, AnotherVersionIsNotReadAndBothAreNamed) {
+  const auto bytes = encode_calibration(random_calibration(small_shape())).value();
+  ASSERT_TRUE(with_version(bytes, 5) == bytes);
+  for (const std::uint32_t version : {4u, 6u}) {
+    const auto read = decode_calibration(with_version(bytes, version), "its-name");
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().code, ErrorCode::kUnsupported);
+    for (const std::string& part : {std::string("its-name"), "version " + std::to_string(version),
+                                    std::string("version 5")}) {
+      EXPECT_NE(read.error().message.find(part), std::string::npos) << read.error().message;
+    }
+  }
 }
 
 TEST(CalibrationBytes, LayersThatAreElsewhereAreNotWritten) {

@@ -4,9 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <random>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/byte_stream.h"
 #include "base/half.h"
 #include "kvspan/calibration.h"
 
@@ -32,6 +38,7 @@ inline Calibration random_calibration(const CacheShape& shape) {
   out.tokens = 1234;
   out.window = 512;
   out.skip = 32;
+  out.neighbours = 2;
   out.sample_positions = {32, 35, 500};
   for (const LayerShape& layer_shape : shape.layers) {
     const auto heads = static_cast<std::size_t>(layer_shape.kv_heads);
@@ -56,8 +63,31 @@ inline Calibration random_calibration(const CacheShape& shape) {
     layer.value_weight = 4.0f;
     out.layers.push_back(std::move(layer));
   }
+  const auto width = [&](std::size_t layer) {
+    const LayerShape& of = shape.layers[layer];
+    return static_cast<std::size_t>(of.kv_heads) *
+           static_cast<std::size_t>(of.key_dim + of.value_dim);
+  };
+  for (std::size_t i = 0; i < out.layers.size(); ++i) {
+    for (std::size_t next = i + 1; next < std::min(i + 3, out.layers.size()); ++next) {
+      out.layers[i].cross_moments.push_back(random_numbers(width(i) * width(next), random));
+    }
+  }
   out.rates = {{1.0f, 0.04f, 0.05f}, {2.0f, 0.006f, 0.007f}};
   return out;
+}
+
+// The bytes of a calibration file with another number of its version, and a checksum that fits.
+inline std::vector<std::byte> with_version(std::vector<std::byte> bytes, std::uint32_t version) {
+  const std::string key = "kvspan.calibration.version";
+  const auto* const begin = reinterpret_cast<const char*>(bytes.data());
+  const auto at = std::string_view(begin, bytes.size()).find(key);
+  EXPECT_NE(at, std::string_view::npos);
+  // After the key stands the type of its value.
+  std::memcpy(bytes.data() + at + key.size() + sizeof(std::uint32_t), &version, sizeof version);
+  const std::uint64_t sum = crc64(std::span(bytes).first(bytes.size() - sizeof(std::uint64_t)));
+  std::memcpy(bytes.data() + bytes.size() - sizeof sum, &sum, sizeof sum);
+  return bytes;
 }
 
 inline void expect_equal(const Calibration& a, const Calibration& b) {
@@ -66,6 +96,7 @@ inline void expect_equal(const Calibration& a, const Calibration& b) {
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.window, b.window);
   EXPECT_EQ(a.skip, b.skip);
+  EXPECT_EQ(a.neighbours, b.neighbours);
   EXPECT_EQ(a.sample_positions, b.sample_positions);
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
@@ -73,6 +104,7 @@ inline void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.key_mean, y.key_mean);
     EXPECT_EQ(x.value_mean, y.value_mean);
     EXPECT_EQ(x.joint_moment, y.joint_moment);
+    EXPECT_EQ(x.cross_moments, y.cross_moments);
     EXPECT_EQ(x.rotated_key_mean, y.rotated_key_mean);
     EXPECT_EQ(x.rotated_key_moment, y.rotated_key_moment);
     EXPECT_EQ(x.query_moment, y.query_moment);

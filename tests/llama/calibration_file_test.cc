@@ -46,28 +46,38 @@ TEST(CalibrationFile, IsAGgufFile) {
   gguf_context* const gguf = gguf_init_from_file(path.c_str(), {/*no_alloc=*/true, &tensors});
   ASSERT_NE(gguf, nullptr);
   EXPECT_EQ(gguf_get_alignment(gguf), 32u);
-  EXPECT_EQ(gguf_get_n_kv(gguf), 13);
+  EXPECT_EQ(gguf_get_n_kv(gguf), 14);
   const auto key = [&](const char* name) {
     return gguf_find_key(gguf, (std::string("kvspan.calibration.") + name).c_str());
   };
   EXPECT_EQ(gguf_get_val_str(gguf, key("fingerprint")), written.fingerprint);
   EXPECT_EQ(gguf_get_val_i64(gguf, key("tokens")), written.tokens);
+  EXPECT_EQ(gguf_get_val_u32(gguf, key("version")), 5u);
+  EXPECT_EQ(gguf_get_val_u32(gguf, key("neighbours")), 2u);
   ASSERT_EQ(gguf_get_arr_n(gguf, key("sample_positions")), written.sample_positions.size());
   EXPECT_EQ(static_cast<const std::int32_t*>(gguf_get_arr_data(gguf, key("sample_positions")))[2],
             written.sample_positions[2]);
-  ASSERT_EQ(gguf_get_n_tensors(gguf), static_cast<std::int64_t>(11 * written.layers.size()));
-  for (std::size_t l = 0; l < written.layers.size(); ++l) {
-    const std::vector<float>& wanted = written.layers[l].joint_moment;
-    const auto id =
-        gguf_find_tensor(gguf, ("layer." + std::to_string(l) + ".joint_moment").c_str());
-    ASSERT_GE(id, 0);
+  // Two following layers each, but for the last two.
+  ASSERT_EQ(gguf_get_n_tensors(gguf), static_cast<std::int64_t>(13 * written.layers.size() - 3));
+  const auto expect_tensor = [&](const std::string& name, const std::vector<float>& wanted) {
+    const auto id = gguf_find_tensor(gguf, name.c_str());
+    ASSERT_GE(id, 0) << name;
     ASSERT_EQ(gguf_get_tensor_type(gguf, id), GGML_TYPE_F32);
     ASSERT_EQ(gguf_get_tensor_size(gguf, id), wanted.size() * sizeof(float));
     EXPECT_EQ(
         std::memcmp(wanted.data(),
                     bytes.data() + gguf_get_data_offset(gguf) + gguf_get_tensor_offset(gguf, id),
                     wanted.size() * sizeof(float)),
-        0);
+        0)
+        << name;
+  };
+  for (std::size_t l = 0; l < written.layers.size(); ++l) {
+    const std::string layer = "layer." + std::to_string(l);
+    expect_tensor(layer + ".joint_moment", written.layers[l].joint_moment);
+    for (std::size_t j = 0; j < written.layers[l].cross_moments.size(); ++j) {
+      expect_tensor(layer + ".cross_moment." + std::to_string(j),
+                    written.layers[l].cross_moments[j]);
+    }
   }
   ggml_free(tensors);
   gguf_free(gguf);
@@ -151,6 +161,10 @@ TEST(CalibrationFile, RefusesContentThatDoesNotFitTheModel) {
   refused("layers", [](Calibration& c) { c.layers.pop_back(); });
   refused("joint_moment", [](Calibration& c) { c.layers[1].joint_moment.pop_back(); });
   refused("key_mean", [](Calibration& c) { c.layers[2].key_mean[3] = INFINITY; });
+  refused("cross_moments[1]", [](Calibration& c) { c.layers[0].cross_moments[1].pop_back(); });
+  refused("cross_moments[0][5]", [](Calibration& c) { c.layers[3].cross_moments[0][5] = NAN; });
+  refused("cross_moment.1 is missing",
+          [](Calibration& c) { c.layers[1].cross_moments.pop_back(); });
   refused("query_moment", [](Calibration& c) { c.layers[0].query_moment[0] = -1.0f; });
   refused("key_weight", [](Calibration& c) { c.layers[0].key_weight = -1.0f; });
   refused("rates", [](Calibration& c) { c.rates[1].bits = 0.5f; });
@@ -158,6 +172,20 @@ TEST(CalibrationFile, RefusesContentThatDoesNotFitTheModel) {
   refused("residual_energy", [](Calibration& c) { c.layers[0].residual_energy = NAN; });
   refused("sample_positions", [](Calibration& c) { c.sample_positions[1] = -1; });
   refused("tokens", [](Calibration& c) { c.tokens = 0; });
+}
+
+TEST(CalibrationFile, AKeptFileOfAnotherVersionCountsAsNone) {
+  const TemporaryFolder folder;
+  const ScopedVariable home("XDG_CACHE_HOME", folder.path().c_str());
+  const auto engine = load(kStories);
+  const std::string path = calibration_path(*engine).value();
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  const auto bytes = encode_calibration(random_calibration(*engine)).value();
+  ASSERT_TRUE(write_file(path, bytes));
+  EXPECT_TRUE(find_calibration(*engine).value().has_value());
+  ASSERT_TRUE(write_file(path, with_version(bytes, 4)));
+  EXPECT_FALSE(find_calibration(*engine).value().has_value());
+  EXPECT_FALSE(find_calibration(kStories).value().has_value());
 }
 
 TEST(CalibrationFile, AMissingFileIsNotFoundAndAModelIsNoCalibration) {

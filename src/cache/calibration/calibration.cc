@@ -3,11 +3,13 @@
 
 #include <cmath>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/expect.h"
 #include "base/fail.h"
+#include "cache/calibration/array_sizes.h"
 
 namespace kvspan {
 namespace {
@@ -48,12 +50,34 @@ Status check_array(int layer, const Expected& array) {
   return {};
 }
 
-Status check_arrays(int index, const LayerShape& shape, const LayerCalibration& layer,
-                    std::size_t samples) {
+// Of layer `index` with the layers that follow it.
+Status check_cross_moments(std::size_t index, const CacheShape& shape,
+                           const Calibration& calibration, const LayerCalibration& layer) {
+  const std::size_t wanted = following_layers(calibration.neighbours, index, shape.layers.size());
+  const auto& arrays = layer.cross_moments;
+  if (arrays.size() != wanted) {
+    return fail(ErrorCode::kInvalidArgument,
+                "calibration: layer {}: cross_moments has {} arrays; allowed with neighbours of {} "
+                "in {} layers: {}",
+                index, arrays.size(), calibration.neighbours, shape.layers.size(), wanted);
+  }
+  for (std::size_t j = 0; j < wanted; ++j) {
+    const std::string name = fmt::format("cross_moments[{}]", j);
+    KVSPAN_CHECK_OK(
+        check_array(static_cast<int>(index), {name, arrays[j], joint_width(shape.layers[index]),
+                                              joint_width(shape.layers[index + 1 + j]), false}));
+  }
+  return {};
+}
+
+Status check_arrays(std::size_t index, const CacheShape& all, const Calibration& calibration,
+                    const LayerCalibration& layer) {
+  const LayerShape& shape = all.layers[index];
+  const std::size_t samples = calibration.sample_positions.size();
   const auto heads = static_cast<std::size_t>(shape.kv_heads);
   const auto dk = static_cast<std::size_t>(shape.key_dim);
   const auto dv = static_cast<std::size_t>(shape.value_dim);
-  const std::size_t joint = heads * (dk + dv);
+  const std::size_t joint = joint_width(shape);
   const std::size_t residuals = kResidualRanks * kResidualPercentiles.size();
   const Expected arrays[] = {
       {"key_mean", layer.key_mean, heads, dk, false},
@@ -69,9 +93,9 @@ Status check_arrays(int index, const LayerShape& shape, const LayerCalibration& 
       {"value_residuals", layer.value_residuals, heads, residuals, false},
   };
   for (const Expected& array : arrays) {
-    if (Status status = check_array(index, array); !status) return status;
+    KVSPAN_CHECK_OK(check_array(static_cast<int>(index), array));
   }
-  return {};
+  return check_cross_moments(index, all, calibration, layer);
 }
 
 Status check_energy(int index, const LayerCalibration& layer) {
@@ -122,6 +146,10 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
     return fail(ErrorCode::kInvalidArgument, "calibration: {} tokens counted; it takes at least 1",
                 calibration.tokens);
   }
+  if (calibration.neighbours < 0) {
+    return fail(ErrorCode::kInvalidArgument, "calibration: neighbours is {}; allowed: 0 or more",
+                calibration.neighbours);
+  }
   for (std::size_t i = 0; i < calibration.sample_positions.size(); ++i) {
     if (calibration.sample_positions[i] < 0) {
       return fail(ErrorCode::kInvalidArgument,
@@ -132,8 +160,7 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
   for (std::size_t i = 0; i < shape.layers.size(); ++i) {
     const LayerCalibration& layer = calibration.layers[i];
     if (!calibration.read_layer) {
-      KVSPAN_CHECK_OK(check_arrays(static_cast<int>(i), shape.layers[i], layer,
-                                   calibration.sample_positions.size()));
+      KVSPAN_CHECK_OK(check_arrays(i, shape, calibration, layer));
     }
     KVSPAN_CHECK_OK(check_energy(static_cast<int>(i), layer));
     const bool measured = has_layer_weights(calibration);
@@ -152,8 +179,7 @@ Result<std::shared_ptr<const LayerCalibration>> layer_of(const CacheShape& shape
                                                    &calibration.layers[layer]);
   }
   KVSPAN_TRY(LayerCalibration read, calibration.read_layer(layer));
-  KVSPAN_CHECK_OK(check_arrays(static_cast<int>(layer), shape.layers[layer], read,
-                               calibration.sample_positions.size()));
+  KVSPAN_CHECK_OK(check_arrays(layer, shape, calibration, read));
   return std::make_shared<const LayerCalibration>(std::move(read));
 }
 

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "base/byte_stream.h"
 #include "base/fail.h"
 #include "base/half.h"
+#include "cache/calibration/array_sizes.h"
 #include "cache/calibration/gguf_form.h"
 #include "kvspan/calibration.h"
 
@@ -20,7 +23,7 @@ using detail::GgufHeader;
 using detail::GgufNumber;
 using detail::GgufTensor;
 
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::string_view kKind = "kvspan-calibration";  // general.architecture
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
 
@@ -50,6 +53,9 @@ constexpr std::array kArrays{
 
 std::string tensor_name(std::size_t layer, const LayerArray& array) {
   return fmt::format("layer.{}.{}", layer, array.name);
+}
+std::string cross_moment_name(std::size_t layer, std::size_t following) {
+  return fmt::format("layer.{}.cross_moment.{}", layer, following);
 }
 
 template <class... Args>
@@ -96,7 +102,12 @@ class Reader {
   Result<LayerCalibration> layer(std::size_t index) const {
     LayerCalibration layer = calibration_.layers[index];
     for (const LayerArray& array : kArrays) {
-      KVSPAN_TRY(layer.*array.numbers, read(index, array));
+      KVSPAN_TRY(layer.*array.numbers, read(tensor_name(index, array), array.number));
+    }
+    layer.cross_moments.resize(
+        following_layers(calibration_.neighbours, index, calibration_.layers.size()));
+    for (std::size_t j = 0; j < layer.cross_moments.size(); ++j) {
+      KVSPAN_TRY(layer.cross_moments[j], read(cross_moment_name(index, j), GgufNumber::kF32));
     }
     return layer;
   }
@@ -144,6 +155,12 @@ class Reader {
     KVSPAN_TRY(out.tokens, number<std::int64_t>("tokens"));
     KVSPAN_TRY(out.window, number<std::int32_t>("window"));
     KVSPAN_TRY(out.skip, number<std::int32_t>("skip"));
+    KVSPAN_TRY(const auto neighbours, number<std::uint32_t>("neighbours"));
+    if (!std::in_range<std::int32_t>(neighbours)) {
+      return damaged(source_, "the key {} is {}; allowed: up to {}", key_of("neighbours"),
+                     neighbours, std::numeric_limits<std::int32_t>::max());
+    }
+    out.neighbours = static_cast<std::int32_t>(neighbours);
     KVSPAN_TRY(const auto count, number<std::uint32_t>("layers"));
     KVSPAN_TRY(out.sample_positions, numbers<std::int32_t>("sample_positions"));
     KVSPAN_TRY(const auto energy, numbers<double>("residual_energy"));
@@ -166,22 +183,21 @@ class Reader {
     return {};
   }
 
-  Result<std::vector<float>> read(std::size_t layer, const LayerArray& array) const {
-    const std::string name = tensor_name(layer, array);
+  Result<std::vector<float>> read(const std::string& name, GgufNumber number) const {
     const GgufTensor* tensor = header_.tensor(name);
     if (tensor == nullptr) return damaged(source_, "the tensor {} is missing", name);
-    if (tensor->number != array.number) {
+    if (tensor->number != number) {
       return damaged(source_, "the tensor {} is of another type", name);
     }
     std::vector<float> numbers(tensor->numbers);
-    if (array.number == GgufNumber::kF32) {
+    if (number == GgufNumber::kF32) {
       KVSPAN_CHECK_OK(source_.read(tensor->offset, std::as_writable_bytes(std::span(numbers))));
       return numbers;
     }
     std::vector<Half> narrow(tensor->numbers);
     KVSPAN_CHECK_OK(source_.read(tensor->offset, std::as_writable_bytes(std::span(narrow))));
     std::transform(narrow.begin(), narrow.end(), numbers.begin(),
-                   [](Half number) { return to_float(number); });
+                   [](Half half) { return to_float(half); });
     return numbers;
   }
 
@@ -198,6 +214,7 @@ void put_header(const Calibration& calibration, detail::GgufWriter& out) {
   out.put_number(key_of("tokens"), calibration.tokens);
   out.put_number(key_of("window"), calibration.window);
   out.put_number(key_of("skip"), calibration.skip);
+  out.put_number(key_of("neighbours"), static_cast<std::uint32_t>(calibration.neighbours));
   out.put_number(key_of("layers"), static_cast<std::uint32_t>(calibration.layers.size()));
   out.put_numbers(key_of("sample_positions"), std::span(calibration.sample_positions));
   std::vector<double> energy;
@@ -228,6 +245,27 @@ void put_array(const std::vector<float>& numbers, GgufNumber number, std::byte* 
   }
 }
 
+// An array as the file has it.
+struct NamedArray {
+  std::string name;
+  const std::vector<float>* numbers;
+  GgufNumber number;
+};
+// All arrays of all layers, in the order of the file.
+std::vector<NamedArray> arrays_of(const Calibration& calibration) {
+  std::vector<NamedArray> arrays;
+  for (std::size_t i = 0; i < calibration.layers.size(); ++i) {
+    const LayerCalibration& layer = calibration.layers[i];
+    for (const LayerArray& array : kArrays) {
+      arrays.push_back({tensor_name(i, array), &(layer.*array.numbers), array.number});
+    }
+    for (std::size_t j = 0; j < layer.cross_moments.size(); ++j) {
+      arrays.push_back({cross_moment_name(i, j), &layer.cross_moments[j], GgufNumber::kF32});
+    }
+  }
+  return arrays;
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> encode_calibration(const Calibration& calibration) {
@@ -238,18 +276,14 @@ Result<std::vector<std::byte>> encode_calibration(const Calibration& calibration
   try {
     detail::GgufWriter header;
     put_header(calibration, header);
-    for (std::size_t i = 0; i < calibration.layers.size(); ++i) {
-      for (const LayerArray& array : kArrays) {
-        header.put_tensor(tensor_name(i, array), (calibration.layers[i].*array.numbers).size(),
-                          array.number);
-      }
+    const std::vector<NamedArray> arrays = arrays_of(calibration);
+    for (const NamedArray& array : arrays) {
+      header.put_tensor(array.name, array.numbers->size(), array.number);
     }
     std::vector<std::size_t> offsets;
     std::vector<std::byte> bytes = header.finish(offsets);
-    for (std::size_t i = 0; i < offsets.size(); ++i) {
-      const LayerArray& array = kArrays[i % kArrays.size()];
-      put_array(calibration.layers[i / kArrays.size()].*array.numbers, array.number,
-                bytes.data() + offsets[i]);
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      put_array(*arrays[i].numbers, arrays[i].number, bytes.data() + offsets[i]);
     }
     const std::uint64_t checksum = crc64(bytes);
     const auto end = std::as_bytes(std::span(&checksum, 1));

@@ -32,6 +32,7 @@ struct OneLayer {
     calibration.skip = from.skip;
     calibration.sample_positions = from.sample_positions;
     calibration.layers = {from.layers[layer]};
+    calibration.layers[0].cross_moments.clear();  // no layer follows
     calibration.layers[0].key_weight = calibration.layers[0].value_weight = 0.0f;
   }
 };

@@ -9,7 +9,16 @@ namespace kvspan::detail {
 
 Result<PrepareInput> with_whole_calibration(const PrepareInput& in, Calibration& whole) {
   if (in.calibration == nullptr || !in.calibration->read_layer) return in;
-  KVSPAN_TRY(whole, read_whole(in.shape, *in.calibration));
+  KVSPAN_CHECK_OK(check_calibration(in.shape, *in.calibration));
+  whole = *in.calibration;
+  whole.read_layer = nullptr;
+  // They would take as much memory again, and nothing here looks at them.
+  whole.neighbours = 0;
+  for (std::size_t i = 0; i < whole.layers.size(); ++i) {
+    KVSPAN_TRY(const auto layer, layer_of(in.shape, *in.calibration, i));
+    whole.layers[i] = *layer;
+    whole.layers[i].cross_moments.clear();
+  }
   return PrepareInput{in.shape, in.method, &whole, in.shared, in.designs};
 }
 

@@ -33,7 +33,8 @@ struct SubspaceMethod {
 // The calibration is whole (all layers in memory) where set_policy is called.
 PreparedLayers prepare_subspace(const PrepareInput& in, const SubspaceMethod& method);
 
-// `in` with all layers of its calibration in memory, which `whole` then holds.
+// `in` with all layers of its calibration in memory, which `whole` then holds, but for moments
+// between layers.
 Result<PrepareInput> with_whole_calibration(const PrepareInput& in, Calibration& whole);
 
 }  // namespace kvspan::detail
