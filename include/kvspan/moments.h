@@ -5,9 +5,11 @@
 // The text is cut into windows, each read as a sequence of its own from position 0. For every block
 // of tokens and every layer the engine calls add_rows and add_queries, and add_layer_input where it
 // has the residual stream. Layers may come in any order, blocks of one layer in the order of the
-// text. Once all is read, finish() gives the calibration.
-// Cost: per layer and token about (D^2 + (H dk)^2) / 2 + query_heads dk^2 multiply-adds in f64
-// (names as in kvspan/calibration.h), shared by the team; 8 bytes for each number of a moment.
+// text; where moments between layers are gathered, all layers of a block come in order before the
+// next block does. Once all is read, finish() gives the calibration.
+// Cost: per layer and token about (D^2 + (H dk)^2) / 2 + query_heads dk^2 + neighbours D^2
+// multiply-adds in f64 (names as in kvspan/calibration.h), shared by the team; 8 bytes for each
+// number of a moment.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,9 @@ struct MomentOptions {
   std::int64_t tokens = 0;      // that will be counted in all, those skipped left out; above 0
   std::int64_t samples = 1024;  // rows to keep at most, evenly spread over the counted tokens
   std::int32_t block = 512;     // most rows of one call
+  // Following layers that each layer has moments with (Calibration::neighbours), up to
+  // kMostNeighbours.
+  std::int32_t neighbours = 0;
 };
 
 // What follows the attention output of a layer.
@@ -56,7 +61,8 @@ class MomentCollector {
   Status set_output(int layer, const OutputWeights& weights);
 
   // Keys and values as KvCache::append takes them, queries as KvCache::attend does. Both end with a
-  // barrier. Wrong shapes are found before anything is touched.
+  // barrier. Wrong shapes, layers out of order and other tokens than in the layers before, where
+  // that matters, are found before anything is touched.
   Status add_rows(int layer, const KvRows& rows, Team& team);
   Status add_queries(int layer, const Queries& queries, Team& team);
   // The residual stream that enters a layer, [n, hidden]; and what the output matrix gives to a

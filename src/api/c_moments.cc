@@ -46,6 +46,7 @@ kvspan_code kvspan_moments_create(const kvspan_moments_options* options, kvspan_
     to.tokens = given.tokens;
     if (given.samples != 0) to.samples = given.samples;
     if (given.block != 0) to.block = given.block;
+    to.neighbours = given.neighbours;
     const std::int32_t threads = given.threads == 0 ? 1 : given.threads;
     KVSPAN_CHECK_OK(check_threads(threads));
     KVSPAN_TRY(MomentCollector collector, MomentCollector::create(shape, to));

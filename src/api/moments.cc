@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "api/neighbour_moments.h"
 #include "api/sample_residuals.h"
 #include "base/fail.h"
 #include "base/half.h"
+#include "cache/calibration/array_sizes.h"
 #include "cache/rope.h"
 #include "linalg/moment_sum.h"
 
@@ -30,9 +32,6 @@ void share_rows(Team& team, std::size_t count, const Visit& visit) {
   team.barrier();
 }
 
-std::size_t joint_width(const LayerShape& shape) {
-  return at(shape.kv_heads) * at(shape.key_dim + shape.value_dim);
-}
 std::size_t key_width(const LayerShape& shape) {
   return at(shape.kv_heads) * at(shape.key_dim);
 }
@@ -152,6 +151,10 @@ Status check_options(const CacheShape& shape, const MomentOptions& options) {
       return fail(ErrorCode::kInvalidArgument, "{} is {}; allowed: 1 or more", name, number);
     }
   }
+  if (options.neighbours < 0 || options.neighbours > kMostNeighbours) {
+    return fail(ErrorCode::kInvalidArgument, "neighbours is {}; allowed: 0 to {}",
+                options.neighbours, kMostNeighbours);
+  }
   if (options.skip >= 0 && options.skip < options.window) return {};
   return fail(ErrorCode::kInvalidArgument, "skip is {}; allowed: 0 to {}, below the window",
               options.skip, options.window - 1);
@@ -189,8 +192,8 @@ struct MomentCollector::State {
 
   State(const CacheShape& of, const MomentOptions& given);
   std::size_t first_counted(std::span<const std::int32_t> positions) const;
-  void place_row(const Rope& rope, const KvRows& rows, std::size_t i, std::size_t to);
-  void keep_sample(Layer& layer, std::int64_t counted, std::size_t row) const;
+  void place_row(std::size_t layer, const KvRows& rows, std::size_t i, std::size_t to);
+  void keep_sample(std::size_t layer, std::int64_t counted, std::size_t row);
   void place_queries(const LayerShape& layer, const Queries& queries, std::size_t i,
                      std::size_t to);
   Status check_layer(int index) const;
@@ -201,7 +204,8 @@ struct MomentCollector::State {
   std::int64_t stride_;  // every stride-th counted token is a sample
   std::vector<Layer> layers_;
   std::vector<std::int32_t> sample_positions_;
-  detail::Panel joint_rows_, key_rows_, query_rows_, raw_query_rows_;  // of the block at hand
+  NeighbourMoments neighbours_;                           // holds the rows z of the block at hand
+  detail::Panel key_rows_, query_rows_, raw_query_rows_;  // of the block at hand
 };
 
 MomentCollector::State::Layer::Layer(const LayerShape& shape)
@@ -216,7 +220,7 @@ MomentCollector::State::State(const CacheShape& of, const MomentOptions& given)
     : shape_(of),
       options_(given),
       stride_(std::max<std::int64_t>(1, given.tokens / given.samples) | 1),
-      joint_rows_(panel_for(of, given.block, joint_width)),
+      neighbours_(of, given.neighbours, given.block),
       key_rows_(panel_for(of, given.block, key_width)),
       query_rows_(panel_for(of, given.block, query_width)),
       raw_query_rows_(panel_for(of, given.block, query_width)) {
@@ -234,23 +238,23 @@ std::size_t MomentCollector::State::first_counted(std::span<const std::int32_t> 
       std::lower_bound(positions.begin(), positions.end(), options_.skip) - positions.begin());
 }
 
-void MomentCollector::State::place_row(const Rope& rope, const KvRows& rows, std::size_t i,
+void MomentCollector::State::place_row(std::size_t layer, const KvRows& rows, std::size_t i,
                                        std::size_t to) {
-  double* joint = joint_rows_.row(to);
+  double* joint = neighbours_.rows(layer).row(to);
+  const Rope& rope = shape_.layers[layer].rope;
   double* after_keys = put_unturned(rope, rows.positions[i], rows.keys, i, 0, joint);
   zero_to_boundary(joint, put(rows.values, i, 0, after_keys));
   double* keys = key_rows_.row(to);
   zero_to_boundary(keys, put(rows.keys, i, 0, keys));
 }
 
-void MomentCollector::State::keep_sample(Layer& layer, std::int64_t counted,
-                                         std::size_t row) const {
+void MomentCollector::State::keep_sample(std::size_t layer, std::int64_t counted, std::size_t row) {
   if (counted % stride_ != 0) return;
   const auto index = static_cast<std::size_t>(counted / stride_);
   if (index >= sample_positions_.size()) return;
-  const std::size_t width = layer.joint.width();
-  const double* from = joint_rows_.row(row);
-  float* to = layer.sample_rows.data() + index * width;
+  const std::size_t width = joint_width(shape_.layers[layer]);
+  const double* from = neighbours_.rows(layer).row(row);
+  float* to = layers_[layer].sample_rows.data() + index * width;
   for (std::size_t j = 0; j < width; ++j) to[j] = to_float(to_half(static_cast<float>(from[j])));
 }
 
@@ -317,28 +321,37 @@ Status MomentCollector::add_rows(int index, const KvRows& rows, Team& team) {
       check_rows("keys", rows.keys, n, shape.kv_heads, shape.key_dim, s.options_.block));
   KVSPAN_CHECK_OK(
       check_rows("values", rows.values, n, shape.kv_heads, shape.value_dim, s.options_.block));
+  KVSPAN_CHECK_OK(s.neighbours_.check(at(index), rows.positions));
   State::Layer& layer = s.layers_[at(index)];
   const std::size_t skipped = s.first_counted(rows.positions), count = n - skipped;
   share_rows(team, count, [&](std::size_t i) {
-    s.place_row(shape.rope, rows, skipped + i, i);
+    s.place_row(at(index), rows, skipped + i, i);
     const std::int64_t counted = layer.counted + static_cast<std::int64_t>(i);
-    s.keep_sample(layer, counted, i);
+    s.keep_sample(at(index), counted, i);
     // Every layer sees the same positions; layer 0 notes them.
     const auto sample = static_cast<std::size_t>(counted / s.stride_);
     if (index == 0 && counted % s.stride_ == 0 && sample < s.sample_positions_.size()) {
       s.sample_positions_[sample] = rows.positions[skipped + i];
     }
   });
-  const std::size_t joint = layer.joint.strips(), all = joint + layer.rotated_keys.strips();
+  // Between the barriers: all have read what this changes, and the next call finds it changed.
+  if (team.leader()) {
+    layer.counted += static_cast<std::int64_t>(count);
+    s.neighbours_.came(at(index), rows.positions);
+  }
+  const detail::Panel& joint_rows = s.neighbours_.rows(at(index));
+  const std::size_t joint = layer.joint.strips(), keys = layer.rotated_keys.strips();
+  const std::size_t all = joint + keys + s.neighbours_.items(at(index));
   for (std::size_t item; (item = at(team.take())) < all;) {
     if (item < joint) {
-      layer.joint.add(item, s.joint_rows_, 0, 0, count);
-    } else {
+      layer.joint.add(item, joint_rows, 0, 0, count);
+    } else if (item < joint + keys) {
       layer.rotated_keys.add(item - joint, s.key_rows_, 0, 0, count);
+    } else {
+      s.neighbours_.add(item - joint - keys, at(index), count);
     }
   }
   team.barrier();
-  if (team.leader()) layer.counted += static_cast<std::int64_t>(count);
   return {};
 }
 
@@ -403,6 +416,7 @@ LayerCalibration MomentCollector::State::moments_of(std::size_t index) const {
   to.value_mean.assign(values, to.key_mean.end());
   to.key_mean.erase(values, to.key_mean.end());
   to.joint_moment = layer.joint.moment(count);
+  to.cross_moments = neighbours_.moments(index, count);
   to.rotated_key_mean = layer.rotated_keys.mean(count);
   to.rotated_key_moment = layer.rotated_keys.moment(count);
   const double group = shape.query_heads / shape.kv_heads;
@@ -431,6 +445,7 @@ Result<Calibration> MomentCollector::finish(const std::string& model,
   out.tokens = s.layers_.front().counted;
   out.window = s.options_.window;
   out.skip = s.options_.skip;
+  out.neighbours = s.options_.neighbours;
   out.sample_positions = s.sample_positions_;
   for (std::size_t i = 0; i < s.layers_.size(); ++i) {
     const State::Layer& layer = s.layers_[i];

@@ -302,6 +302,44 @@ TEST(CApi, ABatchOfSequencesIsEachOfThem) {
   }
 }
 
+// Two layers that hold the same: the moments between them are those within one.
+TEST(CApi, GathersMomentsBetweenLayers) {
+  const std::int32_t n = 256;
+  const Text text(n);
+  const kvspan_layer layers[] = {layer_of(), layer_of()};
+  kvspan_moments_options gather = {};
+  gather.struct_size = sizeof gather;
+  gather.layers = layers;
+  gather.layer_count = 2;
+  gather.window = gather.block = n;
+  gather.tokens = n;
+  gather.threads = 2;
+  gather.neighbours = 4;
+  kvspan_moments* moments = nullptr;
+  expect_refused(kvspan_moments_create(&gather, &moments), "neighbours is 4; allowed: 0 to 3");
+  gather.neighbours = 1;
+  ASSERT_EQ(kvspan_moments_create(&gather, &moments), KVSPAN_OK) << kvspan_last_error();
+  const auto add = [&](std::int32_t layer, std::int32_t count) {
+    return kvspan_moments_add(moments, layer, count, KVSPAN_F32, text.keys.data(),
+                              text.values.data(), text.queries.data(), text.positions.data(),
+                              nullptr, 0);
+  };
+  expect_refused(add(1, n), "allowed now: layer 0");
+  ASSERT_EQ(add(0, n), KVSPAN_OK) << kvspan_last_error();
+  expect_refused(add(1, n - 1), "layer 1 has rows of 255 tokens; allowed: 256");
+  ASSERT_EQ(add(1, n), KVSPAN_OK) << kvspan_last_error();
+  std::vector<std::byte> calibration;
+  ASSERT_EQ(kvspan_moments_finish(moments, "m", "f", take, &calibration), KVSPAN_OK)
+      << kvspan_last_error();
+  kvspan_moments_free(moments);
+  const auto read = decode_calibration(calibration, "it").value();
+  EXPECT_EQ(read.neighbours, 1);
+  ASSERT_EQ(read.layers[0].cross_moments.size(), 1u);
+  // The same products in the same order.
+  EXPECT_EQ(read.layers[0].cross_moments[0], read.layers[0].joint_moment);
+  EXPECT_TRUE(read.layers[1].cross_moments.empty());
+}
+
 // A calibration gathered from C makes bands, whose codes are designed once.
 TEST(CApi, CalibratesDesignsAndKeepsCodes) {
   const std::int32_t n = 512;
