@@ -35,12 +35,10 @@ std::string range_text(auto low, auto high, const std::string& note, const char*
 }
 
 template <class T>
-CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
-                        const std::string& description, T low, T high, const std::string& note,
-                        const char* kind) {
+CLI::Option* check_range(CLI::Option* option, T low, T high, const std::string& note,
+                         const char* kind) {
   const std::string allowed = range_text(low, high, note, kind);
-  return app
-      .add_option(names, target, note.empty() ? description : description + " (" + note + ")")
+  return option
       ->check(
           [low, high, allowed](const std::string& text) {
             return is_within<T>(text, low, high)
@@ -49,7 +47,15 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
           },
           "")
       ->type_name("N")
-      ->take_last()
+      ->take_last();
+}
+
+template <class T>
+CLI::Option* add_number(CLI::App& app, const std::string& names, T& target,
+                        const std::string& description, T low, T high, const std::string& note,
+                        const char* kind) {
+  const std::string text = note.empty() ? description : description + " (" + note + ")";
+  return check_range(app.add_option(names, target, text), low, high, note, kind)
       ->capture_default_str();
 }
 
@@ -119,6 +125,13 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int32_t& 
                          const std::string& description, std::int32_t low, std::int32_t high,
                          const std::string& note) {
   return add_number(app, names, target, description, low, high, note, "a whole number");
+}
+
+CLI::Option* add_integer(CLI::App& app, const std::string& names,
+                         std::optional<std::int32_t>& target, const std::string& description,
+                         std::int32_t low, std::int32_t high, const std::string& otherwise) {
+  return check_range(app.add_option(names, target, description), low, high, "", "a whole number")
+      ->default_str(otherwise);
 }
 
 CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,10 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& 
 CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int32_t& target,
                          const std::string& description, std::int32_t low, std::int32_t high,
                          const std::string& note = "");
+// One that need not be given: `otherwise` says in --help what it is then.
+CLI::Option* add_integer(CLI::App& app, const std::string& names,
+                         std::optional<std::int32_t>& target, const std::string& description,
+                         std::int32_t low, std::int32_t high, const std::string& otherwise);
 CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,
                       const std::string& description, double low, double high,
                       const std::string& note = "");

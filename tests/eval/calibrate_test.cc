@@ -70,6 +70,20 @@ std::vector<double> moment_of(const std::vector<Row>& rows, std::size_t first, s
   for (double& entry : moment) entry /= static_cast<double>(rows.size());
   return moment;
 }
+// E[x y'] of all numbers of two layers' rows.
+std::vector<double> moment_between(const std::vector<Row>& left, const std::vector<Row>& right) {
+  const std::size_t m = left.front().numbers.size(), n = right.front().numbers.size();
+  std::vector<double> moment(m * n, 0.0);
+  for (std::size_t t = 0; t < left.size(); ++t) {
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        moment[i * n + j] += double{left[t].numbers[i]} * right[t].numbers[j];
+      }
+    }
+  }
+  for (double& entry : moment) entry /= static_cast<double>(left.size());
+  return moment;
+}
 std::vector<double> mean_of(const std::vector<Row>& rows) {
   std::vector<double> mean(rows.front().numbers.size(), 0.0);
   for (const Row& row : rows) {
@@ -127,6 +141,17 @@ std::vector<double> metric_of(const LayerShape& shape, const OutputProjection& p
   return metric;
 }
 
+// Rows z of the counted tokens.
+std::vector<Row> joint_rows(const RecordingCache::Layer& recorded) {
+  std::vector<Row> joint = counted(recorded.keys_raw);
+  const std::vector<Row> values = counted(recorded.values);
+  for (std::size_t i = 0; i < joint.size(); ++i) {
+    joint[i].numbers.insert(joint[i].numbers.end(), values[i].numbers.begin(),
+                            values[i].numbers.end());
+  }
+  return joint;
+}
+
 void check_layer(const Engine& engine, std::size_t index, const RecordingCache::Layer& recorded,
                  const Calibration& calibration) {
   const LayerShape& shape = engine.cache_shape().layers[index];
@@ -137,11 +162,7 @@ void check_layer(const Engine& engine, std::size_t index, const RecordingCache::
   const auto raw = counted(recorded.keys_raw), keys = counted(recorded.keys),
              values = counted(recorded.values), queries = counted(recorded.queries);
   ASSERT_EQ(static_cast<std::int64_t>(raw.size()), calibration.tokens);
-  std::vector<Row> joint = raw;
-  for (std::size_t i = 0; i < joint.size(); ++i) {
-    joint[i].numbers.insert(joint[i].numbers.end(), values[i].numbers.begin(),
-                            values[i].numbers.end());
-  }
+  const std::vector<Row> joint = joint_rows(recorded);
   expect_close(layer.key_mean, mean_of(raw), "key_mean");
   expect_close(layer.value_mean, mean_of(values), "value_mean");
   expect_close(layer.joint_moment, moment_of(joint, 0, heads * (dk + dv)), "joint_moment");
@@ -226,6 +247,17 @@ TEST_P(CalibrateModels, EqualsPlainLoopsOverTheActivations) {
   for (std::size_t i = 0; i < recorder.layers.size(); ++i) {
     check_layer(*engine, i, recorder.layers[i], *calibration);
   }
+  EXPECT_EQ(calibration->neighbours, 2);
+  for (std::size_t i = 0; i < recorder.layers.size(); ++i) {
+    const auto& found = calibration->layers[i].cross_moments;
+    ASSERT_EQ(found.size(), std::min<std::size_t>(2, recorder.layers.size() - 1 - i));
+    for (std::size_t j = 0; j < found.size(); ++j) {
+      expect_close(
+          found[j],
+          moment_between(joint_rows(recorder.layers[i]), joint_rows(recorder.layers[i + 1 + j])),
+          "cross_moments");
+    }
+  }
 }
 // Grouped heads, one RoPE layout each, no RoPE at all, norms after attention, several windows.
 INSTANTIATE_TEST_SUITE_P(Files, CalibrateModels,
@@ -251,9 +283,44 @@ TEST(Calibrate, DoesNotDependOnThreads) {
   ASSERT_TRUE(a && b);
   for (std::size_t i = 0; i < a->layers.size(); ++i) {
     EXPECT_EQ(a->layers[i].joint_moment, b->layers[i].joint_moment);
+    EXPECT_EQ(a->layers[i].cross_moments, b->layers[i].cross_moments);
     EXPECT_EQ(a->layers[i].raw_query_moment, b->layers[i].raw_query_moment);
     EXPECT_EQ(a->layers[i].key_residuals, b->layers[i].key_residuals);
   }
+}
+
+TEST(Calibrate, GathersAsManyNeighboursAsAskedFor) {
+  const auto engine = load("models/stories260K.gguf", 512);
+  CalibrateOptions options;
+  options.tokens = 200;
+  const auto usual = plan_calibration(*engine, stories(), options);
+  ASSERT_TRUE(usual) << usual.error().message;
+  EXPECT_EQ(usual->options.neighbours, 2);
+  options.neighbours = 1;
+  const auto plan = plan_calibration(*engine, stories(), options);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto calibration = gather_calibration(*engine, plan->windows, plan->options);
+  ASSERT_TRUE(calibration) << calibration.error().message;
+  EXPECT_EQ(calibration->neighbours, 1);
+  EXPECT_EQ(calibration->layers[0].cross_moments.size(), 1u);
+  EXPECT_TRUE(plan->fits(*calibration));
+  EXPECT_FALSE(usual->fits(*calibration));
+  options.neighbours = 9;
+  const auto refused = gather_calibration(*engine, plan->windows, options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("neighbours is 9"), std::string::npos);
+}
+
+// 1,024 numbers for a token in every layer are the most.
+TEST(Calibrate, GathersNoNeighboursOfWideLayers) {
+  LayerShape layer;
+  layer.kv_heads = 8;
+  layer.key_dim = 64;
+  layer.value_dim = 64;
+  CacheShape shape{{layer, layer}};
+  EXPECT_EQ(default_neighbours(shape), 2);
+  shape.layers[1].value_dim = 65;
+  EXPECT_EQ(default_neighbours(shape), 0);
 }
 
 TEST(Calibrate, ObservingChangesNoLogit) {

@@ -24,6 +24,7 @@ struct CalibrateFlags {
   std::string json;
   std::int64_t tokens = CalibrateOptions{}.tokens;
   std::int32_t window = CalibrateOptions{}.window;
+  std::optional<std::int32_t> neighbours;
   std::string layer_weights = "auto";
   bool quick = false;
 };
@@ -75,6 +76,7 @@ Result<int> calibrate(const CalibrateFlags& flags) {
   CalibrateOptions options;
   options.tokens = flags.tokens;
   options.window = flags.window;
+  options.neighbours = flags.neighbours;
   KVSPAN_TRY(const CalibrationPlan plan, plan_calibration(*engine, text, options));
   std::optional<Calibration> calibration = begun_before(flags, *engine, path, plan);
   if (!calibration) {
@@ -99,6 +101,7 @@ Result<int> calibrate(const CalibrateFlags& flags) {
             {"window", calibration->window},
             {"skip", calibration->skip},
             {"samples", calibration->sample_positions.size()},
+            {"neighbours", calibration->neighbours},
             {"layers", calibration->layers.size()}};
   for (const LayerCalibration& layer : calibration->layers) {
     if (!has_layer_weights(*calibration)) break;
@@ -136,6 +139,11 @@ Action setup_calibrate(CLI::App& app) {
               "Tokens of a window, or the model's context where that is shorter; every window is "
               "read as a text of its own",
               64, 1 << 20);
+  add_integer(
+      app, "--neighbours", flags->neighbours,
+      "Following layers that each layer has moments with, which codes of several layers are "
+      "designed from",
+      0, kMostNeighbours, "2; 0 where a layer has over 1,024 numbers for a token");
   add_switch(app, "--quick", flags->quick,
              "Leave for later what takes longest: measuring what errors of each layer cost, where "
              "that does not come with kvspan");

@@ -6,6 +6,7 @@
 
 #include "base/expect.h"
 #include "base/fail.h"
+#include "cache/calibration/array_sizes.h"
 #include "eval/calibrate/moment_cache.h"
 #include "eval/perplexity/windows.h"
 #include "io/user_folders.h"
@@ -33,6 +34,8 @@ std::int64_t counted_tokens(std::span<const std::vector<Token>> windows, std::in
   return counted;
 }
 
+constexpr std::size_t kWidestWithNeighbours = 1024;
+
 Status read_windows(Engine& engine, MomentCache& cache, std::span<const std::vector<Token>> windows,
                     const TokenProgress& progress) {
   std::size_t total = 0, done = 0;
@@ -49,6 +52,13 @@ Status read_windows(Engine& engine, MomentCache& cache, std::span<const std::vec
 
 }  // namespace
 
+std::int32_t default_neighbours(const CacheShape& shape) noexcept {
+  const auto narrow = [](const LayerShape& layer) {
+    return joint_width(layer) <= kWidestWithNeighbours;
+  };
+  return std::ranges::all_of(shape.layers, narrow) ? 2 : 0;
+}
+
 Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vector<Token>> windows,
                                        const CalibrateOptions& options,
                                        const TokenProgress& progress) {
@@ -59,6 +69,7 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
   moments.tokens = counted_tokens(windows, options.skip);
   moments.samples = options.samples;
   moments.block = engine.options().block;
+  moments.neighbours = options.neighbours.value_or(default_neighbours(shape));
   if (moments.tokens < 1) {
     return fail(ErrorCode::kInvalidArgument,
                 "no text to calibrate on: the first {} tokens of a window are left out, and no "
@@ -89,7 +100,8 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
 
 bool CalibrationPlan::fits(const Calibration& calibration) const {
   return calibration.tokens == counted_tokens(windows, options.skip) &&
-         calibration.window == options.window && calibration.skip == options.skip;
+         calibration.window == options.window && calibration.skip == options.skip &&
+         calibration.neighbours == options.neighbours;
 }
 
 Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string& text,
@@ -99,6 +111,7 @@ Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string
   plan.options = options;
   plan.options.window = std::min(options.window, engine.info().context);
   plan.options.skip = std::min(options.skip, plan.options.window / 4);
+  plan.options.neighbours = options.neighbours.value_or(default_neighbours(engine.cache_shape()));
   WindowOptions cut;
   cut.length = static_cast<std::size_t>(plan.options.window);
   cut.least = static_cast<std::size_t>(plan.options.skip) + 1;

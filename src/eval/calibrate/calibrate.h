@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +21,13 @@ struct CalibrateOptions {
   std::int32_t window = 4096;   // or the model's context, if that is smaller
   std::int32_t skip = 32;       // or a quarter of a window shorter than 128
   std::int64_t samples = 1024;
+  // Following layers that each layer has moments with; empty: default_neighbours.
+  std::optional<std::int32_t> neighbours;
 };
+
+// 2; 0 where a layer's keys and values have more than 1,024 numbers for a token: each neighbour
+// takes the square of that in every layer.
+std::int32_t default_neighbours(const CacheShape& shape) noexcept;
 
 using TokenProgress = std::function<void(std::size_t done, std::size_t total)>;
 
@@ -32,13 +39,14 @@ Result<Calibration> gather_calibration(Engine& engine, std::span<const std::vect
                                        const CalibrateOptions& options,
                                        const TokenProgress& progress = nullptr);
 
-// What a calibration from text reads: the options with window and skip fitted to the model, and the
-// windows.
+// What a calibration from text reads: the options with window, skip and neighbours fitted to the
+// model, and the windows.
 struct CalibrationPlan {
   CalibrateOptions options;
   std::vector<std::vector<Token>> windows;
 
-  // Whether `calibration` could be of these windows: as many tokens, of such windows.
+  // Whether `calibration` could be of these windows: as many tokens, of such windows, and as many
+  // neighbours.
   bool fits(const Calibration& calibration) const;
 };
 Result<CalibrationPlan> plan_calibration(const Engine& engine, const std::string& text,

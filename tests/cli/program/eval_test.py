@@ -45,6 +45,29 @@ class Calibrate(Interrupted):
         self.refused("calibrate", "-m", STORIES, "-t", "1", "-f", self.write("bad.txt", b"a\xff"), says="bad.txt")
         self.refused("calibrate", "-m", STORIES, "-t", "1", "-o", "nowhere/out.gguf", says="nowhere")
         self.refused("calibrate", "-m", STORIES, "-t", "1", "--tokens", "5", says="--tokens")
+        for neighbours in ("4", "-1", "two"):
+            self.refused("calibrate", "-m", STORIES, "-t", "1", "--neighbours", neighbours,
+                         says=["--neighbours", f"'{neighbours}'", "0 to 3"])
+
+    def test_gathers_moments_with_as_many_following_layers_as_asked_for(self):
+        sizes = []
+        for flags, neighbours in (((), 2), (("--neighbours", "0"), 0), (("--neighbours", "1"), 1), (("--neighbours", "3"), 3)):
+            found = json.loads(self.output_of("calibrate", "-m", STORIES, "-t", "1", "-f", TEXT, "--tokens", "500", "--layer-weights", "none",
+                                              "-o", "out.gguf", "--json", "-", *flags))
+            content = (self.folder / "out.gguf").read_bytes()
+            self.assertEqual(found["neighbours"], neighbours)
+            self.assertEqual(content.count(b".cross_moment."), sum(min(neighbours, 4 - layer) for layer in range(5)))
+            sizes.append(len(content))
+        width = 2 * 4 * 8  # keys and values of a layer
+        for fewer, more, layers in ((1, 2, 4), (2, 0, 3), (0, 3, 2)):
+            self.assertAlmostEqual(sizes[more] - sizes[fewer], 4 * layers * width * width, delta=1000)  # and the header's
+
+    def test_another_number_of_neighbours_is_another_calibration(self):
+        flags = ("-m", STORIES, "-t", "1", "--tokens", "1000", "--progress", "plain")
+        self.output_of("calibrate", *flags, "--quick")
+        done = self.run_program("calibrate", *flags, "--neighbours", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("its text is not read again", done.stderr.decode())
 
     def test_what_was_left_for_later_is_finished_without_reading_again(self):
         flags = ("-m", STORIES, "-t", "1", "--tokens", "1000", "--progress", "plain")
