@@ -143,6 +143,7 @@ void Group::take_out(std::int32_t first, std::span<const std::uint8_t> keep, std
 void Group::become(Group& copy) noexcept {
   std::swap(list(), copy.list());
   std::swap(stores_.front(), copy.stores_.front());
+  copy.led_ = std::move(led_);
   *this = std::move(copy);
 }
 

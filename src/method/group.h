@@ -6,7 +6,9 @@
 //     .. tokens()       waiting: full-rank rows, the newest of which stay (`recent`)
 //
 // A method takes the oldest waiting rows, makes codes for them and puts the coded segment in their
-// place. Not safe for several threads; groups are independent of each other.
+// place. Not safe for several threads; groups are independent of each other, unless the same heads of neighbouring layers
+// are coded together: then the group of the last layer leads, and its policy deals with the rows of all of them, which
+// so wait and settle alike.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +40,7 @@ struct GroupOptions {
   bool moves = true;       // rows leave the full-rank ends again
   bool residuals = false;  // kept for certificates
   bool scores = false;     // of received attention, kept per token
+  bool led = false;        // the group of a later layer deals with its rows
   // Reads back a store that the method added on its way; null: it adds none, or those that it
   // begins with are all.
   std::function<Result<std::unique_ptr<TokenStore>>(const StateReader&)> load_store = nullptr;
@@ -61,6 +64,11 @@ class Group {
   // The list's and those that a method added, perhaps still without tokens, in their order.
   std::span<const std::unique_ptr<TokenStore>> stores() const noexcept { return stores_; }
   void add_store(std::unique_ptr<TokenStore> store) { stores_.push_back(std::move(store)); }
+
+  // The groups of earlier layers whose tokens are coded with this one's, in the layers' order; they stay where they are. A copy
+  // leads none.
+  std::span<Group* const> led() const noexcept { return led_; }
+  void lead(std::vector<Group*> earlier) noexcept { led_ = std::move(earlier); }
 
   // One beyond the last position held, wherever.
   std::int32_t next_position() const noexcept;
@@ -140,6 +148,7 @@ class Group {
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;
   std::vector<std::unique_ptr<TokenStore>> stores_;
+  std::vector<Group*> led_;
   TokenScores scores_;
   std::int32_t settled_ = 0;
   std::int32_t dropped_at_ = 0;

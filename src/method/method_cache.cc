@@ -137,6 +137,7 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
     mask = std::vector<std::uint8_t>();
     earlier.reset();
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
+    if (group.options().led) return {};
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));
     forget(first_needed);
     return {};
@@ -152,6 +153,7 @@ void MethodCache::Member::forget(std::int32_t first_needed) {
     if (policy) policy->forgot(gone);
     if (selector) selector->forgot(gone);
   }
+  for (Group* led : group.led()) led->forget_before(first_needed, policy->forgettable(*led));
 }
 
 // The tokens at the positions that are marked, of every store. Returns which of the list's are, or
@@ -295,6 +297,7 @@ MethodCache::MethodCache(std::shared_ptr<const Prepared> prepared)
   for (std::size_t i = 0; i < prepared_->layers.size(); ++i) {
     layers_.emplace_back(prepared_->shape.layers[i], prepared_->layers[i], ledger_);
   }
+  link_layers();
 }
 
 std::int32_t MethodCache::tokens() const noexcept {
@@ -472,68 +475,6 @@ Status MethodCache::settle(int layer, Team& team) {
   team.barrier();
   for (const Member& member : at.members) KVSPAN_CHECK_BY_ALL(copy_of(member.outcome), team);
   return {};
-}
-
-Status MethodCache::truncate(std::int32_t n) {
-  if (n <= 0) {
-    try {
-      clear();
-      return {};
-    } catch (const std::bad_alloc&) {
-      return fail(ErrorCode::kOutOfBudget, "no memory to begin anew after {} tokens", tokens());
-    }
-  }
-  if (n < tokens() && n < least_tokens()) {
-    return fail(ErrorCode::kInvalidArgument,
-                "cannot go back to {} tokens: {} has dropped some because of those up to {}; "
-                "allowed: 0, or {} and more",
-                n, prepared_->recipe, least_tokens(), least_tokens());
-  }
-  // What has to be rebuilt is, before anything is touched.
-  std::vector<std::pair<Group*, Group>> rebuilt;
-  try {
-    for (Layer& layer : layers_) {
-      for (Member& member : layer.members) {
-        if (layer.next <= n || member.group.cut_at(n) == n) continue;
-        rebuilt.emplace_back(&member.group, member.group.truncated(n));
-      }
-    }
-  } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kOutOfBudget, "no memory to go back from {} to {} tokens", tokens(), n);
-  }
-  for (auto& [group, copy] : rebuilt) group->become(copy);
-  for (Layer& layer : layers_) {
-    if (layer.next <= n) continue;
-    layer.next = n;
-    for (Member& member : layer.members) {
-      member.group.truncate(n);
-      if (member.policy) member.policy->truncate(member.group);
-      if (member.selector) member.selector->truncate(member.group);
-    }
-  }
-  return {};
-}
-
-std::int32_t MethodCache::least_tokens() const noexcept {
-  std::int32_t least = 1;
-  for (const Layer& layer : layers_) {
-    for (const Member& member : layer.members) least = std::max(least, member.group.dropped_at());
-  }
-  return std::min(least, std::max(tokens(), 1));
-}
-
-void MethodCache::clear() {
-  MethodCache anew(prepared_);
-  layers_ = std::move(anew.layers_);
-  ledger_ = std::move(anew.ledger_);
-}
-
-Result<std::unique_ptr<KvCache>> MethodCache::fork() const {
-  try {
-    return std::unique_ptr<KvCache>(new MethodCache(*this));
-  } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kOutOfBudget, "no memory for a copy of {} tokens", tokens());
-  }
 }
 
 void MethodCache::add_bytes(const Layer& of, CacheBytes& bytes, std::vector<const Code*>& codes) {

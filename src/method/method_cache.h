@@ -137,7 +137,12 @@ class MethodCache final : public KvCache {
     void undo() noexcept;
   };
 
-  MethodCache(const MethodCache& other) = default;
+  MethodCache(const MethodCache& other);
+  // Tells groups that lead others where those are.
+  void link_layers();
+  // Makes what they hold together one thing again, after a change that replaced stores.
+  void share_stores() noexcept;
+  static bool is_hosts(const Member& member) noexcept;
   static void add_bytes(const Layer& of, CacheBytes& bytes, std::vector<const Code*>& codes);
   Status extend(int layer, Layer& to, const KvRows& rows, bool scanned);
   // attend, all checked.

@@ -98,7 +98,7 @@ Status MethodCache::Member::load(const StateReader& from) {
                                 std::numeric_limits<float>::max()));
   if (policy) {
     KVSPAN_CHECK_OK(policy->load(group, from));
-  } else {
+  } else if (!group.options().led) {
     KVSPAN_CHECK_OK(check_segments(group, {}, in));
   }
   if (selector) KVSPAN_CHECK_OK(selector->load(group, from));
@@ -152,6 +152,7 @@ Status MethodCache::load_layers(ByteReader& in) {
       }
     }
   }
+  share_stores();
   return in.expect_left("end", 0);
 }
 

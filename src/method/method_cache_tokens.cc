@@ -17,11 +17,16 @@ Error of_group(const Error& error, int layer, std::size_t group) {
   return fail(error.code, "layer {}, group {}: {}", layer, group, error.message);
 }
 
-Error is_selective(int layer) {
-  return fail(ErrorCode::kUnsupported, "layer {}: selectors are the host's alone", layer);
+Error is_hosts_alone(int layer) {
+  return fail(ErrorCode::kUnsupported,
+              "layer {}: selectors, and layers that are coded together, are the host's alone", layer);
 }
 
 }  // namespace
+
+bool MethodCache::is_hosts(const Member& member) noexcept {
+  return member.selector || member.group.options().led || !member.group.led().empty();
+}
 
 Result<LayerTokens> MethodCache::give(int layer) const {
   KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
@@ -29,7 +34,7 @@ Result<LayerTokens> MethodCache::give(int layer) const {
   try {
     LayerTokens tokens;
     for (std::size_t g = 0; g < from.members.size(); ++g) {
-      if (from.members[g].selector) return is_selective(layer);
+      if (is_hosts(from.members[g])) return is_hosts_alone(layer);
       if (const Status added =
               add_group(from.members[g].group, from.members[g].policy.get(), from.next, tokens);
           !added) {
@@ -55,7 +60,7 @@ Status MethodCache::take(int layer, const LayerTokens& tokens) {
   try {
     for (std::size_t g = 0; g < to.members.size(); ++g) {
       Member& member = to.members[g];
-      if (member.selector) return is_selective(layer);
+      if (is_hosts(member)) return is_hosts_alone(layer);
       if (const Status filled = fill_group(tokens, g, member.policy.get(), member.group); !filled) {
         return of_group(filled.error(), layer, g);
       }

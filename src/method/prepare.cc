@@ -61,6 +61,11 @@ namespace {
 Status add_selector(const CacheShape& shape, const RecipePart& selector,
                     std::vector<PreparedLayer>& layers) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].layers_led > 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "{} chooses tokens layer by layer; allowed with it: layers=1, each layer coded alone",
+                  selector.name());
+    }
     const bool reads_some = selector.method().tokens == TokenUse::kReadsSome;
     // All that a window or chunk shows is read.
     if (reads_some && (shape.layers[i].window > 0 || shape.layers[i].chunk > 0)) continue;

@@ -41,6 +41,8 @@ struct PreparedGroup {
 struct PreparedLayer {
   std::vector<PreparedGroup> groups;  // together all KV heads, in order
   bool reconstruct = false;           // rebuild rows before attending (static:read=reconstruct)
+  // So many layers right before this one are coded together with it: their groups are led by those of this layer.
+  std::size_t layers_led = 0;
 };
 
 struct Prepared {

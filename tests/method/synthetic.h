@@ -95,12 +95,30 @@ class SyntheticText {
     }
   }
 
-  // The calibration of exactly this text.
+  // Rows of all layers become those of the first, but for noise.
+  void make_layers_alike(float noise, Random& random) {
+    for (std::size_t i = 1; i < layers_.size(); ++i) {
+      for (const auto side : {&Layer::raw, &Layer::values}) {
+        layers_[i].*side = layers_[0].*side;
+        for (float& x : layers_[i].*side) x += noise * random.normal();
+      }
+      layers_[i].keys = layers_[i].raw;
+      turn(shape_.layers[i], shape_.layers[i].kv_heads, layers_[i].keys);
+    }
+  }
+
+  // The calibration of exactly this text, with moments of each layer and all that follow where all are of one width.
   Calibration calibration() const {
     Calibration c;
     c.tokens = c.window = n_;
     for (std::int32_t t = 0; t < n_; t += 3) c.sample_positions.push_back(t);
-    for (std::size_t i = 0; i < layers_.size(); ++i) c.layers.push_back(layer_moments(i, c));
+    c.neighbours = static_cast<std::int32_t>(layers_.size()) - 1;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      c.layers.push_back(layer_moments(i, c));
+      for (std::size_t j = i + 1; j < layers_.size(); ++j) {
+        c.layers[i].cross_moments.push_back(cross_moment(i, j));
+      }
+    }
     return c;
   }
 
@@ -206,6 +224,32 @@ class SyntheticText {
     }
     out.key_residuals.assign(H * std::size_t(kResidualRanks) * kResidualPercentiles.size(), 0.3f);
     out.value_residuals = out.key_residuals;
+    return out;
+  }
+
+  // z of a token before RoPE, [keys of all heads, values of all heads].
+  std::vector<float> joined(std::size_t layer, std::int32_t token) const {
+    const LayerShape& l = shape_.layers[layer];
+    std::vector<float> z;
+    for (const auto& [rows, dim] :
+         {std::pair(&layers_[layer].raw, l.key_dim), std::pair(&layers_[layer].values, l.value_dim)}) {
+      const auto width = std::ptrdiff_t(l.kv_heads) * dim;
+      const auto row = rows->begin() + token * width;
+      z.insert(z.end(), row, row + width);
+    }
+    return z;
+  }
+  std::vector<float> cross_moment(std::size_t i, std::size_t j) const {
+    std::vector<double> sums(joined(i, 0).size() * joined(j, 0).size());
+    for (std::int32_t t = 0; t < n_; ++t) {
+      const std::vector<float> a = joined(i, t), b = joined(j, t);
+      double* sum = sums.data();
+      for (const float x : a) {
+        for (const float y : b) *sum++ += double{x} * y;
+      }
+    }
+    std::vector<float> out;
+    for (const double sum : sums) out.push_back(float(sum / n_));
     return out;
   }
 

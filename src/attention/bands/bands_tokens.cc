@@ -23,6 +23,11 @@ BandsTokens::BandsTokens(const BandsCodes& codes, const std::shared_ptr<Ledger>&
   if (codes.values != codes.keys) values_.emplace(codes.values, ledger, residuals);
 }
 
+void BandsTokens::follow(const BandsTokens& last) noexcept {
+  follows_ = true;
+  keys_.share(last.keys_);
+}
+
 void BandsTokens::restore(std::int32_t token, float* keys, float* values) const {
   each_side([&](const BandsStore& store) {
     std::vector<float> c(static_cast<std::size_t>(store.code().places()));
@@ -70,6 +75,7 @@ bool BandsTokens::reads(std::int32_t tile) const noexcept {
 }
 
 std::int32_t BandsTokens::forget_before(std::int32_t position) {
+  if (follows_) return 0;
   const std::int32_t end = keys_.forget_before(position);
   if (values_) values_->forget_before(position);
   return end;
@@ -96,13 +102,14 @@ std::int32_t BandsTokens::cut_at(std::int32_t position) const noexcept {
 }
 
 void BandsTokens::truncate(std::int32_t position) noexcept {
+  if (follows_) return;
   const std::int32_t tiles = std::max(0, position - first_position()) / BandsStore::kTileTokens;
   keys_.truncate(tiles);
   if (values_) values_->truncate(tiles);
 }
 
 void BandsTokens::add_bytes(CacheBytes& bytes, std::vector<const Code*>&) const {
-  each_side([&](const BandsStore& store) {
+  each_own([&](const BandsStore& store) {
     bytes.coefficients += store.payload_bytes();
     bytes.scales += store.gain_bytes();
     bytes.positions += store.residual_bytes();
@@ -112,7 +119,7 @@ void BandsTokens::add_bytes(CacheBytes& bytes, std::vector<const Code*>&) const 
 }
 
 void BandsTokens::save(const StateWriter& to) const {
-  each_side([&](const BandsStore& store) {
+  each_own([&](const BandsStore& store) {
     if (own(store.code())) store.code().save(to.out);
     store.save(to.out, to.runs);
   });
@@ -130,6 +137,7 @@ Status BandsTokens::check_same_tokens(const ByteReader& in) const {
 
 // Under codes that are there already.
 Status BandsTokens::load(const StateReader& from) {
+  if (follows_) return {};
   KVSPAN_CHECK_OK(keys_.load(from.in));
   if (values_) KVSPAN_CHECK_OK(values_->load(from.in));
   return check_same_tokens(from.in);

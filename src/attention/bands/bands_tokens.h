@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens coded by bands, keys and values in one packed store or in two, as a store of tokens. Those
-// that escaped keep their place and are left out of everything.
+// that escaped keep their place and are left out of everything. Where neighbouring layers are coded together, the last
+// of them holds the tokens, and the stores of the others follow it: they read the same tiles, and leave
+// all that changes, counts or saves tiles to the last.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,8 @@ class BandsTokens final : public TokenStore {
  public:
   BandsTokens(const BandsCodes& codes, const std::shared_ptr<Ledger>& ledger,
               bool residuals = false);
+  // Reads the tiles of `last` from now on. Both have keys and values in one store.
+  void follow(const BandsTokens& last) noexcept;
   // What a store with codes of the sequence's own has saved.
   static Result<std::unique_ptr<TokenStore>> load_learnt(const BandsShape& shape,
                                                          const StateReader& from);
@@ -86,6 +90,11 @@ class BandsTokens final : public TokenStore {
     use(keys_);
     if (values_) use(*values_);
   }
+  // The same of tokens that are its own.
+  template <class Use>
+  void each_own(const Use& use) const {
+    if (!follows_) each_side(use);
+  }
   // Rows of a token, keys [heads, key_dim] after RoPE and values [heads, value_dim].
   void restore(std::int32_t token, float* keys, float* values) const;
   Status check_same_tokens(const ByteReader& in) const;
@@ -93,6 +102,7 @@ class BandsTokens final : public TokenStore {
 
   BandsStore keys_;
   std::optional<BandsStore> values_;
+  bool follows_ = false;
   std::optional<std::vector<std::int32_t>> some_;  // tiles that are read, increasing; none: all
 };
 

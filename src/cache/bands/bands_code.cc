@@ -79,17 +79,15 @@ float BandsCode::weighed(std::int32_t row, const float* z) const noexcept {
              static_cast<std::size_t>(dim));
 }
 
-// c = A z, with A' or with M and B. Squares as encode gives them, where wanted.
-void BandsCode::transform(std::int32_t count, const float* z, float* c, double* squares) const noexcept {
+// With A', or with M and B.
+void BandsCode::analyse(std::int32_t count, const float* z, float* c, double* squares) const noexcept {
   const auto d = static_cast<std::size_t>(width()), n = static_cast<std::size_t>(places_);
   const auto tokens = static_cast<std::size_t>(count);
-  std::fill_n(c, tokens * n, 0.0f);
-  if (squares != nullptr) std::fill_n(squares, tokens, 0.0);
   if (weights_.bytes() == 0) {
     for (std::size_t t = 0; t < tokens; ++t, z += d, c += n) {
       const float* a = analysis_.as<float>();
       for (std::size_t j = 0; j < d; ++j, a += n) add_scaled(z[j], a, places_, c);
-      for (std::size_t i = 0; i < n && squares != nullptr; ++i) squares[t] += double{c[i]} * double{c[i]};
+      for (std::size_t i = 0; i < n; ++i) squares[t] += double{c[i]} * double{c[i]};
     }
     return;
   }
@@ -105,7 +103,7 @@ void BandsCode::transform(std::int32_t count, const float* z, float* c, double* 
           const float* one = z + (first + v) * d;
           const float product = weighed(static_cast<std::int32_t>(row + r), one);
           factors[v * kHalfRows + r] = b.scales[row + r] * product;
-          if (squares != nullptr) squares[first + v] += double{one[row + r]} * double{product};
+          squares[first + v] += double{one[row + r]} * double{product};
         }
       }
       add_half_rows(rows, factors, vectors, n, c + first * n);
@@ -115,24 +113,32 @@ void BandsCode::transform(std::int32_t count, const float* z, float* c, double* 
 
 void BandsCode::read_analysis(float* to) const {
   std::vector<float> unit(static_cast<std::size_t>(width()), 0.0f);
+  std::fill_n(to, static_cast<std::ptrdiff_t>(width()) * places_, 0.0f);
   for (std::int32_t j = 0; j < width(); ++j, to += places_) {
     unit[static_cast<std::size_t>(j)] = 1.0f;
-    transform(1, unit.data(), to, nullptr);
+    double square = 0.0;
+    analyse(1, unit.data(), to, &square);
     unit[static_cast<std::size_t>(j)] = 0.0f;
   }
 }
 
-void BandsCode::encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-                       float* work, std::int8_t* values, double* squares) const {
-  transform(count, z, work, squares);
-  thread_local std::vector<std::int8_t> unwanted;
-  if (values == nullptr) unwanted.resize(static_cast<std::size_t>(places_));
+void BandsCode::encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
+  std::vector<std::int8_t> values(static_cast<std::size_t>(places_));
+  std::fill_n(work, places_, 0.0f);
+  double square = 0.0;
+  analyse(1, z, work, &square);
+  quantize(1, work, codes, gain, values.data());
+}
+
+void BandsCode::quantize(std::int32_t count, const float* c, std::int8_t* codes, std::int8_t* gains,
+                         std::int8_t* values) const {
   for (std::ptrdiff_t t = 0, at = 0; t < count; ++t, at += places_) {
-    quantize(work + at, codes + at, values != nullptr ? values + at : unwanted.data(), gains + t);
+    quantize_token(c + at, codes + at, values + at, gains + t);
   }
 }
 
-void BandsCode::quantize(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const {
+void BandsCode::quantize_token(const float* c, std::int8_t* codes, std::int8_t* values,
+                               std::int8_t* gain) const {
   float factor = 1.0f;
   *gain = 0;
   if (gain_) {

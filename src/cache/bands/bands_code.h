@@ -4,12 +4,14 @@
 //     x_k = Rot(t - t_a)(k0 - mu)    anchored keys; or k - mu, the key after RoPE (no anchor); or
 //                                    k0 - mu, the key before RoPE, which readers must rebuild
 //     x_v = v - m
-//     c = A z, z^ = B c^             A [D, D], B [D, D]; only components with bits are kept
+//     c = A z, z^ = B c^             A [C, D], B [D, C]; only components with bits are kept
 //     c^_i = g step_i (v_i + 1/2)    v_i: what code i stands for, itself or by a trellis; g the
 //                                    token's gain: the root mean square of c_i / sigma_i over the
 //                                    kept components, in 8 bits (codec/bands/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
+// C is D, or more where layers are coded together: then each has a code with its own rows of B and the same components, and c
+// is the sum of what they make of their rows.
 // Where the metric M is known by which errors count, A = B'M, and only B and M are held.
 // B is held in f16, each row in a power of two of its own, in which its largest number is in
 // [1, 2): B is M^-1/2 U with orthonormal U, so that rows are as large as the metric says (their
@@ -52,12 +54,13 @@ struct BandsParts {
   Rope rope;                          // of keys that are not coded after RoPE
   std::span<const float> key_mean;    // [heads * key_dim]
   std::span<const float> value_mean;  // [heads * value_dim]
-  // [D, D], a row for each component; unused where the metric is given.
+  std::int32_t components = 0;  // C; 0: as many as z has numbers
+  // [C, D], a row for each component; unused where the metric is given.
   TensorView<const float, 2> analysis;
-  TensorView<const float, 2> synthesis;  // [D, D], a column for each component
-  std::span<const std::uint8_t> bits;    // [D], 0 to 6 or 8
-  std::span<const float> steps;          // [D], for c / g, of the widths that the layout gives
-  std::span<const float> sigma;          // [D], root mean square of c
+  TensorView<const float, 2> synthesis;  // [D, C], a column for each component
+  std::span<const std::uint8_t> bits;    // [C], 0 to 6 or 8
+  std::span<const float> steps;          // [C], for c / g, of the widths that the layout gives
+  std::span<const float> sigma;          // [C], root mean square of c
   bool gain = true;
   BandsQuantizer quantizer = BandsQuantizer::kUniform;
   // [D], above 0: the diagonal of the metric, from which and B the analysis follows; empty: that is
@@ -158,15 +161,15 @@ class BandsCode {
   // [heads][value_dim]; rows are `stride` apart from head to head.
   void gather(const float* keys, const float* values, std::int32_t position,
               float* z) const noexcept;
-  // codes [count, places] and the gains' codes [count] of z [count, D]; work [count, places]
-  // becomes c; values [count, places], where wanted, what the codes stand for; squares [count], where wanted, z'Mz, or
-  // |c|^2 where M is not known. Tokens that are coded together read B together, four at a time.
-  void encode(std::int32_t count, const float* z, std::int8_t* codes, std::int8_t* gains,
-              float* work, std::int8_t* values = nullptr, double* squares = nullptr) const;
-  // Of one token.
-  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const {
-    encode(1, z, codes, gain, work);
-  }
+  // Adds A z to c [count, places], z [count, D]; and z'Mz, or |A z|^2 where M is not known, to squares [count]. Tokens that
+  // are coded together read B together, four at a time.
+  void analyse(std::int32_t count, const float* z, float* c, double* squares) const noexcept;
+  // Codes [count, places] and the gains' codes [count] of c [count, places], and what the codes stand for,
+  // values [count, places].
+  void quantize(std::int32_t count, const float* c, std::int8_t* codes, std::int8_t* gains,
+                std::int8_t* values) const;
+  // Both, of one token; work [places] becomes c.
+  void encode(const float* z, std::int8_t* codes, std::int8_t* gain, float* work) const;
   // c^ [places] from what codes stand for (BandsLayout::unpack, values) and gain.
   void decode(const std::int8_t* values, std::int8_t gain, float* c) const noexcept;
   // The inverse of gather, from c^: keys [heads][key_dim] after RoPE, values [heads][value_dim].
@@ -203,8 +206,7 @@ class BandsCode {
             row_scales_.as<float>() + first};
   }
   float weighed(std::int32_t row, const float* z) const noexcept;
-  void transform(std::int32_t count, const float* z, float* c, double* squares) const noexcept;
-  void quantize(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const;
+  void quantize_token(const float* c, std::int8_t* codes, std::int8_t* values, std::int8_t* gain) const;
   void make_scale_ranges();
   void store_key_tiles(const std::shared_ptr<Ledger>& ledger);
   void store_key_weights(const BandsParts& parts);
@@ -215,7 +217,7 @@ class BandsCode {
                                                         const std::shared_ptr<Ledger>& ledger);
   void find_path(const float* c, float factor, std::int8_t* codes, std::int8_t* values) const;
 
-  std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0;
+  std::int32_t heads_ = 1, key_dim_ = 0, value_dim_ = 0, anchor_block_ = 0, places_ = 0, components_ = 0;
   bool gain_ = true, before_rope_ = false;
   std::uint64_t checksum_ = 0;
   Rope rope_;

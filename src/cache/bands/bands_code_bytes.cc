@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/byte_stream.h"
 #include "base/expect.h"
@@ -63,7 +64,7 @@ void BandsCode::save_designed(ByteWriter& out) const {
 void BandsCode::save_common(ByteWriter& out) const {
   const auto d = static_cast<std::size_t>(width());
   const std::size_t stored = layout_.stored();
-  for (std::size_t i = 0; i < d; ++i) {
+  for (std::size_t i = 0; std::cmp_less(i, components_); ++i) {
     out.put(static_cast<std::uint8_t>(i < stored ? layout_.width(i) : 0));
   }
   out.put_all(std::span<const float>(key_mean(0), static_cast<std::size_t>(key_width())));
@@ -121,19 +122,20 @@ Result<std::shared_ptr<BandsCode>> BandsCode::load_common(BandsParts parts, bool
   const auto heads = static_cast<std::size_t>(like.heads);
   const std::size_t keys = heads * static_cast<std::size_t>(like.key_dim);
   const std::size_t values = heads * static_cast<std::size_t>(like.value_dim), d = keys + values;
-  std::vector<std::uint8_t> bits(d);
+  const std::size_t components = like.components > 0 ? static_cast<std::size_t>(like.components) : d;
+  std::vector<std::uint8_t> bits(components);
   KVSPAN_CHECK_OK(in.get_all("bits of a bands code", std::span<std::uint8_t>(bits)));
   const auto stored =
       static_cast<std::size_t>(std::find(bits.begin(), bits.end(), std::uint8_t{0}) - bits.begin());
-  for (std::size_t i = 1; i < d; ++i) {
+  for (std::size_t i = 1; i < components; ++i) {
     if (bits[i] <= bits[i - 1]) continue;
-    return in.wrong("bits of a bands code", d - i, int{bits[i]},
+    return in.wrong("bits of a bands code", components - i, int{bits[i]},
                     fmt::format("up to {}, those before", bits[i - 1]));
   }
   const auto read = [&](std::string_view field, std::span<float> to, float most) {
     return in.get_finite(field, to, most);
   };
-  std::vector<float> key_mean(keys), value_mean(values), weights(d), steps(d, 1.0f), inverse(d);
+  std::vector<float> key_mean(keys), value_mean(values), weights(d), steps(components, 1.0f), inverse(components);
   KVSPAN_CHECK_OK(read("key mean of a bands code", key_mean, most_number));
   KVSPAN_CHECK_OK(read("value mean of a bands code", value_mean, most_number));
   KVSPAN_CHECK_OK(read("weights of a bands code", weights, most_number));
@@ -144,10 +146,10 @@ Result<std::shared_ptr<BandsCode>> BandsCode::load_common(BandsParts parts, bool
   KVSPAN_CHECK_OK(read("row scales of a bands code", scales, most_number));
   KVSPAN_TRY(const auto numbers,
              in.get_bytes("synthesis of a bands code", d * stored * sizeof(Half)));
-  std::vector<float> synthesis(d * d);
+  std::vector<float> synthesis(d * components);
   for (std::size_t j = 0; j < d; ++j) {
     KVSPAN_CHECK_OK(read_row(numbers.subspan(j * stored * sizeof(Half), stored * sizeof(Half)),
-                             scales[j], in, synthesis.data() + j * d));
+                             scales[j], in, synthesis.data() + j * components));
   }
   for (std::size_t i = 0; i < stored; ++i) {
     if (steps[i] >= kLeastStep && inverse[i] >= 0.0f) continue;
@@ -161,7 +163,7 @@ Result<std::shared_ptr<BandsCode>> BandsCode::load_common(BandsParts parts, bool
   parts.steps = steps;
   parts.sigma = steps;  // the inverse is what was saved
   parts.bits = bits;
-  parts.synthesis = {synthesis.data(), {d, d}};
+  parts.synthesis = {synthesis.data(), {d, components}};
   auto code = build(parts, ledger, designed ? MemoryKind::kShared : MemoryKind::kBases);
   if (!code) {
     return fail(ErrorCode::kCorruptData, "{}: bands code at byte {}: {}", in.what(), start,

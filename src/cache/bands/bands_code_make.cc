@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "base/byte_stream.h"
 #include "base/fail.h"
@@ -38,6 +39,11 @@ Status check_metric(const BandsParts& parts, std::size_t keys) {
   return {};
 }
 
+std::size_t components_of(const BandsParts& parts) {
+  const std::int32_t all = parts.heads * (parts.key_dim + parts.value_dim);
+  return static_cast<std::size_t>(parts.components > 0 ? parts.components : all);
+}
+
 Status check(const BandsParts& parts) {
   const auto fails = [](const char* what, std::size_t found, std::size_t wanted) {
     return fail(ErrorCode::kInvalidArgument, "bands code: {} has {} numbers instead of {}", what,
@@ -51,19 +57,21 @@ Status check(const BandsParts& parts) {
   const auto h = static_cast<std::size_t>(parts.heads);
   const std::size_t keys = h * static_cast<std::size_t>(parts.key_dim);
   const std::size_t values = h * static_cast<std::size_t>(parts.value_dim), d = keys + values;
+  const std::size_t c = components_of(parts);
+  if (c < d) return fails("the set of components", c, d);
   if (parts.key_mean.size() != keys) return fails("the key mean", parts.key_mean.size(), keys);
   if (parts.value_mean.size() != values) {
     return fails("the value mean", parts.value_mean.size(), values);
   }
-  for (const auto& [name, matrix] :
-       {std::pair("analysis", parts.analysis), std::pair("synthesis", parts.synthesis)}) {
+  for (const auto& [name, matrix, rows, columns] :
+       {std::tuple("analysis", parts.analysis, c, d), std::tuple("synthesis", parts.synthesis, d, c)}) {
     if (matrix.data == parts.analysis.data && !parts.weights.empty()) continue;
-    if (matrix.shape[0] != d || matrix.shape[1] != d) {
+    if (matrix.shape[0] != rows || matrix.shape[1] != columns) {
       return fail(ErrorCode::kInvalidArgument, "bands code: {} is {} x {} instead of {} x {}", name,
-                  matrix.shape[0], matrix.shape[1], d, d);
+                  matrix.shape[0], matrix.shape[1], rows, columns);
     }
-    for (std::size_t i = 0; i < d; ++i) {
-      for (std::size_t j = 0; j < d; ++j) {
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t j = 0; j < columns; ++j) {
         if (!std::isfinite(matrix.row(i)[j])) {
           return fail(ErrorCode::kInvalidArgument, "bands code: {} has {} at row {}, column {}",
                       name, matrix.row(i)[j], i, j);
@@ -71,9 +79,9 @@ Status check(const BandsParts& parts) {
       }
     }
   }
-  if (parts.bits.size() != d) return fails("bits", parts.bits.size(), d);
-  if (parts.steps.size() != d) return fails("steps", parts.steps.size(), d);
-  if (parts.sigma.size() != d) return fails("sigma", parts.sigma.size(), d);
+  if (parts.bits.size() != c) return fails("bits", parts.bits.size(), c);
+  if (parts.steps.size() != c) return fails("steps", parts.steps.size(), c);
+  if (parts.sigma.size() != c) return fails("sigma", parts.sigma.size(), c);
   if (!parts.weights.empty() && parts.weights.size() != d) {
     return fails("weights", parts.weights.size(), d);
   }
@@ -129,6 +137,7 @@ Result<std::shared_ptr<BandsCode>> BandsCode::build(const BandsParts& parts,
   }
   code->kind_ = kind;
   code->heads_ = parts.heads;
+  code->components_ = static_cast<std::int32_t>(components_of(parts));
   code->key_dim_ = parts.key_dim;
   code->value_dim_ = parts.value_dim;
   code->anchor_block_ = parts.anchor_block;
@@ -277,14 +286,14 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
 // B = M^-1/2 U with orthonormal U, so that squares of B's rows, over all components, are the
 // diagonal of M^-1, unless M is known.
 void BandsCode::store_key_weights(const BandsParts& parts) {
-  const auto d = static_cast<std::size_t>(width());
+  const auto components = static_cast<std::size_t>(components_);
   const std::size_t half = parts.rope.angles.size();
   float* const weights = key_weights_.as<float>();
   double most = 0.0;
   const bool known = !parts.weights.empty() && parts.key_blocks.empty();
   std::vector<double> inverse(static_cast<std::size_t>(key_width()));
   for (std::size_t i = 0; i < inverse.size(); ++i) {
-    for (std::size_t p = 0; p < d && !known; ++p) {
+    for (std::size_t p = 0; p < components && !known; ++p) {
       inverse[i] += double{parts.synthesis.row(i)[p]} * double{parts.synthesis.row(i)[p]};
     }
     if (known) inverse[i] = 1.0 / double{parts.weights[i]};

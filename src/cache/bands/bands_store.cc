@@ -25,20 +25,21 @@ void BandsStore::append(std::int32_t position, const std::int8_t* codes, const s
 void BandsStore::append_packed(std::int32_t position, const std::uint8_t* tile,
                                const std::int8_t* gains, std::uint16_t escaped,
                                const BFloat16* norms) {
-  KVSPAN_EXPECT(tiles_ == 0 ? position % kTileTokens == 0 : position == next_position(),
+  KVSPAN_EXPECT(empty() ? position % kTileTokens == 0 : position == next_position(),
                 "tiles follow each other, the first at a multiple of 16");
-  const std::int32_t in_short = tiles_ - long_tiles();  // below 0: the last long block has room
-  if (joins_ && in_short >= 0 && in_short + std::max(coming_, 1) >= kLongTiles) lengthen();
-  if (tiles_ == block_tiles()) short_.push_back(new_block(kShortTiles));
-  Block& last = short_.empty() ? long_.back() : short_.back();
+  Tiles& all = *tiles_;
+  const std::int32_t in_short = all.count - long_tiles();  // below 0: the last long block has room
+  if (all.joins && in_short >= 0 && in_short + std::max(all.coming, 1) >= kLongTiles) lengthen();
+  if (all.count == block_tiles()) all.shorts.push_back(new_block(kShortTiles));
+  Block& last = all.shorts.empty() ? all.longs.back() : all.shorts.back();
   make_sole_owner(last.memory, ledger_);
   last.find();
-  const Place at = place(tiles_);
+  const Place at = place(all.count);
   write_tile(last.memory->data(), static_cast<std::int32_t>(at.tiles),
              static_cast<std::int32_t>(at.tile), tile, gains, escaped, norms);
-  if (tiles_ == 0) first_position_ = position;
-  ++tiles_;
-  coming_ = std::max(coming_ - 1, 0);
+  if (all.count == 0) all.first_position = position;
+  ++all.count;
+  all.coming = std::max(all.coming - 1, 0);
 }
 
 BandsStore::Block BandsStore::new_block(std::int32_t tiles) const {
@@ -61,7 +62,7 @@ void BandsStore::write_tile(std::byte* block, std::int32_t tiles, std::int32_t i
 
 BandsStore::Block BandsStore::copied(std::int32_t first, std::int32_t tiles) const {
   Block block = new_block(tiles);
-  for (std::int32_t i = 0; i < tiles && first + i < tiles_; ++i) {
+  for (std::int32_t i = 0; i < tiles && first + i < tiles_->count; ++i) {
     const std::int32_t from = first + i;
     write_tile(block.memory->data(), tiles, i, packed(from), gains(from), escaped(from),
                has_residuals() ? norms(from) : nullptr);
@@ -73,18 +74,19 @@ BandsStore::Block BandsStore::copied(std::int32_t first, std::int32_t tiles) con
 // they are.
 void BandsStore::lengthen() {
   try {
-    const auto whole = static_cast<std::ptrdiff_t>(short_.size());
-    long_.push_back(copied(long_tiles(), kLongTiles));
-    short_.erase(short_.begin(), short_.begin() + std::min<std::ptrdiff_t>(whole, kLongTiles / kShortTiles));
+    std::vector<Block>& shorts = tiles_->shorts;
+    const auto whole = static_cast<std::ptrdiff_t>(shorts.size());
+    tiles_->longs.push_back(copied(long_tiles(), kLongTiles));
+    shorts.erase(shorts.begin(), shorts.begin() + std::min<std::ptrdiff_t>(whole, kLongTiles / kShortTiles));
   } catch (const std::bad_alloc&) {
   }
 }
 
 void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
   out.put(code_->checksum());
-  out.put(empty() ? 0 : first_position_);
-  out.put(tiles_);
-  for (std::int32_t i = 0; i < tiles_; ++i) {
+  out.put(empty() ? 0 : first_position());
+  out.put(tiles());
+  for (std::int32_t i = 0; i < tiles(); ++i) {
     const std::size_t start = out.written();
     out.put_bytes(
         {reinterpret_cast<const std::byte*>(packed(i)), code_->layout().tile_bytes()});
@@ -94,7 +96,7 @@ void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
       out.put_bytes({reinterpret_cast<const std::byte*>(norms(i)), tile_norm_bytes()});
     }
     if (runs == nullptr) continue;
-    runs->push_back({start, out.written() - start, first_position_ + (i + 1) * kTileTokens});
+    runs->push_back({start, out.written() - start, first_position() + (i + 1) * kTileTokens});
   }
 }
 
@@ -132,41 +134,43 @@ Status BandsStore::load(ByteReader& in) {
                          reinterpret_cast<const std::uint8_t*>(tile.data()), token_gains.data(),
                          mask, token_norms.data());
   }
-  loaded.first_position_ = first;
+  loaded.tiles_->first_position = first;
   *this = std::move(loaded);
   return {};
 }
 
 std::int32_t BandsStore::forget_before(std::int32_t position) {
   constexpr std::int32_t kShortTokens = kShortTiles * kTileTokens;
-  const std::int32_t whole = std::max(0, position - first_position_) / kShortTokens;
-  const std::int32_t blocks = std::min(whole, std::max(0, tiles_ - 1) / kShortTiles);
+  Tiles& held = *tiles_;
+  const std::int32_t whole = std::max(0, position - held.first_position) / kShortTokens;
+  const std::int32_t blocks = std::min(whole, std::max(0, held.count - 1) / kShortTiles);
   if (blocks == 0) return 0;
   std::vector<Block> all;
-  for (std::int32_t i = 0; i < long_tiles() && i < tiles_; i += kShortTiles) {
+  for (std::int32_t i = 0; i < long_tiles() && i < held.count; i += kShortTiles) {
     all.push_back(copied(i, kShortTiles));
   }
-  all.insert(all.end(), short_.begin(), short_.end());
-  long_.clear();
-  short_ = std::move(all);
-  joins_ = false;
-  short_.erase(short_.begin(), short_.begin() + blocks);
-  tiles_ -= blocks * kShortTiles;
-  first_position_ += blocks * kShortTokens;
-  return first_position_;
+  all.insert(all.end(), held.shorts.begin(), held.shorts.end());
+  held.longs.clear();
+  held.shorts = std::move(all);
+  held.joins = false;
+  held.shorts.erase(held.shorts.begin(), held.shorts.begin() + blocks);
+  held.count -= blocks * kShortTiles;
+  held.first_position += blocks * kShortTokens;
+  return held.first_position;
 }
 
 void BandsStore::truncate(std::int32_t tiles) noexcept {
-  tiles_ = std::min(tiles_, tiles);
-  coming_ = 0;
+  Tiles& held = *tiles_;
+  held.count = std::min(held.count, tiles);
+  held.coming = 0;
   const auto keep = [](std::vector<Block>& blocks, std::int32_t used, std::int32_t each) {
     const std::int32_t count = (std::max(0, used) + each - 1) / each;
     if (count < static_cast<std::int32_t>(blocks.size())) {
       blocks.erase(blocks.begin() + count, blocks.end());
     }
   };
-  keep(short_, tiles_ - long_tiles(), kShortTiles);
-  keep(long_, tiles_, kLongTiles);
+  keep(held.shorts, held.count - long_tiles(), kShortTiles);
+  keep(held.longs, held.count, kLongTiles);
 }
 
 void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
@@ -174,7 +178,7 @@ void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
 }
 
 void BandsStore::ask_for(std::int32_t tile) const noexcept {
-  if (tile >= tiles_) return;
+  if (tile >= tiles()) return;
   const std::size_t bytes = code_->layout().tile_bytes();
   const std::uint8_t* const from = packed(tile);
   for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
@@ -215,8 +219,8 @@ std::size_t BandsStore::payload_bytes() const noexcept {
 
 std::size_t BandsStore::gain_bytes() const noexcept {
   if (!code_) return 0;
-  const std::size_t all = long_.size() * Buffer::allocated_for(block_bytes(kLongTiles)) +
-                          short_.size() * Buffer::allocated_for(block_bytes(kShortTiles));
+  const std::size_t all = tiles_->longs.size() * Buffer::allocated_for(block_bytes(kLongTiles)) +
+                          tiles_->shorts.size() * Buffer::allocated_for(block_bytes(kShortTiles));
   return all - payload_bytes() - residual_bytes();
 }
 

@@ -7,7 +7,9 @@
 // certificates each token also keeps how far its rows are from those that were coded, 2 bytes a
 // side and head. On the ledger all of it is MemoryKind::kCoefficients; the three are told apart by
 // payload_bytes(), gain_bytes() and residual_bytes().
-// Copies share memory; whoever writes first copies the block.
+// Copies share memory; whoever writes first copies the block. Where layers are coded together, a code of each has
+// its own rows of B and all have the same layout: stores of those layers hold the very same tiles (share), which one of
+// them adds to.
 #pragma once
 
 #include <cstddef>
@@ -38,14 +40,24 @@ class BandsStore {
       : code_(std::move(code)),
         ledger_(std::move(ledger)),
         residuals_(residuals ? residual_norms(*code_) : 0) {}
+  BandsStore(const BandsStore& other)
+      : code_(other.code_),
+        ledger_(other.ledger_),
+        residuals_(other.residuals_),
+        tiles_(std::make_shared<Tiles>(*other.tiles_)) {}
+  BandsStore(BandsStore&&) noexcept = default;
+  BandsStore& operator=(BandsStore&&) noexcept = default;
+  // Holds the tiles of another store from now on, whatever happens to them there, read with its own code. That of the
+  // other has the same layout.
+  void share(const BandsStore& other) noexcept { tiles_ = other.tiles_; }
 
   const BandsCode& code() const noexcept { return *code_; }
   const std::shared_ptr<const BandsCode>& shared_code() const noexcept { return code_; }
-  bool empty() const noexcept { return tiles_ == 0; }
-  std::int32_t tiles() const noexcept { return tiles_; }
-  std::int32_t tokens() const noexcept { return tiles_ * kTileTokens; }
-  std::int32_t first_position() const noexcept { return first_position_; }
-  std::int32_t next_position() const noexcept { return first_position_ + tokens(); }
+  bool empty() const noexcept { return tiles() == 0; }
+  std::int32_t tiles() const noexcept { return tiles_->count; }
+  std::int32_t tokens() const noexcept { return tiles() * kTileTokens; }
+  std::int32_t first_position() const noexcept { return tiles_->first_position; }
+  std::int32_t next_position() const noexcept { return first_position() + tokens(); }
 
   // Norms of a token where they are kept (cache/bands/bands_residuals.h): |k - k^| of each head,
   // then |v
@@ -68,7 +80,7 @@ class BandsStore {
   void append(std::int32_t position, const std::int8_t* codes, const std::int8_t* gains,
               std::uint16_t escaped, const BFloat16* residuals = nullptr);
   // Tells that `tiles` tiles will be appended next, so that a long block is allocated at once.
-  void expect(std::int32_t tiles) noexcept { coming_ = tiles; }
+  void expect(std::int32_t tiles) noexcept { tiles_->coming = tiles; }
   // Forgets tokens before `position`, in whole blocks of 64 but the last, which tells where the next
   // tile goes. One beyond the last token forgotten; 0: none. Throws std::bad_alloc, and then holds
   // what it held.
@@ -113,6 +125,14 @@ class BandsStore {
     explicit Block(std::shared_ptr<Buffer> made) : memory(std::move(made)) { find(); }
     void find() noexcept { begin = memory->as<std::uint8_t>(); }
   };
+  // All that the tiles are held in.
+  struct Tiles {
+    std::vector<Block> longs, shorts;  // those of the long blocks come first
+    bool joins = true;
+    std::int32_t coming = 0;
+    std::int32_t first_position = 0;
+    std::int32_t count = 0;
+  };
   // Where a tile is: number `tile` of the `tiles` tiles of a block.
   struct Place {
     const std::uint8_t* block;
@@ -121,15 +141,15 @@ class BandsStore {
   Place place(std::int32_t tile) const noexcept {
     const std::int32_t rest = tile - long_tiles();
     const std::int32_t tiles = rest < 0 ? kLongTiles : kShortTiles, number = rest < 0 ? tile : rest;
-    const std::vector<Block>& blocks = rest < 0 ? long_ : short_;
+    const std::vector<Block>& blocks = rest < 0 ? tiles_->longs : tiles_->shorts;
     return {blocks[static_cast<std::size_t>(number / tiles)].begin,
             static_cast<std::size_t>(number % tiles), static_cast<std::size_t>(tiles)};
   }
   std::int32_t long_tiles() const noexcept {
-    return static_cast<std::int32_t>(long_.size()) * kLongTiles;
+    return static_cast<std::int32_t>(tiles_->longs.size()) * kLongTiles;
   }
   std::int32_t block_tiles() const noexcept {  // that the blocks have room for
-    return long_tiles() + static_cast<std::int32_t>(short_.size()) * kShortTiles;
+    return long_tiles() + static_cast<std::int32_t>(tiles_->shorts.size()) * kShortTiles;
   }
   const std::uint8_t* packed(std::int32_t tile) const noexcept {
     const Place at = place(tile);
@@ -167,12 +187,8 @@ class BandsStore {
 
   std::shared_ptr<const BandsCode> code_;
   std::shared_ptr<Ledger> ledger_;
-  std::vector<Block> long_, short_;  // tiles of the long ones come first
-  bool joins_ = true;
-  std::int32_t coming_ = 0;  // tiles
   std::int32_t residuals_ = 0;  // norms of a token
-  std::int32_t first_position_ = 0;
-  std::int32_t tiles_ = 0;
+  std::shared_ptr<Tiles> tiles_ = std::make_shared<Tiles>();
 };
 
 }  // namespace kvspan

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <span>
 #include <utility>
 
 #include "base/fail.h"
@@ -112,17 +113,17 @@ class Steps {
   std::atomic<bool> go_on_{true};
 };
 
-// Units of all groups, and the work on them: layer by layer, so that only the layers at hand are
-// read. A layer's units stand next to each other.
+// Units of all groups, and the work on them: one range of layers after the other, so that only the layers at hand are
+// read. A range's units stand next to each other.
 class Units {
  public:
-  Units(const CacheShape& shape, const Calibration& calibration,
+  Units(const CacheShape& shape, const Calibration& calibration, std::span<const LayerRange> ranges,
         const std::vector<std::vector<HeadRange>>& groups, bool keys, bool values)
       : shape_(shape), calibration_(calibration), starts_(1, 0) {
-    for (std::size_t l = 0; l < groups.size(); ++l) {
-      for (const HeadRange& heads : groups[l]) {
+    for (const LayerRange& layers : ranges) {
+      for (const HeadRange& heads : groups[layers.first]) {
         Unit unit;
-        unit.layer = l;
+        unit.layers = layers;
         unit.heads = heads;
         unit.keys = keys;
         unit.values = values;
@@ -137,34 +138,39 @@ class Units {
     for (Unit& unit : units_) out.push_back(&unit);
     return out;
   }
-  // work(unit, layer's numbers) -> Status, for every unit, by the threads of the pool.
+  // work(unit, its layers' numbers) -> Status, for every unit, by the threads of the pool.
   template <class Work>
   Status for_each(ThreadPool& pool, Steps& steps, Work&& work) {
     std::vector<Status> outcomes(starts_.size() - 1);
     pool.run([&](Team& team) {
       for (int i; (i = team.take()) < static_cast<int>(outcomes.size());) {
-        const auto layer = static_cast<std::size_t>(i);
-        outcomes[layer] = steps.go_on() ? each_of(layer, work) : Status();
+        const auto range = static_cast<std::size_t>(i);
+        outcomes[range] = steps.go_on() ? each_of(range, work) : Status();
         steps.done();
       }
     });
     if (!steps.go_on()) return fail(ErrorCode::kCancelled, "stopped while codes were designed");
-    for (std::size_t l = 0; l < outcomes.size(); ++l) {
-      if (outcomes[l]) continue;
-      const Error& error = outcomes[l].error();
-      return fail(error.code, "layer {}: {}", l, error.message);
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      if (outcomes[i]) continue;
+      const Error& error = outcomes[i].error();
+      return fail(error.code, "layer {}: {}", units_[starts_[i]].layers.first, error.message);
     }
     return {};
   }
 
  private:
   template <class Work>
-  Status each_of(std::size_t layer, Work&& work) {
+  Status each_of(std::size_t range, Work&& work) {
     // An exception must not leave a thread of the pool.
     try {
-      KVSPAN_TRY(const auto numbers, layer_of(shape_, calibration_, layer));
-      for (std::size_t i = starts_[layer]; i < starts_[layer + 1]; ++i) {
-        KVSPAN_CHECK_OK(work(units_[i], *numbers));
+      const LayerRange& layers = units_[starts_[range]].layers;
+      detail::UnitCalibration learnt;
+      for (std::size_t l = layers.first; l <= layers.last(); ++l) {
+        KVSPAN_TRY(auto numbers, layer_of(shape_, calibration_, l));
+        learnt.push_back(std::move(numbers));
+      }
+      for (std::size_t i = starts_[range]; i < starts_[range + 1]; ++i) {
+        KVSPAN_CHECK_OK(work(units_[i], learnt));
       }
       return {};
     } catch (const std::bad_alloc&) {
@@ -175,13 +181,14 @@ class Units {
   const CacheShape& shape_;
   const Calibration& calibration_;
   std::vector<Unit> units_;
-  std::vector<std::size_t> starts_;  // of each layer, and the end
+  std::vector<std::size_t> starts_;  // of each range of layers, and the end
 };
 
 // All units of a design and how they are worked on.
 struct Design {
   const CacheShape& shape;
   const Calibration& calibration;
+  std::span<const LayerRange> ranges;
   const std::vector<std::vector<HeadRange>>& groups;
   const BandsOptions& options;
   const std::shared_ptr<Ledger>& ledger;
@@ -189,14 +196,14 @@ struct Design {
   ThreadPool& pool;
   Steps& steps;
 
-  Units units(bool keys, bool values) const { return {shape, calibration, groups, keys, values}; }
+  Units units(bool keys, bool values) const { return {shape, calibration, ranges, groups, keys, values}; }
   Status analyse(Units& units, double alpha, bool directions) const {
-    return units.for_each(pool, steps, [&](Unit& unit, const LayerCalibration& learnt) {
+    return units.for_each(pool, steps, [&](Unit& unit, const detail::UnitCalibration& learnt) {
       return designer.analyse(unit, learnt, alpha, directions);
     });
   }
   Status finish(Units& units, double alpha) const {
-    return units.for_each(pool, steps, [&](Unit& unit, const LayerCalibration& learnt) {
+    return units.for_each(pool, steps, [&](Unit& unit, const detail::UnitCalibration& learnt) {
       return designer.finish(unit, learnt, alpha, ledger);
     });
   }
@@ -219,12 +226,14 @@ Result<Designed> design_joint(const Design& d) {
   KVSPAN_TRY(const double slope, allocate(both.all(), d.options.bits, d.options));
   KVSPAN_CHECK_OK(d.finish(both, alpha));
   Designed designed(d.groups.size());
-  std::size_t at = 0;
-  for (std::size_t l = 0; l < d.groups.size(); ++l) {
-    for (const HeadRange& heads : d.groups[l]) {
-      const Unit& unit = both[at++];
-      designed[l].push_back(
-          {{unit.code, unit.code}, heads, distortion(unit, d.options.quantizer), 0.0, {slope, 0.0}});
+  for (const Unit* unit : both.all()) {
+    for (std::size_t i = 0; i < unit->layers.count; ++i) {
+      const bool last = i + 1 == unit->layers.count;
+      designed[unit->layers.first + i].push_back({{unit->codes[i], unit->codes[i]},
+                                                  unit->heads,
+                                                  last ? distortion(*unit, d.options.quantizer) : 0.0,
+                                                  0.0,
+                                                  {slope, 0.0}});
     }
   }
   return designed;
@@ -250,7 +259,7 @@ Result<Designed> design_apart(const Design& d) {
   std::size_t at = 0;
   for (std::size_t l = 0; l < d.groups.size(); ++l) {
     for (const HeadRange& heads : d.groups[l]) {
-      designed[l].push_back({{keys[at].code, values[at].code},
+      designed[l].push_back({{keys[at].codes[0], values[at].codes[0]},
                              heads,
                              distortion(keys[at], d.options.quantizer),
                              distortion(values[at], d.options.quantizer),
@@ -261,24 +270,57 @@ Result<Designed> design_apart(const Design& d) {
   return designed;
 }
 
+// What makes layers alike enough to share a code: shapes, and which tokens they hold.
+bool are_alike(const LayerShape& a, const LayerShape& b) {
+  return a.kv_heads == b.kv_heads && a.key_dim == b.key_dim && a.value_dim == b.value_dim && a.rope == b.rope &&
+         a.window == b.window && a.chunk == b.chunk;
+}
+
+// What a code of several layers is designed from.
+Status check_cross_moments(const Calibration& calibration, std::span<const LayerRange> ranges) {
+  std::size_t most = 1;
+  for (const LayerRange& range : ranges) most = std::max(most, range.count);
+  if (std::cmp_less_equal(most - 1, calibration.neighbours)) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "bands: layers={} needs a calibration with moments of each layer and the {} after it, and this one has those "
+              "of {}; kvspan calibrate --neighbours {} makes one",
+              most, most - 1, calibration.neighbours, most - 1);
+}
+
 }  // namespace
+
+std::vector<LayerRange> layers_coded_together(const CacheShape& shape, std::int32_t most) {
+  std::vector<LayerRange> ranges;
+  for (std::size_t l = 0; l < shape.layers.size(); ++l) {
+    if (!ranges.empty() && std::cmp_less(ranges.back().count, most) &&
+        are_alike(shape.layers[ranges.back().first], shape.layers[l])) {
+      ++ranges.back().count;
+    } else {
+      ranges.push_back({l, 1});
+    }
+  }
+  return ranges;
+}
 
 Result<std::vector<std::vector<GroupBands>>> design_bands(
     const CacheShape& shape, const Calibration& calibration,
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,
     const std::shared_ptr<Ledger>& ledger, const DesignProgress& progress) {
+  const std::vector<LayerRange> ranges = layers_coded_together(shape, options.layers);
+  KVSPAN_CHECK_OK(check_cross_moments(calibration, ranges));
   // A layer at work takes some 10 D^2 doubles, the directions of all layers take D^2 floats each:
   // with so many threads the first is not much more than the second.
-  const auto most = std::max<unsigned>(1, static_cast<unsigned>(groups.size()) / 8);
+  const auto most = std::max<unsigned>(1, static_cast<unsigned>(ranges.size()) / 8);
   const unsigned cores = options.own ? 1 : std::min(std::thread::hardware_concurrency(), most);
   Result<Designed> designed = [&] {
     ThreadPool pool(static_cast<int>(std::max(cores, 1u)));
     const bool balances = detail::BandsDesigner(shape, calibration, options).balances();
-    // Each layer is analysed and finished, keys and values once more where that comes first or
+    // Each range of layers is analysed and finished, keys and values once more where that comes first or
     // where they are apart.
-    Steps steps(groups.size() * (balances || !options.joint ? 4 : 2), progress);
+    Steps steps(ranges.size() * (balances || !options.joint ? 4 : 2), progress);
     const Design design{.shape = shape,
                         .calibration = calibration,
+                        .ranges = ranges,
                         .groups = groups,
                         .options = options,
                         .ledger = ledger,

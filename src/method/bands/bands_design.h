@@ -17,6 +17,7 @@ namespace kvspan {
 
 struct BandsOptions {
   bool joint = true;                        // keys and values of a group in one code
+  std::int32_t layers = 1;                  // neighbouring ones in one code, where they are alike; with `joint`
   double bits = 2.0;                        // an element, gain included
   double key_bits = 0.0, value_bits = 0.0;  // the same where they are coded apart; 0: share `bits`
   LevelSet levels;
@@ -41,22 +42,29 @@ struct BitWorth {
   double keys = 0.0, values = 0.0;
 };
 
-// The codes of some heads.
+// The codes of some heads of a layer.
 struct GroupBands : BandsCodes {
   HeadRange heads;
   // What the codes leave of the moments under the metrics, by the quantizer's formula; those of
-  // both together stand under keys.
+  // both together stand under keys, and those of several layers under the last of them.
   double key_distortion = 0.0, value_distortion = 0.0;
   BitWorth worth;
 };
 
+// Neighbouring layers that are coded together: as many as asked for, of the same heads, RoPE and window.
+struct LayerRange {
+  std::size_t first = 0, count = 1;
+  std::size_t last() const noexcept { return first + count - 1; }
+};
+std::vector<LayerRange> layers_coded_together(const CacheShape& shape, std::int32_t most);
+
 // Where the calibration has measured layer weights, sides and layers compete by them; else all
 // layers count alike, and keys against values so that a bit buys as much in either.
-// groups[l]: the heads of layer l that are coded together. Codes go to the ledger as shared. Fails
+// groups[l]: the heads of layer l that are coded together; alike in layers that are. Codes go to the ledger as shared. Fails
 // where the calibration does not allow a code, naming the layer. Cost: an eigenproblem of the width
-// of z for each group, shared out among the processor's threads. Memory beside the codes: some 10
-// D^2 numbers and one layer of the calibration for each thread, and D^2 for each layer until its
-// code is made.
+// of z, of all layers of a code, for each group, shared out among the processor's threads. Memory beside the codes: some 10
+// D^2 numbers and the code's layers of the calibration for each thread, and D^2 for each code until it
+// is made.
 Result<std::vector<std::vector<GroupBands>>> design_bands(
     const CacheShape& shape, const Calibration& calibration,
     const std::vector<std::vector<HeadRange>>& groups, const BandsOptions& options,

@@ -12,7 +12,7 @@ namespace {
 
 using namespace detail;
 
-constexpr std::array<KeyDeclaration, 20> kBandsKeys{
+constexpr std::array<KeyDeclaration, 21> kBandsKeys{
     number("bits", "2", 0.05, 8.0, "average bits of a number, keys and values alike"),
     number("kbits", "", 0.0, 8.0, "average bits of keys, where they are coded apart"),
     number("vbits", "", 0.0, 8.0, "average bits of values, where they are coded apart"),
@@ -21,6 +21,9 @@ constexpr std::array<KeyDeclaration, 20> kBandsKeys{
          "neighbours (kvgroup), of as many as make 512 numbers (auto); all keys or all values of a "
          "layer, those of `heads` neighbours, of one head"),
     count("heads", "2", 1, 1024, "KV heads of a group (share=kvgroup and share=group)"),
+    count("layers", "1", 1, 4,
+          "neighbouring layers that are coded together, where they are alike: less error for the same bytes, and as many "
+          "times the work of reading"),
     of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),
     count("grain", "1", 1, 1024,
           "neighbouring directions, by importance, that get the same width; GPUs read 64 at once"),

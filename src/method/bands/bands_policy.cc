@@ -23,11 +23,39 @@ constexpr double kOddShare = 0.005;
 // Of exact rows: a number, at full rank or held at 8 bits in blocks of 32 that share a scale, and a position.
 constexpr double kFullBits = 16.0, kNarrowBits = 8.5, kPositionBits = 32.0;
 
-// Values of the sequence's first token; none where the list does not hold it.
-std::vector<float> first_values(const Group& group) {
-  if (group.list().tokens() == 0) return {};
-  RowBlock row = group.read_tokens(0, 1);
-  return row.positions[0] == 0 ? std::move(row.values) : std::vector<float>();
+// The groups that a group leads, and itself.
+std::vector<const Group*> layers_of(const Group& group) {
+  std::vector<const Group*> layers(group.led().begin(), group.led().end());
+  layers.push_back(&group);
+  return layers;
+}
+
+// Values of the sequence's first token, by layer; none where the list does not hold it.
+std::vector<std::vector<float>> first_values(const Group& group) {
+  std::vector<std::vector<float>> values;
+  for (const Group* layer : layers_of(group)) {
+    values.emplace_back();
+    if (layer->list().tokens() == 0) continue;
+    RowBlock row = layer->read_tokens(0, 1);
+    if (row.positions[0] == 0) values.back() = std::move(row.values);
+  }
+  return values;
+}
+
+// Whether the layers before the last have had the same rows appended.
+bool all_there(const Group& group) noexcept {
+  return std::ranges::all_of(group.led(), [&](const Group* earlier) {
+    return earlier->list().tokens() == group.list().tokens();
+  });
+}
+
+// Whether two groups hold the same tokens, at full rank and at 8 bits alike.
+bool same_tokens(const Group& a, const Group& b) {
+  if (a.list().tokens() != b.list().tokens() || a.settled() != b.settled()) return false;
+  for (std::int32_t i = 0; i < a.list().tokens(); ++i) {
+    if (a.list().position(i) != b.list().position(i)) return false;
+  }
+  return true;
 }
 
 // One beyond the last position that is coded; 0 where none is.
@@ -38,6 +66,10 @@ std::int32_t bands_end(const Group& group) {
 }
 
 }  // namespace
+
+void BandsPolicy::share_store(const Group& group) const noexcept {
+  for (const Group* earlier : group.led()) bands_of(*earlier).back().follow(bands_of(group).back());
+}
 
 void BandsPolicy::truncate(const Group& group) {
   counts_.coded = counts_.escaped = 0;
@@ -57,8 +89,10 @@ std::int32_t BandsPolicy::forgettable(const Group& group) const {
 bool BandsPolicy::pays(const CodedTile& tile, std::size_t token, const Group& group,
                        const BitWorth& worth) const noexcept {
   const BandsTokens& bands = bands_of(group).back();
-  const std::int32_t width = bands.keys().code().width() + (bands.joint() ? 0 : bands.value_store().code().width());
-  const double row = kPositionBits + width * (options_.narrow_ends ? kNarrowBits : kFullBits);
+  std::int32_t width = bands.keys().code().width() + (bands.joint() ? 0 : bands.value_store().code().width());
+  for (const Group* earlier : group.led()) width += bands_of(*earlier).back().keys().code().width();
+  const auto layers = static_cast<double>(1 + group.led().size());
+  const double row = layers * kPositionBits + width * (options_.narrow_ends ? kNarrowBits : kFullBits);
   const auto in_bits = [](double error, double bit) { return bit > 0.0 ? error / bit : 0.0; };
   return in_bits(tile.key_error(token), worth.keys) + in_bits(tile.value_error(token), worth.values) > row;
 }
@@ -101,11 +135,16 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at,
   }
   try {
     tile.append_to(bands, start, mask);
+    // Rows leave all layers or none.
+    std::vector<Group> without;
+    for (const Group* earlier : group.led()) without.emplace_back(*earlier).move_out(at, escape);
     group.move_out(at, escape);
+    for (std::size_t i = 0; i < without.size(); ++i) group.led()[i]->become(without[i]);
   } catch (...) {
     bands.truncate(start);  // no token is in both
     throw;
   }
+  share_store(group);
   tally = counts;
   return {};
 }
@@ -141,12 +180,12 @@ Status BandsPolicy::learn_narrow(Group& group, std::int32_t n) {
     KVSPAN_TRY(const GroupBands learnt, learn_bands(copy.layer(), rows, *options_.design, ledger));
     counts.worth = learnt.worth;
     copy.add_store(std::make_unique<BandsTokens>(learnt, ledger));
-    const std::vector<float> first = first_values(copy);
+    const std::vector<std::vector<float>> first = first_values(copy);
+    const CodedTile::LayerRows all[] = {{bands_of(copy).back(), rows, first.back()}};
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); i += CodedTile::kTokens) {
-      const BandsTokens& bands = bands_of(copy).back();
-      CodedTile tile(bands);
+      CodedTile tile(all[0].bands);
       for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
-        tile.encode(bands, rows, i + CodedTile::kPiece * piece, piece, first);
+        tile.encode(all, i + CodedTile::kPiece * piece, piece);
       }
       KVSPAN_CHECK_OK(append(copy, tile, oldest(copy), counts));
     }
@@ -160,14 +199,10 @@ Status BandsPolicy::learn_narrow(Group& group, std::int32_t n) {
 // the oldest are coded. The order of these steps, and so the segments, does not depend on how the
 // rows came.
 Status BandsPolicy::settle_narrow(Group& group) {
-  const OneCode keys(options_.narrow->keys->start), values(options_.narrow->values->start);
-  const auto narrow = [&](std::int32_t n) {
-    return group.code(group.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
-  };
   if (options_.narrow_ends && bands_end(group) == 0 && group.settled() < options_.sink) {
     const std::int32_t missing = options_.sink - group.settled();
     if (group.waiting() < missing) return {};
-    KVSPAN_CHECK_OK(narrow(missing));
+    KVSPAN_CHECK_OK(narrow(group, missing));
   }
   for (;;) {
     const std::int32_t first = oldest(group), n = wanted(group);
@@ -177,8 +212,22 @@ Status BandsPolicy::settle_narrow(Group& group) {
     }
     if (!options_.narrow_ends && n == 0) return settle_wide(group);
     if (group.waiting() < kept_full() + kTile) return {};
-    KVSPAN_CHECK_OK(narrow(kTile));
+    KVSPAN_CHECK_OK(narrow(group, kTile));
   }
+}
+
+Status BandsPolicy::narrow(Group& group, std::int32_t n) const {
+  const OneCode keys(options_.narrow->keys->start), values(options_.narrow->values->start);
+  const auto code = [&](Group& of) {
+    return of.code(of.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
+  };
+  // All layers or none.
+  std::vector<Group> narrowed;
+  for (const Group* earlier : group.led()) KVSPAN_CHECK_OK(code(narrowed.emplace_back(*earlier)));
+  KVSPAN_CHECK_OK(code(group));
+  for (std::size_t i = 0; i < narrowed.size(); ++i) group.led()[i]->become(narrowed[i]);
+  share_store(group);
+  return {};
 }
 
 Status BandsPolicy::settle(Group& group) {
@@ -186,6 +235,11 @@ Status BandsPolicy::settle(Group& group) {
     BandsPolicy& policy;
     ~Closing() { policy.close_tasks(); }
   } closing{*this};
+  if (!all_there(group)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "bands: layers that are coded together hold different numbers of tokens; allowed: rows of all of them, "
+                "then settle of the last");
+  }
   if (ahead_.empty()) open_tasks(group);
   if (!ahead_.empty()) {
     BandsTokens& bands = bands_of(group).back();
@@ -197,7 +251,7 @@ Status BandsPolicy::settle(Group& group) {
 }
 
 BandsPolicy::Due BandsPolicy::due(const Group& group) const noexcept {
-  if (wanted(group) > 0) return {};
+  if (wanted(group) > 0 || !all_there(group)) return {};
   const auto tiles = [](std::int32_t tokens) { return std::max(0, tokens / kTile); };
   if (!options_.narrow_ends) return {group.settled(), tiles(group.waiting() - kept_full())};
   // settle_narrow's steps: the sink, rows that become narrow, and of those the oldest.
@@ -238,23 +292,35 @@ Status BandsPolicy::round_rows(const Group& group, std::int32_t first, RowBlock&
   return {};
 }
 
-void BandsPolicy::run_task(const Group& group, std::int32_t task) {
+Result<std::vector<CodedTile::LayerRows>> BandsPolicy::piece_at(
+    const Group& group, std::int32_t first, std::span<const std::vector<float>> first_values) const {
   constexpr auto kPiece = static_cast<std::int32_t>(CodedTile::kPiece);
+  const std::vector<const Group*> layers = layers_of(group);
+  std::vector<CodedTile::LayerRows> piece;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    piece.push_back({bands_of(*layers[i]).back(), layers[i]->read_tokens(first, kPiece), first_values[i]});
+    // Rows that are still at full rank will have been at 8 bits when it is their turn.
+    const std::int32_t narrow = std::clamp(group.settled() - first, 0, kPiece);
+    if (!options_.narrow_ends || narrow == kPiece) continue;
+    KVSPAN_CHECK_OK(round_rows(*layers[i], narrow, piece.back().rows));
+  }
+  return piece;
+}
+
+void BandsPolicy::run_task(const Group& group, std::int32_t task) {
   const auto piece = static_cast<std::size_t>(task) % CodedTile::kPieces;
   AheadTile& at = ahead_[static_cast<std::size_t>(task) / CodedTile::kPieces];
-  const std::int32_t first = due_.first + kPiece * task;
-  RowBlock rows = group.read_tokens(first, kPiece);
-  // Rows that are still at full rank will have been at 8 bits when it is their turn.
-  const std::int32_t narrow = std::clamp(group.settled() - first, 0, kPiece);
-  if (options_.narrow_ends && narrow < kPiece && !round_rows(group, narrow, rows)) return;  // settle says why
-  at.tile.encode(bands_of(group).back(), rows, 0, piece, first_values_);
+  const std::int32_t first = due_.first + static_cast<std::int32_t>(CodedTile::kPiece) * task;
+  const auto rows = piece_at(group, first, first_values_);
+  if (!rows) return;  // settle says why
+  at.tile.encode(*rows, 0, piece);
   at.done[piece] = true;
 }
 
 void BandsPolicy::close_tasks() noexcept {
   // Nothing of a step's own memory stays; `= {}` would keep a vector's.
   ahead_ = std::vector<AheadTile>();
-  first_values_ = std::vector<float>();
+  first_values_ = std::vector<std::vector<float>>();
 }
 
 Status BandsPolicy::code_tile(Group& group, std::int32_t at) {
@@ -263,12 +329,12 @@ Status BandsPolicy::code_tile(Group& group, std::int32_t at) {
   const bool ahead = after >= 0 && after % kTile == 0 && std::cmp_less(after / kTile, ahead_.size());
   std::optional<AheadTile> now;
   AheadTile& tile = ahead ? ahead_[static_cast<std::size_t>(after / kTile)] : now.emplace(bands);
-  const std::vector<float> first_now = ahead ? std::vector<float>() : first_values(group);
+  const std::vector<std::vector<float>> first_now = ahead ? first_values_ : first_values(group);
   for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
     if (tile.done[piece]) continue;
     const auto first = static_cast<std::int32_t>(CodedTile::kPiece * piece);
-    tile.tile.encode(bands, group.read_tokens(at + first, static_cast<std::int32_t>(CodedTile::kPiece)), 0, piece,
-                     ahead ? first_values_ : first_now);
+    KVSPAN_TRY(const auto rows, piece_at(group, at + first, first_now));
+    tile.tile.encode(rows, 0, piece);
   }
   return append(group, tile.tile, at, counts_);
 }
@@ -301,7 +367,13 @@ Status BandsPolicy::save(const StateWriter& to) const {
 }
 
 Status BandsPolicy::load(const Group& group, const StateReader& from) {
-  KVSPAN_CHECK_OK(check_segments(group, {.plan = options_.narrow.get()}, from.in));
+  for (const Group* layer : layers_of(group)) {
+    KVSPAN_CHECK_OK(check_segments(*layer, {.plan = options_.narrow.get()}, from.in));
+    if (same_tokens(*layer, group)) continue;
+    return fail(ErrorCode::kCorruptData,
+                "{}: layers before byte {} hold different tokens; allowed: the same ones, which are coded together",
+                from.in.what(), from.in.offset());
+  }
   KVSPAN_TRY(counts_.coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
   KVSPAN_TRY(counts_.escaped,
              get_between<std::int64_t>("tokens escaped", 0, counts_.coded, from.in));

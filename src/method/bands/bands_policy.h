@@ -10,6 +10,9 @@
 // the sink stays, as int8 segments of the list:
 //     [sink][escaped][waiting as int8][full rank]
 //
+// Where neighbouring layers are coded together, the policy of the last one deals with the rows of all of them, alike: a
+// token is coded, or stays exact, in all.
+//
 // Where codes are learnt, rows that leave the full-rank end wait there too, until there are `learn`
 // of them: they give the code that they, and later ones, are then coded with. With `refresh`, so
 // many later rows wait in the same way and give the next code; tokens keep the code they have.
@@ -56,6 +59,7 @@ struct BandsPolicyOptions {
 class BandsPolicy final : public Policy {
  public:
   explicit BandsPolicy(const BandsPolicyOptions& options) : options_(options) { counts_.worth = options.worth; }
+  void share_store(const Group& group) const noexcept override;
   std::int32_t tasks(const Group& group) const noexcept override;
   void open_tasks(const Group& group) override;
   void run_task(const Group& group, std::int32_t task) override;
@@ -98,8 +102,14 @@ class BandsPolicy final : public Policy {
   Status append(Group& group, const CodedTile& tile, std::int32_t at, Counts& tally) const;
   // The same of rows that may have been coded ahead.
   Status code_tile(Group& group, std::int32_t at);
+  // The oldest n full-rank rows are held at 8 bits from now on.
+  Status narrow(Group& group, std::int32_t n) const;
   // Rows `first` and on of a block become what 8 bits leave of them.
   Status round_rows(const Group& group, std::int32_t first, RowBlock& rows) const;
+  // Rows `first` and on of the list, of all layers, as a piece of a tile. Where ends are held at 8 bits, rows that are not
+  // yet are rounded.
+  Result<std::vector<CodedTile::LayerRows>> piece_at(const Group& group, std::int32_t first,
+                                                     std::span<const std::vector<float>> first_values) const;
 
   BandsPolicyOptions options_;
   Counts counts_;
@@ -113,7 +123,7 @@ class BandsPolicy final : public Policy {
   std::vector<AheadTile> ahead_;
   Due due_;
   std::int32_t ahead_position_ = 0;  // of the first token of the first of them
-  std::vector<float> first_values_;  // of the sequence's first token, all heads
+  std::vector<std::vector<float>> first_values_;  // of the sequence's first token, by layer
 };
 
 }  // namespace kvspan

@@ -32,13 +32,15 @@ CodedTile::CodedTile(const BandsTokens& bands) {
   if (!bands.joint()) values_.prepare(bands.value_store());
 }
 
-void CodedTile::encode(const BandsTokens& bands, const RowBlock& rows, std::size_t first, std::size_t piece,
-                       std::span<const float> first_values) {
+void CodedTile::encode(std::span<const LayerRows> layers, std::size_t first, std::size_t piece) {
   const std::size_t at = kPiece * piece;
-  keys_.encode(bands.keys(), rows, first, at);
-  if (!bands.joint()) values_.encode(bands.value_store(), rows, first, at);
+  keys_.encode(layers, false, first, at);
+  if (!layers.back().bands.joint()) values_.encode(layers, true, first, at);
   for (std::size_t t = 0; t < kPiece; ++t) {
-    like_first_[at + t] = cosine(rows.values.data() + (first + t) * first_values.size(), first_values) > kLikeFirst;
+    like_first_[at + t] = std::any_of(layers.begin(), layers.end(), [&](const LayerRows& layer) {
+      const float* values = layer.rows.values.data() + (first + t) * layer.rows.value_width();
+      return cosine(values, layer.first_values) > kLikeFirst;
+    });
   }
 }
 
@@ -54,19 +56,28 @@ void CodedTile::Side::prepare(const BandsStore& store) {
   }
 }
 
-void CodedTile::Side::encode(const BandsStore& store, const RowBlock& rows, std::size_t first, std::size_t at) {
-  const BandsCode& code = store.code();
-  const auto places = static_cast<std::size_t>(code.places()), width = static_cast<std::size_t>(code.width());
-  std::vector<float> z(kPiece * width), c(kPiece * places), back(places);
+void CodedTile::Side::encode(std::span<const LayerRows> layers, bool values_alone, std::size_t first, std::size_t at) {
+  const auto store_of = [&](const LayerRows& layer) -> const BandsStore& {
+    return values_alone ? layer.bands.value_store() : layer.bands.keys();
+  };
+  const BandsCode& code = store_of(layers.back()).code();
+  const auto places = static_cast<std::size_t>(code.places());
+  constexpr auto kCount = static_cast<std::int32_t>(kPiece);
+  std::vector<float> z, c(kPiece * places), back(places);
   std::vector<std::int8_t> values(kPiece * places);  // what codes stand for
-  std::array<double, kPiece> squares;
-  const KvRows view = rows.rows(first, kPiece);
-  for (std::size_t t = 0; t < kPiece; ++t) {
-    code.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t], z.data() + t * width);
+  std::array<double, kPiece> squares{};
+  for (const LayerRows& layer : layers) {
+    const BandsCode& own = store_of(layer).code();
+    const auto width = static_cast<std::size_t>(own.width());
+    const KvRows view = layer.rows.rows(first, kPiece);
+    z.resize(kPiece * width);
+    for (std::size_t t = 0; t < kPiece; ++t) {
+      own.gather(view.keys.row(t, 0), view.values.row(t, 0), view.positions[t], z.data() + t * width);
+    }
+    own.analyse(kCount, z.data(), c.data(), squares.data());
   }
-  std::int8_t* found = codes.data() + at * places;
-  code.encode(static_cast<std::int32_t>(kPiece), z.data(), found, gains.data() + at, c.data(), values.data(),
-              squares.data());
+  code.quantize(kCount, c.data(), codes.data() + at * places, gains.data() + at, values.data());
+  const KvRows view = layers.back().rows.rows(first, kPiece);
   std::optional<BandsResiduals> far;
   if (!residuals.empty()) far.emplace(code);
   const auto norms = static_cast<std::size_t>(BandsStore::residual_norms(code));

@@ -22,10 +22,16 @@ class CodedTile {
 
   explicit CodedTile(const BandsTokens& bands);
 
-  // Codes tokens kPiece * piece and on, which are rows `first` and on of `rows`. first_values: those of the sequence's
-  // first token, of all heads; empty where they are not known. Pieces may be coded at the same time.
-  void encode(const BandsTokens& bands, const RowBlock& rows, std::size_t first, std::size_t piece,
-              std::span<const float> first_values);
+  // What is coded of one layer. first_values: those of the sequence's first token, of all heads; empty where they are not
+  // known.
+  struct LayerRows {
+    const BandsTokens& bands;
+    RowBlock rows;
+    std::span<const float> first_values;
+  };
+  // Codes tokens kPiece * piece and on, which are rows `first` and on of every layer of the code. Pieces may be coded at the
+  // same time.
+  void encode(std::span<const LayerRows> layers, std::size_t first, std::size_t piece);
 
   // Of a token: the squared error in the metric, what components without bits leave included. Where both sides share a
   // code, that of both stands under keys.
@@ -35,7 +41,7 @@ class CodedTile {
   double coded_error(std::size_t token) const noexcept {
     return keys_.coded_errors[token] + values_.coded_errors[token];
   }
-  // Whether its values are nearly those of the first token.
+  // Whether its values are nearly those of the first token, in any layer.
   bool like_first(std::size_t token) const noexcept { return like_first_[token] != 0; }
   void append_to(BandsTokens& bands, std::int32_t position, std::uint16_t escaped) const;
 
@@ -47,7 +53,7 @@ class CodedTile {
     std::vector<BFloat16> residuals;  // [16, residual_norms], where the store keeps them
 
     void prepare(const BandsStore& store);
-    void encode(const BandsStore& store, const RowBlock& rows, std::size_t first, std::size_t at);
+    void encode(std::span<const LayerRows> layers, bool values_alone, std::size_t first, std::size_t at);
     void append_to(BandsStore& store, std::int32_t position, std::uint16_t escaped) const;
   };
 

@@ -44,6 +44,7 @@ std::vector<HeadRange> groups_of(const LayerShape& layer, const RecipePart& m) {
 BandsOptions options_of(const RecipePart& m, bool weighed) {
   BandsOptions options;
   options.joint = codes_together(m);
+  options.layers = static_cast<std::int32_t>(m.count("layers"));
   options.levels = m.levels("levels");
   options.grain = static_cast<std::size_t>(m.count("grain"));
   options.anchor = m.word("rope") == "anchor" ? static_cast<std::int32_t>(m.count("anchor")) : 0;
@@ -72,6 +73,12 @@ Status refuse_what_is_not_there(const RecipePart& m) {
     return fail(ErrorCode::kInvalidArgument,
                 "bands: rope=post has no joint moments of keys and values; allowed with it: "
                 "share=layer, group or head");
+  }
+  if (m.count("layers") > 1 && (!codes_together(m) || m.word("calib") == "online" || m.on("certify"))) {
+    return fail(ErrorCode::kInvalidArgument,
+                "bands: layers={} codes keys and values of neighbouring layers together, from a calibration, without "
+                "bounds; allowed with it: share=auto, kv or kvgroup, calib=file, certify=off",
+                m.count("layers"));
   }
   if (m.word("calib") == "online" && m.on("certify")) {
     return fail(
@@ -162,6 +169,15 @@ Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer
   return group;
 }
 
+// Layers in the code of each layer.
+std::vector<std::size_t> layers_with(const CacheShape& shape, std::int32_t most) {
+  std::vector<std::size_t> together;
+  for (const LayerRange& range : layers_coded_together(shape, most)) {
+    together.insert(together.end(), range.count, range.count);
+  }
+  return together;
+}
+
 // One code, saved or just designed.
 Result<std::shared_ptr<const BandsCode>> saved_or_given(const PrepareInput& in,
                                                         const BandsParts& like,
@@ -183,13 +199,17 @@ Result<std::vector<std::vector<GroupBands>>> codes_of(
                                       in.designs.progress()));
   }
   designed.resize(groups.size());
+  const std::vector<std::size_t> together = layers_with(in.shape, options.layers);
   for (std::size_t l = 0; l < groups.size(); ++l) {
     designed[l].resize(groups[l].size());
     for (std::size_t g = 0; g < groups[l].size(); ++g) {
       GroupBands& to = designed[l][g];
       to.heads = groups[l][g];
       const auto like = [&](bool keys, bool values) {
-        return bands_parts(in.shape.layers[l], to.heads.count, keys, values, options);
+        const LayerShape& layer = in.shape.layers[l];
+        BandsParts parts = bands_parts(layer, to.heads.count, keys, values, options);
+        parts.components = static_cast<std::int32_t>(together[l]) * to.heads.count * (parts.key_dim + parts.value_dim);
+        return parts;
       };
       KVSPAN_TRY(to.keys, saved_or_given(in, like(true, options.joint), to.keys));
       if (options.joint) {
@@ -228,11 +248,23 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
   }
   Int8Rows int8(in.shared);
   std::vector<PreparedLayer> layers(groups.size());
+  for (const LayerRange& range : layers_coded_together(in.shape, options.layers)) {
+    layers[range.last()].layers_led = range.count - 1;
+  }
+  // Whether a layer deals with its own rows.
+  const auto last_of = [&](std::size_t l) {
+    for (std::size_t after = l + 1; after < layers.size(); ++after) {
+      if (after - l <= layers[after].layers_led) return false;
+    }
+    return true;
+  };
   for (std::size_t l = 0; l < groups.size(); ++l) {
     for (std::size_t g = 0; g < groups[l].size(); ++g) {
       KVSPAN_TRY(PreparedGroup group,
                  prepare_group(m, in.shape.layers[l], groups[l][g], options, source,
                                online ? BitWorth() : designed[l][g].worth, int8));
+      group.options.led = !last_of(l);
+      if (group.options.led) group.make_policy = nullptr;
       if (!online) {
         group.make_store = [codes = designed[l][g],
                             residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {

@@ -29,6 +29,9 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
+  // The groups that `group` leads read the tokens that it holds for all of them.
+  virtual void share_store(const Group& group) const noexcept { (void)group; }
+
   // Work of the next settle that several threads can share: the number of independent tasks. One thread opens them;
   // then any thread may run any of them, in parallel, and the group does not change until settle. Running them is
   // optional: settle does whatever was not run, so a task may also throw std::bad_alloc.

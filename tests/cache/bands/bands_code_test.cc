@@ -187,8 +187,10 @@ TEST(BandsCode, CodesTokensTogetherAsOneByOne) {
   for (std::size_t count = 1; count <= 17; ++count) {
     std::vector<float> z(count * kWidth), work(count * places), one(places);
     for (float& x : z) x = 2.0f * random.normal();
-    std::vector<std::int8_t> codes(count * places), gains(count), alone(places);
-    code->encode(std::int32_t(count), z.data(), codes.data(), gains.data(), work.data());
+    std::vector<std::int8_t> codes(count * places), gains(count), values(count * places), alone(places);
+    std::vector<double> squares(count);
+    code->analyse(std::int32_t(count), z.data(), work.data(), squares.data());
+    code->quantize(std::int32_t(count), work.data(), codes.data(), gains.data(), values.data());
     for (std::size_t t = 0; t < count; ++t) {
       std::int8_t gain = 0;
       code->encode(z.data() + t * kWidth, alone.data(), &gain, one.data());
