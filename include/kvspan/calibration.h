@@ -92,6 +92,9 @@ struct Calibration {
   // stride, so that they meet every offset of a block.
   std::vector<std::int32_t> sample_positions;
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
+  // How many times what its layer's weight says errors of a KV head cost: all heads of layer 0, then those of layer 1, and so on.
+  // Empty: heads of a layer count alike.
+  std::vector<float> key_head_factors, value_head_factors;
   std::vector<RatePoint> rates;          // by rising bits; empty until measured
 
   std::string source;          // where it was read from, for messages; "" when it is not from bytes
@@ -114,7 +117,7 @@ Result<Calibration> read_whole(const CacheShape& shape, const Calibration& calib
 bool has_layer_weights(const Calibration& calibration) noexcept;
 
 // Ok when every array has the size that `shape` asks for, every number is finite, no diagonal entry
-// of a moment or metric is negative, weights are above 0 in all layers or in none, and the bits of
+// of a moment or metric is negative, weights are above 0 in all layers or in none, factors of heads too, and the bits of
 // rates rise. Arrays that are not held are checked when they are read. The error names layer and
 // array, both sizes or the place of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);

@@ -170,6 +170,8 @@ class Reader {
       return damaged(source_, "{} layers, but {} energies and {} and {} weights", count,
                      energy.size(), key_weight.size(), value_weight.size());
     }
+    KVSPAN_TRY(out.key_head_factors, numbers<float>("key_head_factors"));
+    KVSPAN_TRY(out.value_head_factors, numbers<float>("value_head_factors"));
     KVSPAN_TRY(const auto rates, numbers<float>("rates"));
     for (std::size_t i = 0; i + 2 < rates.size(); i += 3) {
       out.rates.push_back({rates[i], rates[i + 1], rates[i + 2]});
@@ -230,6 +232,8 @@ void put_header(const Calibration& calibration, detail::GgufWriter& out) {
   out.put_numbers(key_of("residual_energy"), std::span<const double>(energy));
   out.put_numbers(key_of("key_weight"), std::span<const float>(key_weight));
   out.put_numbers(key_of("value_weight"), std::span<const float>(value_weight));
+  out.put_numbers(key_of("key_head_factors"), std::span<const float>(calibration.key_head_factors));
+  out.put_numbers(key_of("value_head_factors"), std::span<const float>(calibration.value_head_factors));
   out.put_numbers(key_of("rates"), std::span<const float>(rates));
 }
 

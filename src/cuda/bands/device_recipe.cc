@@ -38,6 +38,10 @@ Status check_bands(const RecipePart& part) {
                 "bands: escape={} is not on the device; allowed there: escape=0",
                 part.number("escape"));
   }
+  if (part.count("layers") > 1) {
+    return fail(ErrorCode::kUnsupported,
+                "bands: layers={} is not on the device; allowed there: layers=1", part.count("layers"));
+  }
   if (part.count("anchor") % (2 * kTurnStep) != 0) {
     return fail(ErrorCode::kUnsupported,
                 "bands: anchor={} is not on the device; allowed there: multiples of {}",

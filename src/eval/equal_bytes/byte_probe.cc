@@ -93,6 +93,7 @@ void ByteProbe::choose_layers(std::size_t most_bytes) {
       layers_.push_back({static_cast<int>(kind[i]), size / static_cast<double>(count), {}});
     }
   }
+  std::ranges::sort(layers_, {}, &Layer::index);
 }
 
 Result<ByteProbe> ByteProbe::record(Engine& engine, std::span<const Token> window,
@@ -115,22 +116,22 @@ Result<ByteProbe> ByteProbe::record(Engine& engine, std::span<const Token> windo
   return out;
 }
 
-Status ByteProbe::fill(KvCache& cache, const Layer& layer, bool asks) const {
-  const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer.index)];
-  const auto kv = static_cast<std::size_t>(shape.kv_heads);
-  const auto heads = static_cast<std::size_t>(shape.query_heads);
-  const auto dk = static_cast<std::size_t>(shape.key_dim);
-  const auto dv = static_cast<std::size_t>(shape.value_dim);
+Status ByteProbe::fill(KvCache& cache, std::span<const Layer> layers, bool asks) const {
   const auto scratch = make_attention_scratch();
-  std::size_t longest = 0;
-  for (const Block& block : layer.blocks) longest = std::max(longest, block.positions.size());
-  std::vector<float> answer(longest * heads * dv);
-  const auto step = [&](const Block& block, Team& team) -> Status {
+  std::vector<float> answer;
+  const auto step = [&](const Layer& layer, const Block& block, Team& team) -> Status {
+    const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer.index)];
+    const auto kv = static_cast<std::size_t>(shape.kv_heads);
+    const auto heads = static_cast<std::size_t>(shape.query_heads);
+    const auto dk = static_cast<std::size_t>(shape.key_dim);
+    const auto dv = static_cast<std::size_t>(shape.value_dim);
     const std::size_t n = block.positions.size();
     const KvRows rows{
         {block.keys.data(), {n, kv, dk}}, {block.values.data(), {n, kv, dv}}, block.positions};
     KVSPAN_CHECK_OK(cache.append(layer.index, rows, team));
     if (asks) {
+      if (team.leader()) answer.resize(n * heads * dv);
+      team.barrier();
       const Queries queries{{block.queries.data(), {n, heads, dk}}, block.positions};
       KVSPAN_CHECK_OK(
           cache.attend(layer.index, queries, {answer.data(), {n, heads, dv}}, *scratch, team));
@@ -140,11 +141,13 @@ Status ByteProbe::fill(KvCache& cache, const Layer& layer, bool asks) const {
   Status outcome;
   ThreadPool pool(threads_);
   pool.run([&](Team& team) {
-    for (const Block& block : layer.blocks) {
-      Status status = step(block, team);  // all members get the same answer
-      if (status) continue;
-      if (team.leader()) outcome = std::move(status);
-      return;
+    for (std::size_t b = 0; b < layers.front().blocks.size(); ++b) {
+      for (const Layer& layer : layers) {
+        Status status = step(layer, layer.blocks[b], team);  // all members get the same answer
+        if (status) continue;
+        if (team.leader()) outcome = std::move(status);
+        return;
+      }
     }
   });
   return outcome;
@@ -155,10 +158,14 @@ Result<std::uint64_t> ByteProbe::bytes(const std::string& recipe, const CacheSou
   KVSPAN_TRY(const auto cache, source(recipe));
   const auto parsed = Recipe::parse(cache->recipe());
   const bool asks = parsed && parsed->selector() != nullptr;
+  if (layers_.size() == shape_.layers.size()) {
+    KVSPAN_CHECK_OK(fill(*cache, layers_, asks));
+    return known_[recipe] = cache->bytes().total;
+  }
   auto held = static_cast<double>(cache->bytes().total);
   for (const Layer& layer : layers_) {
     const auto before = static_cast<double>(cache->bytes().total);
-    KVSPAN_CHECK_OK(fill(*cache, layer, asks));
+    KVSPAN_CHECK_OK(fill(*cache, {&layer, 1}, asks));
     held += layer.stands_for * (static_cast<double>(cache->bytes().total) - before);
   }
   return known_[recipe] = static_cast<std::uint64_t>(std::llround(held));

@@ -51,7 +51,8 @@ class ByteProbe {
   };
   class Recorder;
   void choose_layers(std::size_t most_bytes);
-  Status fill(KvCache& cache, const Layer& layer, bool asks) const;
+  // Rows of these layers, as an engine would give them: block by block, one layer after the other.
+  Status fill(KvCache& cache, std::span<const Layer> layers, bool asks) const;
 
   CacheShape shape_;
   int threads_ = 1;

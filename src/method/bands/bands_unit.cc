@@ -191,6 +191,7 @@ void BandsDesigner::place_metric(const BandsUnit& u, std::size_t index, const La
     const double scale = shape_.layers[u.layers.first + index].logit_scale;
     place(ridged(query_metric(layer(u), learnt, domain(), u.heads)), key_factor * scale * scale,
           index * layer_keys(u), to);
+    weigh_heads(u, index, calibration_.key_head_factors, index * layer_keys(u), layer(u).key_dim, to);
   }
   if (u.values) {
     const auto d = static_cast<std::size_t>(layer(u).value_dim);
@@ -204,6 +205,21 @@ void BandsDesigner::place_metric(const BandsUnit& u, std::size_t index, const La
       }
     }
     place(ridged(values), value_factor, key_width(u) + index * layer_values(u), to);
+    weigh_heads(u, index, calibration_.value_head_factors, key_width(u) + index * layer_values(u), layer(u).value_dim, to);
+  }
+}
+
+// The blocks of the unit's heads of one layer, which begin at `first`, times the heads' factors.
+void BandsDesigner::weigh_heads(const BandsUnit& u, std::size_t index, std::span<const float> factors, std::size_t first,
+                                std::int32_t dim, MatrixD& metric) const {
+  if (factors.empty()) return;
+  std::size_t head = static_cast<std::size_t>(u.heads.first);
+  for (std::size_t l = 0; l < u.layers.first + index; ++l) head += static_cast<std::size_t>(shape_.layers[l].kv_heads);
+  const auto width = static_cast<std::size_t>(dim);
+  for (std::int32_t h = 0; h < u.heads.count; ++h, ++head, first += width) {
+    for (std::size_t i = first; i < first + width; ++i) {
+      for (std::size_t j = first; j < first + width; ++j) metric(i, j) *= double{factors[head]};
+    }
   }
 }
 

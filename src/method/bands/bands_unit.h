@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache/bands/bands_code.h"
@@ -66,6 +67,8 @@ class BandsDesigner {
   MatrixD metric_of(const BandsUnit& u, const UnitCalibration& learnt, double alpha) const;
   void place_metric(const BandsUnit& u, std::size_t index, const LayerCalibration& learnt, double alpha,
                     MatrixD& to) const;
+  void weigh_heads(const BandsUnit& u, std::size_t index, std::span<const float> factors, std::size_t first,
+                   std::int32_t dim, MatrixD& metric) const;
   Result<std::shared_ptr<const BandsCode>> code_of(const BandsUnit& u, std::size_t index, BandsParts parts,
                                                    const MatrixD& metric, const Matrix& synthesis,
                                                    const std::shared_ptr<Ledger>& ledger) const;

@@ -221,6 +221,60 @@ TEST(BandsDesign, WeightsMoveBits) {
   EXPECT_NEAR(after, before, 0.25);
 }
 
+// A head whose errors cost more gets less of them, in every layer of a code, and heads that count alike change nothing.
+TEST(BandsDesign, FactorsOfHeadsMoveErrors) {
+  CacheShape shape = testing::synthetic_shape();
+  shape.layers[1].rope = shape.layers[0].rope;
+  const SyntheticText text(shape, 400, 5);
+  Calibration calibration = text.calibration();
+  for (LayerCalibration& layer : calibration.layers) layer.key_weight = layer.value_weight = 0.5f;
+  BandsOptions options;
+  options.bits = 2.0;
+  options.levels = levels_of("0-6/8");
+  // Squared errors of the values of each head of the last layer's rows.
+  const auto errors = [&](std::int32_t layers) {
+    options.layers = layers;
+    const auto designed = design_bands(shape, calibration, {{{0, 2}}, {{0, 2}}}, options, std::make_shared<Ledger>());
+    EXPECT_TRUE(designed) << designed.error().message;
+    std::vector<const BandsCode*> codes{(*designed)[1][0].keys.get()};
+    if (layers == 2) codes.insert(codes.begin(), (*designed)[0][0].keys.get());
+    const BandsCode& last = *codes.back();
+    std::vector<float> z(std::size_t(last.width())), keys(32), values(32);
+    std::vector<double> sums(2);
+    for (std::int32_t t = 0; t < text.size(); ++t) {
+      std::vector<float> c(std::size_t(last.places()));
+      std::vector<std::int8_t> code(c.size()), stand(c.size());
+      std::int8_t gain = 0;
+      double square = 0.0;
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        const KvRows rows = text.rows(2 - codes.size() + i, t, 1);
+        codes[i]->gather(rows.keys.row(0, 0), rows.values.row(0, 0), t, z.data());
+        codes[i]->analyse(1, z.data(), c.data(), &square);
+      }
+      last.quantize(1, c.data(), code.data(), &gain, stand.data());
+      last.decode(stand.data(), gain, c.data());
+      last.restore(c.data(), t, keys.data(), values.data());
+      for (std::size_t j = 0; j < 32; ++j) {
+        sums[j / 16] += std::pow(double{values[j]} - text.rows(1, t, 1).values.row(0, 0)[j], 2.0);
+      }
+    }
+    return sums;
+  };
+  for (const std::int32_t layers : {1, 2}) {
+    calibration.key_head_factors = calibration.value_head_factors = {};
+    const std::vector<double> plain = errors(layers);
+    calibration.key_head_factors = calibration.value_head_factors = {1.0f, 1.0f, 1.0f, 1.0f};
+    EXPECT_EQ(errors(layers), plain);
+    calibration.value_head_factors = {1.0f, 1.0f, 1.0f, 20.0f};
+    const std::vector<double> moved = errors(layers);
+    EXPECT_LT(moved[1], 0.6 * plain[1]) << layers;
+    EXPECT_GT(moved[0], plain[0]) << layers;
+  }
+  calibration.value_head_factors.pop_back();
+  EXPECT_NE(check_calibration(shape, calibration).error().message.find("value_head_factors has 3 numbers"),
+            std::string::npos);
+}
+
 // Engines fold any part of the logits' scale into their queries: the codes are the same.
 TEST(BandsDesign, WhereTheLogitsAreScaledChangesNothing) {
   const SyntheticText text(testing::synthetic_shape(), 400, 5);
