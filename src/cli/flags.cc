@@ -129,9 +129,8 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int32_t& 
 
 CLI::Option* add_integer(CLI::App& app, const std::string& names,
                          std::optional<std::int32_t>& target, const std::string& description,
-                         std::int32_t low, std::int32_t high, const std::string& otherwise) {
-  return check_range(app.add_option(names, target, description), low, high, "", "a whole number")
-      ->default_str(otherwise);
+                         std::int32_t low, std::int32_t high) {
+  return check_range(app.add_option(names, target, description), low, high, "", "a whole number");
 }
 
 CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,

@@ -58,10 +58,10 @@ CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int64_t& 
 CLI::Option* add_integer(CLI::App& app, const std::string& names, std::int32_t& target,
                          const std::string& description, std::int32_t low, std::int32_t high,
                          const std::string& note = "");
-// One that need not be given: `otherwise` says in --help what it is then.
+// One that need not be given: the description says what it is then.
 CLI::Option* add_integer(CLI::App& app, const std::string& names,
                          std::optional<std::int32_t>& target, const std::string& description,
-                         std::int32_t low, std::int32_t high, const std::string& otherwise);
+                         std::int32_t low, std::int32_t high);
 CLI::Option* add_real(CLI::App& app, const std::string& names, double& target,
                       const std::string& description, double low, double high,
                       const std::string& note = "");

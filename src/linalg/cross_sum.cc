@@ -3,21 +3,18 @@
 
 #include <algorithm>
 
-#include "linalg/moment_sum.h"
-
 namespace kvspan {
 namespace {
 
-// A strip of the left side and 8 columns of the right one, over so many rows, fit the first cache.
 constexpr std::size_t kStripRows = 16;
+// Pairs passed over a tile at a time: two columns' worth of their cache lines stay in the first
+// cache.
 constexpr std::size_t kPairsAtOnce = 128;
 
 }  // namespace
 
 CrossSum::CrossSum(std::size_t left_width, std::size_t right_width)
-    : left_width_(left_width),
-      right_width_(right_width),
-      products_(left_width, spread_columns(right_width)) {}
+    : left_width_(left_width), right_width_(right_width), products_(left_width, right_width) {}
 
 std::size_t CrossSum::strips() const noexcept {
   return (detail::padded(left_width_) + kStripRows - 1) / kStripRows;
@@ -29,11 +26,9 @@ void CrossSum::add(std::size_t strip, const detail::Panel& left, const detail::P
   const std::size_t rows = std::min(kStripRows, detail::padded(left_width_) - top);
   for (std::size_t row = begin; row < end; row += kPairsAtOnce) {
     const std::size_t count = std::min(kPairsAtOnce, end - row);
-    for (std::size_t j = 0; j < right_width_; j += detail::kPanelAlign) {
-      detail::dense_kernels().add_outer(products_.row(top) + j, products_.stride(),
-                                        left.row(row) + top, left.stride(), right.row(row) + j,
-                                        right.stride(), rows, detail::kPanelAlign, count);
-    }
+    detail::dense_kernels().add_outer(products_.row(top), products_.stride(), left.row(row) + top,
+                                      left.stride(), right.row(row), right.stride(), rows,
+                                      detail::padded(right_width_), count);
   }
 }
 

@@ -141,9 +141,9 @@ Action setup_calibrate(CLI::App& app) {
               64, 1 << 20);
   add_integer(
       app, "--neighbours", flags->neighbours,
-      "Following layers that each layer has moments with, which codes of several layers are "
-      "designed from",
-      0, kMostNeighbours, "2; 0 where a layer has over 1,024 numbers for a token");
+      "Following layers that each layer has moments with, 0 to 3: what codes of several layers are "
+      "designed from (default: 2; 0 where a layer has over 1,024 numbers for a token)",
+      0, kMostNeighbours);
   add_switch(app, "--quick", flags->quick,
              "Leave for later what takes longest: measuring what errors of each layer cost, where "
              "that does not come with kvspan");
