@@ -75,10 +75,11 @@ std::vector<double> moment_between(const std::vector<Row>& left, const std::vect
   const std::size_t m = left.front().numbers.size(), n = right.front().numbers.size();
   std::vector<double> moment(m * n, 0.0);
   for (std::size_t t = 0; t < left.size(); ++t) {
+    const float* y = right[t].numbers.data();
     for (std::size_t i = 0; i < m; ++i) {
-      for (std::size_t j = 0; j < n; ++j) {
-        moment[i * n + j] += double{left[t].numbers[i]} * right[t].numbers[j];
-      }
+      const double x = left[t].numbers[i];
+      double* to = moment.data() + i * n;
+      for (std::size_t j = 0; j < n; ++j) to[j] += x * y[j];
     }
   }
   for (double& entry : moment) entry /= static_cast<double>(left.size());
@@ -248,14 +249,13 @@ TEST_P(CalibrateModels, EqualsPlainLoopsOverTheActivations) {
     check_layer(*engine, i, recorder.layers[i], *calibration);
   }
   EXPECT_EQ(calibration->neighbours, 2);
-  for (std::size_t i = 0; i < recorder.layers.size(); ++i) {
+  std::vector<std::vector<Row>> rows;
+  for (const auto& layer : recorder.layers) rows.push_back(joint_rows(layer));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& found = calibration->layers[i].cross_moments;
-    ASSERT_EQ(found.size(), std::min<std::size_t>(2, recorder.layers.size() - 1 - i));
+    ASSERT_EQ(found.size(), std::min<std::size_t>(2, rows.size() - 1 - i));
     for (std::size_t j = 0; j < found.size(); ++j) {
-      expect_close(
-          found[j],
-          moment_between(joint_rows(recorder.layers[i]), joint_rows(recorder.layers[i + 1 + j])),
-          "cross_moments");
+      expect_close(found[j], moment_between(rows[i], rows[i + 1 + j]), "cross_moments");
     }
   }
 }
