@@ -3,7 +3,10 @@
 // answered to layers that do not come as they have to.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -223,6 +226,35 @@ TEST(NeighbourMoments, ANumberThatIsNotAllowedIsRefused) {
   // Of a single layer there are none.
   const SyntheticText text(testing::synthetic_shape(1), kTokens, 5);
   EXPECT_TRUE(gathered(text, 3, 30, 1).layers[0].cross_moments.empty());
+}
+
+// Recipes that code each layer by itself, from a calibration whose layers are read one at a time.
+TEST(NeighbourMoments, ChangeNoCodeOfASingleLayer) {
+  const SyntheticText text(testing::synthetic_shape(3), kTokens, 5);
+  Calibration calibration = gathered(text, 2, 32, 1);
+  const auto bytes = encode_calibration(calibration).value();
+  const auto read = [&](std::size_t offset, std::span<std::byte> to) -> Status {
+    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), to.size(), to.begin());
+    return {};
+  };
+  const auto opened = open_calibration(ByteSource{"it", bytes.size(), read});
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->neighbours, 2);
+  const auto first = layer_of(text.shape(), *opened, 0);
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ((*first)->cross_moments, calibration.layers[0].cross_moments);
+  calibration.neighbours = 0;
+  for (LayerCalibration& layer : calibration.layers) layer.cross_moments.clear();
+  for (const char* recipe : {"bands:bits=3,sink=4,recent=8", "static:rk=8,rv=8,sink=4,recent=8",
+                             "kvtc:sink=4,recent=8", "oscar:sink=4,recent=8"}) {
+    const auto with = CacheFactory::create(text.shape(), recipe, &*opened);
+    const auto without = CacheFactory::create(text.shape(), recipe, &calibration);
+    ASSERT_TRUE(with) << recipe << ": " << with.error().message;
+    ASSERT_TRUE(without) << recipe << ": " << without.error().message;
+    EXPECT_EQ(testing::run(*with->make(), text, 0, kTokens, 30),
+              testing::run(*without->make(), text, 0, kTokens, 30))
+        << recipe;
+  }
 }
 
 }  // namespace neighbour_moments_test
