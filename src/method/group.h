@@ -40,7 +40,7 @@ struct GroupOptions {
   bool moves = true;       // rows leave the full-rank ends again
   bool residuals = false;  // kept for certificates
   bool scores = false;     // of received attention, kept per token
-  bool led = false;        // the group of a later layer deals with its rows
+  bool follows = false;    // the group of a later layer deals with its rows
   // Reads back a store that the method added on its way; null: it adds none, or those that it
   // begins with are all.
   std::function<Result<std::unique_ptr<TokenStore>>(const StateReader&)> load_store = nullptr;

@@ -137,7 +137,7 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
     mask = std::vector<std::uint8_t>();
     earlier.reset();
     if (selector) KVSPAN_CHECK_OK(selector->settle(group, queries));
-    if (group.options().led) return {};
+    if (group.options().follows) return {};
     if (policy) KVSPAN_CHECK_OK(policy->settle(group));
     forget(first_needed);
     return {};

@@ -98,7 +98,7 @@ Status MethodCache::Member::load(const StateReader& from) {
                                 std::numeric_limits<float>::max()));
   if (policy) {
     KVSPAN_CHECK_OK(policy->load(group, from));
-  } else if (!group.options().led) {
+  } else if (!group.options().follows) {
     KVSPAN_CHECK_OK(check_segments(group, {}, in));
   }
   if (selector) KVSPAN_CHECK_OK(selector->load(group, from));

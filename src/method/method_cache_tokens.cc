@@ -25,7 +25,7 @@ Error is_hosts_alone(int layer) {
 }  // namespace
 
 bool MethodCache::is_hosts(const Member& member) noexcept {
-  return member.selector || member.group.options().led || !member.group.led().empty();
+  return member.selector || member.group.options().follows || !member.group.led().empty();
 }
 
 Result<LayerTokens> MethodCache::give(int layer) const {

@@ -47,6 +47,7 @@ class BandsStore {
         tiles_(std::make_shared<Tiles>(*other.tiles_)) {}
   BandsStore(BandsStore&&) noexcept = default;
   BandsStore& operator=(BandsStore&&) noexcept = default;
+  BandsStore& operator=(const BandsStore& other) { return *this = BandsStore(other); }
   // Holds the tiles of another store from now on, whatever happens to them there, read with its own code. That of the
   // other has the same layout.
   void share(const BandsStore& other) noexcept { tiles_ = other.tiles_; }

@@ -169,13 +169,11 @@ Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer
   return group;
 }
 
-// Layers in the code of each layer.
-std::vector<std::size_t> layers_with(const CacheShape& shape, std::int32_t most) {
-  std::vector<std::size_t> together;
-  for (const LayerRange& range : layers_coded_together(shape, most)) {
-    together.insert(together.end(), range.count, range.count);
-  }
-  return together;
+// The layers that each layer is coded with.
+std::vector<LayerRange> range_of_layers(const CacheShape& shape, std::int32_t most) {
+  std::vector<LayerRange> ranges;
+  for (const LayerRange& range : layers_coded_together(shape, most)) ranges.insert(ranges.end(), range.count, range);
+  return ranges;
 }
 
 // One code, saved or just designed.
@@ -199,7 +197,7 @@ Result<std::vector<std::vector<GroupBands>>> codes_of(
                                       in.designs.progress()));
   }
   designed.resize(groups.size());
-  const std::vector<std::size_t> together = layers_with(in.shape, options.layers);
+  const std::vector<LayerRange> ranges = range_of_layers(in.shape, options.layers);
   for (std::size_t l = 0; l < groups.size(); ++l) {
     designed[l].resize(groups[l].size());
     for (std::size_t g = 0; g < groups[l].size(); ++g) {
@@ -208,7 +206,7 @@ Result<std::vector<std::vector<GroupBands>>> codes_of(
       const auto like = [&](bool keys, bool values) {
         const LayerShape& layer = in.shape.layers[l];
         BandsParts parts = bands_parts(layer, to.heads.count, keys, values, options);
-        parts.components = static_cast<std::int32_t>(together[l]) * to.heads.count * (parts.key_dim + parts.value_dim);
+        parts.components = static_cast<std::int32_t>(ranges[l].count) * to.heads.count * (parts.key_dim + parts.value_dim);
         return parts;
       };
       KVSPAN_TRY(to.keys, saved_or_given(in, like(true, options.joint), to.keys));
@@ -248,23 +246,17 @@ PreparedLayers prepare_bands(const PrepareInput& in) {
   }
   Int8Rows int8(in.shared);
   std::vector<PreparedLayer> layers(groups.size());
-  for (const LayerRange& range : layers_coded_together(in.shape, options.layers)) {
-    layers[range.last()].layers_led = range.count - 1;
-  }
-  // Whether a layer deals with its own rows.
-  const auto last_of = [&](std::size_t l) {
-    for (std::size_t after = l + 1; after < layers.size(); ++after) {
-      if (after - l <= layers[after].layers_led) return false;
-    }
-    return true;
-  };
+  const std::vector<LayerRange> ranges = range_of_layers(in.shape, options.layers);
   for (std::size_t l = 0; l < groups.size(); ++l) {
+    const bool last = l == ranges[l].last();
+    if (last) layers[l].layers_led = ranges[l].count - 1;
     for (std::size_t g = 0; g < groups[l].size(); ++g) {
       KVSPAN_TRY(PreparedGroup group,
                  prepare_group(m, in.shape.layers[l], groups[l][g], options, source,
                                online ? BitWorth() : designed[l][g].worth, int8));
-      group.options.led = !last_of(l);
-      if (group.options.led) group.make_policy = nullptr;
+      // The last layer's policy deals with the rows of all.
+      group.options.follows = !last;
+      if (!last) group.make_policy = nullptr;
       if (!online) {
         group.make_store = [codes = designed[l][g],
                             residuals = m.on("certify")](const std::shared_ptr<Ledger>& ledger) {

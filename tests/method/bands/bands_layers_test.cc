@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "method/bands/bands_policy.h"
 #include "method/method_cache.h"
 #include "recipe/recipe.h"
@@ -22,7 +21,7 @@ using testing::SyntheticText;
 constexpr std::int32_t kTokens = 330;
 const std::string kTwo = "bands:bits=2,layers=2,sink=16,recent=32,anchor=32";
 
-// Layers that turn alike, but for the last where `odd` says so.
+// Layers that are alike in all that a code asks for.
 CacheShape alike(std::int32_t layers, std::int32_t window = 0) {
   CacheShape shape = testing::synthetic_shape(layers);
   for (LayerShape& layer : shape.layers) {
