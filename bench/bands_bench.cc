@@ -175,14 +175,17 @@ void code_a_tile(benchmark::State& state) {
     codes_of_layers.push_back(code_of(layer, 64, static_cast<BandsQuantizer>(state.range(0))));
   }
   std::vector<float> rows(kHeads * kDim, 0.3f), z(16 * 2 * kHeads * kDim), work(16 * 288);
-  std::vector<std::int8_t> codes(16 * 288), gains(16);
+  std::vector<std::int8_t> codes(16 * 288), values(16 * 288), gains(16);
+  std::vector<double> squares(16);
   std::size_t at = 0;
   for (auto _ : state) {
     const BandsCode& code = *codes_of_layers[at++ % codes_of_layers.size()];
     for (std::size_t t = 0; t < 16; ++t) {
       code.gather(rows.data(), rows.data(), 1234, z.data() + t * 2 * kHeads * kDim);
     }
-    code.encode(16, z.data(), codes.data(), gains.data(), work.data());
+    std::fill(work.begin(), work.end(), 0.0f);
+    code.analyse(16, z.data(), work.data(), squares.data());
+    code.quantize(16, work.data(), codes.data(), gains.data(), values.data());
     benchmark::DoNotOptimize(codes.data());
   }
 }
