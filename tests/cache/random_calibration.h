@@ -61,6 +61,10 @@ inline Calibration random_calibration(const CacheShape& shape) {
     layer.residual_energy = 1.0 / 3.0;
     layer.key_weight = 0.25f;
     layer.value_weight = 4.0f;
+    for (std::size_t h = 0; h < heads; ++h) {
+      out.key_head_factors.push_back(0.5f + static_cast<float>(h));
+      out.value_head_factors.push_back(2.0f);
+    }
     out.layers.push_back(std::move(layer));
   }
   const auto width = [&](std::size_t layer) {
@@ -117,6 +121,8 @@ inline void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.key_weight, y.key_weight);
     EXPECT_EQ(x.value_weight, y.value_weight);
   }
+  EXPECT_EQ(a.key_head_factors, b.key_head_factors);
+  EXPECT_EQ(a.value_head_factors, b.value_head_factors);
   ASSERT_EQ(a.rates.size(), b.rates.size());
   for (std::size_t i = 0; i < a.rates.size(); ++i) {
     EXPECT_EQ(a.rates[i].bits, b.rates[i].bits);

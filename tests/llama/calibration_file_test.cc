@@ -46,7 +46,7 @@ TEST(CalibrationFile, IsAGgufFile) {
   gguf_context* const gguf = gguf_init_from_file(path.c_str(), {/*no_alloc=*/true, &tensors});
   ASSERT_NE(gguf, nullptr);
   EXPECT_EQ(gguf_get_alignment(gguf), 32u);
-  EXPECT_EQ(gguf_get_n_kv(gguf), 14);
+  EXPECT_EQ(gguf_get_n_kv(gguf), 16);
   const auto key = [&](const char* name) {
     return gguf_find_key(gguf, (std::string("kvspan.calibration.") + name).c_str());
   };
@@ -169,6 +169,8 @@ TEST(CalibrationFile, RefusesContentThatDoesNotFitTheModel) {
   refused("key_weight", [](Calibration& c) { c.layers[0].key_weight = -1.0f; });
   refused("rates", [](Calibration& c) { c.rates[1].bits = 0.5f; });
   refused("value_weight", [](Calibration& c) { c.layers.back().value_weight = 0.0f; });
+  refused("key_head_factors[1]", [](Calibration& c) { c.key_head_factors[1] = 0.0f; });
+  refused("value_head_factors", [](Calibration& c) { c.value_head_factors.pop_back(); });
   refused("residual_energy", [](Calibration& c) { c.layers[0].residual_energy = NAN; });
   refused("sample_positions", [](Calibration& c) { c.sample_positions[1] = -1; });
   refused("tokens", [](Calibration& c) { c.tokens = 0; });
