@@ -6,8 +6,8 @@
     scripts/measure_head_weights.py MODEL.gguf --weights data/calibration/layer_weights.json --tokens ids.txt > heads.json
 
 Prints `key_head_factors` and `value_head_factors` of data/calibration/layer_weights.json: by how much more than the weights
-of its layer say a head's errors cost. For models of the llama architecture. Needs torch, numpy and gguf; a GPU makes it a
-minute instead of hours.
+of its layer say a head's errors cost. For models of the llama architecture. Needs torch, numpy and gguf, and is slow without a
+GPU.
 
 Every layer is coded as bands codes it (directions by the metric, bits by one slope), its quantizer replaced by a channel
 that adds Gaussian noise of the trellis' distortion. With k^ = k + (1 + s) e for each head, half the derivative of the KL
