@@ -68,6 +68,10 @@ struct BandsParts {
   std::span<const float> weights = {};
   // [heads][dim^2], symmetric, with weights: the metric of a side that is not diagonal.
   std::span<const float> key_blocks = {}, value_blocks = {};
+
+  std::size_t all_components() const noexcept {
+    return static_cast<std::size_t>(components > 0 ? components : heads * (key_dim + value_dim));
+  }
 };
 
 class BandsCode {

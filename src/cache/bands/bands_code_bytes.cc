@@ -122,7 +122,7 @@ Result<std::shared_ptr<BandsCode>> BandsCode::load_common(BandsParts parts, bool
   const auto heads = static_cast<std::size_t>(like.heads);
   const std::size_t keys = heads * static_cast<std::size_t>(like.key_dim);
   const std::size_t values = heads * static_cast<std::size_t>(like.value_dim), d = keys + values;
-  const std::size_t components = like.components > 0 ? static_cast<std::size_t>(like.components) : d;
+  const std::size_t components = like.all_components();
   std::vector<std::uint8_t> bits(components);
   KVSPAN_CHECK_OK(in.get_all("bits of a bands code", std::span<std::uint8_t>(bits)));
   const auto stored =

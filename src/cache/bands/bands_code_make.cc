@@ -39,11 +39,6 @@ Status check_metric(const BandsParts& parts, std::size_t keys) {
   return {};
 }
 
-std::size_t components_of(const BandsParts& parts) {
-  const std::int32_t all = parts.heads * (parts.key_dim + parts.value_dim);
-  return static_cast<std::size_t>(parts.components > 0 ? parts.components : all);
-}
-
 Status check(const BandsParts& parts) {
   const auto fails = [](const char* what, std::size_t found, std::size_t wanted) {
     return fail(ErrorCode::kInvalidArgument, "bands code: {} has {} numbers instead of {}", what,
@@ -57,7 +52,7 @@ Status check(const BandsParts& parts) {
   const auto h = static_cast<std::size_t>(parts.heads);
   const std::size_t keys = h * static_cast<std::size_t>(parts.key_dim);
   const std::size_t values = h * static_cast<std::size_t>(parts.value_dim), d = keys + values;
-  const std::size_t c = components_of(parts);
+  const std::size_t c = parts.all_components();
   if (c < d) return fails("the set of components", c, d);
   if (parts.key_mean.size() != keys) return fails("the key mean", parts.key_mean.size(), keys);
   if (parts.value_mean.size() != values) {
@@ -137,7 +132,7 @@ Result<std::shared_ptr<BandsCode>> BandsCode::build(const BandsParts& parts,
   }
   code->kind_ = kind;
   code->heads_ = parts.heads;
-  code->components_ = static_cast<std::int32_t>(components_of(parts));
+  code->components_ = static_cast<std::int32_t>(parts.all_components());
   code->key_dim_ = parts.key_dim;
   code->value_dim_ = parts.value_dim;
   code->anchor_block_ = parts.anchor_block;

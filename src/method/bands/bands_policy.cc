@@ -97,6 +97,16 @@ bool BandsPolicy::pays(const CodedTile& tile, std::size_t token, const Group& gr
   return in_bits(tile.key_error(token), worth.keys) + in_bits(tile.value_error(token), worth.values) > row;
 }
 
+template <class Change>
+Status BandsPolicy::change_layers(Group& group, const Change& change) const {
+  std::vector<Group> changed;
+  for (const Group* earlier : group.led()) KVSPAN_CHECK_OK(change(changed.emplace_back(*earlier)));
+  KVSPAN_CHECK_OK(change(group));
+  for (std::size_t i = 0; i < changed.size(); ++i) group.led()[i]->become(changed[i]);
+  share_store(group);
+  return {};
+}
+
 Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at, Counts& tally) const {
   BandsTokens& bands = bands_of(group).back();
   const std::int32_t start = group.list().position(at), last = group.list().position(at + kTile - 1);
@@ -135,16 +145,14 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at,
   }
   try {
     tile.append_to(bands, start, mask);
-    // Rows leave all layers or none.
-    std::vector<Group> without;
-    for (const Group* earlier : group.led()) without.emplace_back(*earlier).move_out(at, escape);
-    group.move_out(at, escape);
-    for (std::size_t i = 0; i < without.size(); ++i) group.led()[i]->become(without[i]);
+    KVSPAN_CHECK_OK(change_layers(group, [&](Group& layer) -> Status {
+      layer.move_out(at, escape);
+      return {};
+    }));
   } catch (...) {
     bands.truncate(start);  // no token is in both
     throw;
   }
-  share_store(group);
   tally = counts;
   return {};
 }
@@ -218,16 +226,9 @@ Status BandsPolicy::settle_narrow(Group& group) {
 
 Status BandsPolicy::narrow(Group& group, std::int32_t n) const {
   const OneCode keys(options_.narrow->keys->start), values(options_.narrow->values->start);
-  const auto code = [&](Group& of) {
-    return of.code(of.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
-  };
-  // All layers or none.
-  std::vector<Group> narrowed;
-  for (const Group* earlier : group.led()) KVSPAN_CHECK_OK(code(narrowed.emplace_back(*earlier)));
-  KVSPAN_CHECK_OK(code(group));
-  for (std::size_t i = 0; i < narrowed.size(); ++i) group.led()[i]->become(narrowed[i]);
-  share_store(group);
-  return {};
+  return change_layers(group, [&](Group& layer) {
+    return layer.code(layer.read(0, n), 0, static_cast<std::size_t>(n), keys.span(), values.span());
+  });
 }
 
 Status BandsPolicy::settle(Group& group) {
@@ -329,11 +330,11 @@ Status BandsPolicy::code_tile(Group& group, std::int32_t at) {
   const bool ahead = after >= 0 && after % kTile == 0 && std::cmp_less(after / kTile, ahead_.size());
   std::optional<AheadTile> now;
   AheadTile& tile = ahead ? ahead_[static_cast<std::size_t>(after / kTile)] : now.emplace(bands);
-  const std::vector<std::vector<float>> first_now = ahead ? first_values_ : first_values(group);
+  const std::vector<std::vector<float>> now_first = ahead ? std::vector<std::vector<float>>() : first_values(group);
   for (std::size_t piece = 0; piece < CodedTile::kPieces; ++piece) {
     if (tile.done[piece]) continue;
     const auto first = static_cast<std::int32_t>(CodedTile::kPiece * piece);
-    KVSPAN_TRY(const auto rows, piece_at(group, at + first, first_now));
+    KVSPAN_TRY(const auto rows, piece_at(group, at + first, ahead ? first_values_ : now_first));
     tile.tile.encode(rows, 0, piece);
   }
   return append(group, tile.tile, at, counts_);

@@ -102,6 +102,9 @@ class BandsPolicy final : public Policy {
   Status append(Group& group, const CodedTile& tile, std::int32_t at, Counts& tally) const;
   // The same of rows that may have been coded ahead.
   Status code_tile(Group& group, std::int32_t at);
+  // change(group) -> Status, of the groups that `group` leads and of itself: all change or none, also where it throws.
+  template <class Change>
+  Status change_layers(Group& group, const Change& change) const;
   // The oldest n full-rank rows are held at 8 bits from now on.
   Status narrow(Group& group, std::int32_t n) const;
   // Rows `first` and on of a block become what 8 bits leave of them.

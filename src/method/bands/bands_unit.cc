@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "cache/calibration/array_sizes.h"
 #include "cache/rope.h"
 #include "method/bands/band_steps.h"
 #include "method/bands/bands_parts.h"
@@ -141,7 +142,7 @@ MatrixD BandsDesigner::take_moment(BandsUnit& u, const UnitCalibration& learnt) 
   }
   take_mean(u, learnt);
   const std::vector<std::size_t> places = places_of(u);
-  const auto side = static_cast<std::size_t>(l.kv_heads * (l.key_dim + l.value_dim));
+  const std::size_t side = joint_width(l);
   const std::size_t nk = layer_keys(u), nv = layer_values(u), keys = key_width(u);
   // Number i of layer a in the unit's vector.
   const auto at = [&](std::size_t a, std::size_t i) { return i < nk ? a * nk + i : keys + a * nv + i - nk; };
@@ -290,7 +291,7 @@ Matrix BandsDesigner::sample_coefficients(const BandsUnit& u, const UnitCalibrat
                                           const std::vector<float>& sigma) const {
   const LayerShape& l = layer(u);
   const auto dk = static_cast<std::size_t>(l.key_dim);
-  const auto side = static_cast<std::size_t>(l.kv_heads * (l.key_dim + l.value_dim));
+  const std::size_t side = joint_width(l);
   const std::size_t samples = calibration_.sample_positions.size();
   const std::vector<std::size_t> places = places_of(u);
   const std::size_t nk = layer_keys(u), nv = layer_values(u), keys = key_width(u);
