@@ -144,7 +144,8 @@ std::int32_t BandsStore::forget_before(std::int32_t position) {
   Tiles& held = *tiles_;
   const std::int32_t whole = std::max(0, position - held.first_position) / kShortTokens;
   const std::int32_t blocks = std::min(whole, std::max(0, held.count - 1) / kShortTiles);
-  if (blocks == 0) return 0;
+  // A caller whose other store had no memory to forget has not heard of what this one did before.
+  if (blocks == 0) return held.joins ? 0 : held.first_position;
   std::vector<Block> all;
   for (std::int32_t i = 0; i < long_tiles() && i < held.count; i += kShortTiles) {
     all.push_back(copied(i, kShortTiles));

@@ -83,8 +83,8 @@ class BandsStore {
   // Tells that `tiles` tiles will be appended next, so that a long block is allocated at once.
   void expect(std::int32_t tiles) noexcept { tiles_->coming = tiles; }
   // Forgets tokens before `position`, in whole blocks of 64 but the last, which tells where the next
-  // tile goes. One beyond the last token forgotten; 0: none. Throws std::bad_alloc, and then holds
-  // what it held.
+  // tile goes. One beyond the last token forgotten, now or before; 0: none. Throws std::bad_alloc,
+  // and then holds what it held.
   std::int32_t forget_before(std::int32_t position);
   // Forgets all but the first `tiles` tiles.
   void truncate(std::int32_t tiles) noexcept;
