@@ -98,7 +98,7 @@ Calibration calibration_of(const CacheShape& shape, int group_heads, double octa
   for (std::size_t i = 0; i < H; ++i) {
     for (std::size_t j = 0; j < d; ++j) out.output_metric[i * d * d + j * d + j] = 1.0f;
   }
-  out.query_moment = out.raw_query_moment = out.output_metric;
+  out.query_moment = out.raw_query_moment = out.key_metric = out.value_metric = out.output_metric;
   out.residual_energy = 1.0;
   std::uint64_t state = 1;
   const auto normal = [&] {  // twelve uniform numbers

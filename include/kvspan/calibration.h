@@ -59,6 +59,11 @@ struct LayerCalibration {
   // next is known, diag(r^2) as well, r its gain in a unit that leaves M's trace over all heads as it was.
   std::vector<float> output_metric;  // [H][dv * dv]
   double residual_energy = 0.0;      // E|x|^2
+  // The same for errors of old tokens, by the attention that the text pays them: e' M e, summed over the tokens that a
+  // query reads, their squared weights and the G heads, e being the error of a key after RoPE or of a value
+  // (src/api/attention_metrics.h). Both in the unit of output_metric, so that keys and values compare.
+  std::vector<float> key_metric;    // [H][dk * dk]
+  std::vector<float> value_metric;  // [H][dv * dv]
 
   // Rows z at Calibration::sample_positions, rounded to f16.
   std::vector<float> sample_rows;  // [samples * D]
@@ -68,7 +73,7 @@ struct LayerCalibration {
   std::vector<float> key_residuals;    // [H][kResidualRanks][kResidualPercentiles.size()]
   std::vector<float> value_residuals;  // the same
 
-  // What a unit of modelled distortion of this layer's keys (in squared logits) or values costs at
+  // What a unit of modelled distortion of this layer's keys or values (by key_metric, value_metric) costs at
   // the model's end: the KL divergence measured with that side alone coded, over what the metrics
   // predict. Layers and sides compete for bits by it. 0 in all layers until measured.
   float key_weight = 0.0f, value_weight = 0.0f;
@@ -92,9 +97,6 @@ struct Calibration {
   // stride, so that they meet every offset of a block.
   std::vector<std::int32_t> sample_positions;
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
-  // How many times what its layer's weight says errors of a KV head cost: all heads of layer 0, then those of layer 1, and so on.
-  // Empty: heads of a layer count alike.
-  std::vector<float> key_head_factors, value_head_factors;
   std::vector<RatePoint> rates;          // by rising bits; empty until measured
 
   std::string source;          // where it was read from, for messages; "" when it is not from bytes
@@ -117,8 +119,7 @@ Result<Calibration> read_whole(const CacheShape& shape, const Calibration& calib
 bool has_layer_weights(const Calibration& calibration) noexcept;
 
 // Ok when every array has the size that `shape` asks for, every number is finite, no diagonal entry
-// of a moment or metric is negative, weights are above 0 in all layers or in none, factors of heads too, and the bits of
-// rates rise. Arrays that are not held are checked when they are read. The error names layer and
+// of a moment or metric is negative, weights are above 0 in all layers or in none, and the bits of rates rise. Arrays that are not held are checked when they are read. The error names layer and
 // array, both sizes or the place of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
 

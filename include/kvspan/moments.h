@@ -3,13 +3,13 @@
 // passes through attention, and gets the moments that methods learn from.
 //
 // The text is cut into windows, each read as a sequence of its own from position 0. For every block
-// of tokens and every layer the engine calls add_rows and add_queries, and add_layer_input where it
+// of tokens and every layer the engine calls add_rows, then add_queries, and add_layer_input where it
 // has the residual stream. Layers may come in any order, blocks of one layer in the order of the
 // text; where moments between layers are gathered, all layers of a block come in order before the
 // next block does. Once all is read, finish() gives the calibration.
 // Cost: per layer and token about (D^2 + (H dk)^2) / 2 + query_heads dk^2 + neighbours D^2
-// multiply-adds in f64 (names as in kvspan/calibration.h), shared by the team; 8 bytes for each
-// number of a moment.
+// multiply-adds in f64 (names as in kvspan/calibration.h), shared by the team; every seventh query
+// attends once more. 8 bytes for each number of a moment, 4 for those of a window's keys and values.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ class MomentCollector {
   MomentCollector& operator=(MomentCollector&&) noexcept;
   ~MomentCollector();
 
-  // Copied. May be left out: then as if the matrix were the identity for every head.
+  // Before the layer's rows. Copied. May be left out: then as if the matrix were the identity for every head.
   Status set_output(int layer, const OutputWeights& weights);
 
   // Keys and values as KvCache::append takes them, queries as KvCache::attend does. Both end with a

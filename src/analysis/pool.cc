@@ -46,10 +46,12 @@ Calibration pool_calibrations(std::span<const Calibration> parts) {
     for (std::size_t p = 0; p < parts.size(); ++p) {
       layer.residual_energy += weight(p) * parts[p].layers[i].residual_energy;
     }
-    // The metric is an average over tokens divided by E|x|^2.
-    layer.output_metric = weighted(parts, i, &LayerCalibration::output_metric, [&](std::size_t p) {
-      return weight(p) * parts[p].layers[i].residual_energy / layer.residual_energy;
-    });
+    // Metrics are averages over tokens divided by E|x|^2.
+    for (const auto which : {&LayerCalibration::output_metric, &LayerCalibration::key_metric, &LayerCalibration::value_metric}) {
+      layer.*which = weighted(parts, i, which, [&](std::size_t p) {
+        return weight(p) * parts[p].layers[i].residual_energy / layer.residual_energy;
+      });
+    }
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/attention_metrics.h"
 #include "api/neighbour_moments.h"
 #include "api/sample_residuals.h"
 #include "base/fail.h"
@@ -81,22 +82,18 @@ void zero_to_boundary(double* row, double* end) {
   std::fill(end, row + detail::padded(used), 0.0);
 }
 
-struct Output {
-  std::vector<float> weights, gain, reader;
-};
-
 // What each number of the residual stream counts beside the others: squares of the reader's gain, so that all together
 // count as much as without it.
-std::vector<double> reading(const Output& projection, std::size_t hidden) {
+std::vector<double> reading(const OutputWeights& output) {
+  const std::size_t hidden = output.rows.shape[0];
   std::vector<double> out(hidden, 1.0);
-  if (projection.reader.empty()) return out;
-  const std::size_t columns = projection.weights.size() / hidden;
+  if (output.reader.empty()) return out;
   double all = 0.0, read = 0.0;
   for (std::size_t i = 0; i < hidden; ++i) {
-    const double gain = projection.gain.empty() ? 1.0 : projection.gain[i];
+    const double gain = output.gain.empty() ? 1.0 : output.gain[i];
     double square = 0.0;
-    for (std::size_t j = 0; j < columns; ++j) square += std::pow(gain * projection.weights[i * columns + j], 2.0);
-    out[i] = double{projection.reader[i]} * double{projection.reader[i]};
+    for (std::size_t j = 0; j < output.rows.shape[1]; ++j) square += std::pow(gain * output.rows.row(i)[j], 2.0);
+    out[i] = double{output.reader[i]} * double{output.reader[i]};
     all += square;
     read += out[i] * square;
   }
@@ -104,42 +101,27 @@ std::vector<double> reading(const Output& projection, std::size_t hidden) {
   return out;
 }
 
-// sum_g Wo_g' diag(gain^2 reading) Wo_g * factor / G for each KV head: [kv_heads][value_dim^2].
-// Where no single matrix follows attention (MLA), all directions count alike.
-std::vector<float> output_metric(const LayerShape& shape, const Output& projection, double factor) {
-  const auto heads = static_cast<std::size_t>(shape.kv_heads);
-  const auto query_heads = static_cast<std::size_t>(shape.query_heads);
-  const auto dim = static_cast<std::size_t>(shape.value_dim);
-  if (projection.weights.empty()) {
-    std::vector<float> same(heads * dim * dim);
-    for (std::size_t i = 0; i < heads * dim; ++i) {
-      same[i * dim + i % dim] = static_cast<float>(factor);
-    }
-    return same;
-  }
-  const std::size_t columns = detail::padded(dim), group = query_heads / heads;
-  const std::size_t hidden = projection.weights.size() / (query_heads * dim);
-  detail::Panel rows(hidden, spread_columns(query_heads * columns));
-  const std::vector<double> read = reading(projection, hidden);
+// Wo_g' diag(gain^2 reading) Wo_g of every query head: [query_heads][value_dim^2].
+std::vector<float> output_products(const LayerShape& shape, const OutputWeights& output) {
+  const std::size_t heads = at(shape.query_heads), dim = at(shape.value_dim);
+  const std::size_t columns = detail::padded(dim), hidden = output.rows.shape[0];
+  detail::Panel rows(hidden, spread_columns(heads * columns));
+  const std::vector<double> read = reading(output);
   for (std::size_t i = 0; i < hidden; ++i) {
-    const double gain = std::sqrt(read[i]) * (projection.gain.empty() ? 1.0 : projection.gain[i]);
-    const float* from = projection.weights.data() + i * query_heads * dim;
-    for (std::size_t h = 0; h < query_heads; ++h) {
+    const double gain = std::sqrt(read[i]) * (output.gain.empty() ? 1.0 : output.gain[i]);
+    const float* from = output.rows.row(i);
+    for (std::size_t h = 0; h < heads; ++h) {
       for (std::size_t j = 0; j < dim; ++j) rows(i, h * columns + j) = gain * from[h * dim + j];
     }
   }
-  std::vector<float> metric;
+  std::vector<float> products;
   for (std::size_t head = 0; head < heads; ++head) {
     MomentSum sum(dim);
-    for (std::size_t strip = 0; strip < sum.strips(); ++strip) {
-      for (std::size_t g = 0; g < group; ++g) {
-        sum.add(strip, rows, (head * group + g) * columns, 0, hidden);
-      }
-    }
-    const auto one = sum.moment(static_cast<double>(group) / factor);
-    metric.insert(metric.end(), one.begin(), one.end());
+    for (std::size_t strip = 0; strip < sum.strips(); ++strip) sum.add(strip, rows, head * columns, 0, hidden);
+    const std::vector<float> one = sum.moment(1.0);
+    products.insert(products.end(), one.begin(), one.end());
   }
-  return metric;
+  return products;
 }
 
 Status check_options(const CacheShape& shape, const MomentOptions& options) {
@@ -177,8 +159,9 @@ Status check_rows(const char* what, const TensorView<const float, 3>& rows, std:
 
 struct MomentCollector::State {
   struct Layer {
-    explicit Layer(const LayerShape& shape);
+    Layer(const LayerShape& shape, const MomentOptions& options);
     MomentSum joint, rotated_keys;
+    AttentionMetrics metrics;
     std::vector<MomentSum> queries, raw_queries;  // one for each KV head; raw: none without RoPE
     std::vector<float> sample_rows;
     std::int64_t counted = 0;          // tokens
@@ -187,7 +170,7 @@ struct MomentCollector::State {
     double inverse = 0.0;              // sum of 1 / (mean(y^2) + epsilon)
     std::int64_t inverse_rows = 0;
     float epsilon = 0.0f;
-    Output output;
+    bool normed = false;  // a norm follows the output matrix
   };
 
   State(const CacheShape& of, const MomentOptions& given);
@@ -208,8 +191,10 @@ struct MomentCollector::State {
   detail::Panel key_rows_, query_rows_, raw_query_rows_;  // of the block at hand
 };
 
-MomentCollector::State::Layer::Layer(const LayerShape& shape)
-    : joint(joint_width(shape)), rotated_keys(key_width(shape)) {
+MomentCollector::State::Layer::Layer(const LayerShape& shape, const MomentOptions& options)
+    : joint(joint_width(shape)),
+      rotated_keys(key_width(shape)),
+      metrics(shape, options.window, options.skip, options.block) {
   for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
     queries.emplace_back(at(shape.key_dim));
     if (!shape.rope.angles.empty()) raw_queries.emplace_back(at(shape.key_dim));
@@ -227,7 +212,7 @@ MomentCollector::State::State(const CacheShape& of, const MomentOptions& given)
   // The odd stride may be one below tokens / samples; the surplus is then not kept.
   const std::int64_t samples = std::min(given.samples, (given.tokens + stride_ - 1) / stride_);
   for (const LayerShape& layer : shape_.layers) {
-    layers_.emplace_back(layer);
+    layers_.emplace_back(layer, given);
     layers_.back().sample_rows.resize(static_cast<std::size_t>(samples) * joint_width(layer));
   }
   sample_positions_.resize(static_cast<std::size_t>(samples));
@@ -301,13 +286,9 @@ Status MomentCollector::set_output(int layer, const OutputWeights& weights) {
                 weights.reader.size(), hidden);
   }
   State::Layer& to = state_->layers_[at(layer)];
-  to.output.weights.clear();
-  for (std::size_t i = 0; i < hidden; ++i) {
-    const float* row = weights.rows.row(i);
-    to.output.weights.insert(to.output.weights.end(), row, row + columns);
-  }
-  to.output.gain.assign(weights.gain.begin(), weights.gain.end());
-  to.output.reader.assign(weights.reader.begin(), weights.reader.end());
+  // Where no single matrix follows attention (MLA), all directions count alike.
+  to.metrics.set_output(hidden > 0 ? output_products(shape, weights) : std::vector<float>());
+  to.normed = !weights.gain.empty();
   to.epsilon = weights.epsilon;
   return {};
 }
@@ -352,6 +333,7 @@ Status MomentCollector::add_rows(int index, const KvRows& rows, Team& team) {
     }
   }
   team.barrier();
+  layer.metrics.add_rows(rows, team);
   return {};
 }
 
@@ -379,7 +361,9 @@ Status MomentCollector::add_queries(int index, const Queries& queries, Team& tea
     }
   }
   team.barrier();
+  layer.metrics.add_queries(queries, layer.counted_queries, team);
   if (team.leader()) layer.counted_queries += static_cast<std::int64_t>(count);
+  team.barrier();  // the next call reads the number
   return {};
 }
 
@@ -468,8 +452,16 @@ Result<Calibration> MomentCollector::finish(const std::string& model,
     const State::Layer& layer = s.layers_[i];
     const double inverse =
         layer.inverse / static_cast<double>(std::max<std::int64_t>(1, layer.inverse_rows));
-    const double gain = layer.output.gain.empty() ? 1.0 : inverse;
-    to.output_metric = output_metric(s.shape_.layers[i], layer.output, gain / to.residual_energy);
+    const double factor = (layer.normed ? inverse : 1.0) / to.residual_energy;
+    to.output_metric = layer.metrics.output_metric(factor);
+    if (layer.metrics.empty()) {
+      // Windows of a few tokens: what is known of queries and output without attention.
+      to.key_metric = to.query_moment;
+      to.value_metric = to.output_metric;
+    } else {
+      to.key_metric = layer.metrics.key_metric(factor);
+      to.value_metric = layer.metrics.value_metric(factor);
+    }
     KVSPAN_CHECK_OK(add_sample_residuals(s.shape_.layers[i], out.sample_positions, to));
   }
   KVSPAN_CHECK_OK(check_calibration(s.shape_, out));

@@ -29,9 +29,6 @@ Result<bool> take_known_layer_weights(Calibration& calibration) {
         calibration.layers[i].key_weight = keys[i];
         calibration.layers[i].value_weight = values[i];
       }
-      // Where heads were measured too.
-      calibration.key_head_factors = model.value("key_head_factors", std::vector<float>());
-      calibration.value_head_factors = model.value("value_head_factors", std::vector<float>());
       for (const auto& point : model.at("rates")) {
         calibration.rates.push_back({point.at("bits"), point.at("kl"), point.at("loss")});
       }

@@ -55,7 +55,8 @@ Calibration calibration(std::uint32_t seed, double energy = 1.0) {
       layer.output_metric.push_back(i % 4 == 0 ? static_cast<float>(2.0 / energy) : 0.0f);
     }
   }
-  layer.raw_query_moment = layer.query_moment;
+  layer.raw_query_moment = layer.key_metric = layer.query_moment;
+  layer.value_metric = layer.output_metric;
   layer.residual_energy = energy;
   for (std::size_t i = 0; i < rows.rows(); ++i) {
     out.sample_positions.push_back(static_cast<std::int32_t>(i % 64));

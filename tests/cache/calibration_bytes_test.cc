@@ -178,13 +178,13 @@ TEST(CalibrationBytes, ForgedHeadersAreRefusedOrReadAsTheySay) {
 
 TEST(CalibrationBytes, AnotherVersionIsNotReadAndBothAreNamed) {
   const auto bytes = encode_calibration(random_calibration(small_shape())).value();
-  ASSERT_TRUE(with_version(bytes, 5) == bytes);
-  for (const std::uint32_t version : {4u, 6u}) {
+  ASSERT_TRUE(with_version(bytes, 6) == bytes);
+  for (const std::uint32_t version : {5u, 7u}) {
     const auto read = decode_calibration(with_version(bytes, version), "its-name");
     ASSERT_FALSE(read);
     EXPECT_EQ(read.error().code, ErrorCode::kUnsupported);
     for (const std::string& part : {std::string("its-name"), "version " + std::to_string(version),
-                                    std::string("version 5")}) {
+                                    std::string("version 6")}) {
       EXPECT_NE(read.error().message.find(part), std::string::npos) << read.error().message;
     }
   }

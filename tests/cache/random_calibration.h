@@ -55,16 +55,14 @@ inline Calibration random_calibration(const CacheShape& shape) {
     layer.query_moment = random_numbers(heads * dk * dk, random);
     layer.raw_query_moment = random_numbers(heads * dk * dk, random);
     layer.output_metric = random_numbers(heads * dv * dv, random);
+    layer.key_metric = random_numbers(heads * dk * dk, random);
+    layer.value_metric = random_numbers(heads * dv * dv, random);
     layer.sample_rows = random_numbers(3 * joint, random, true);
     layer.key_residuals = random_numbers(residuals, random);
     layer.value_residuals = random_numbers(residuals, random);
     layer.residual_energy = 1.0 / 3.0;
     layer.key_weight = 0.25f;
     layer.value_weight = 4.0f;
-    for (std::size_t h = 0; h < heads; ++h) {
-      out.key_head_factors.push_back(0.5f + static_cast<float>(h));
-      out.value_head_factors.push_back(2.0f);
-    }
     out.layers.push_back(std::move(layer));
   }
   const auto width = [&](std::size_t layer) {
@@ -114,6 +112,8 @@ inline void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.query_moment, y.query_moment);
     EXPECT_EQ(x.raw_query_moment, y.raw_query_moment);
     EXPECT_EQ(x.output_metric, y.output_metric);
+    EXPECT_EQ(x.key_metric, y.key_metric);
+    EXPECT_EQ(x.value_metric, y.value_metric);
     EXPECT_EQ(x.sample_rows, y.sample_rows);
     EXPECT_EQ(x.key_residuals, y.key_residuals);
     EXPECT_EQ(x.value_residuals, y.value_residuals);
@@ -121,8 +121,6 @@ inline void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.key_weight, y.key_weight);
     EXPECT_EQ(x.value_weight, y.value_weight);
   }
-  EXPECT_EQ(a.key_head_factors, b.key_head_factors);
-  EXPECT_EQ(a.value_head_factors, b.value_head_factors);
   ASSERT_EQ(a.rates.size(), b.rates.size());
   for (std::size_t i = 0; i < a.rates.size(); ++i) {
     EXPECT_EQ(a.rates[i].bits, b.rates[i].bits);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <numeric>
 
 #include "api/sample_residuals.h"
 #include "base/half.h"
@@ -114,10 +115,9 @@ double energy_of(const std::vector<Row>& rows) {
   return sum / static_cast<double>(rows.size());
 }
 
-std::vector<double> metric_of(const LayerShape& shape, const OutputProjection& projection,
-                              std::size_t head, double factor) {
+// Wo_g' Wo_g of a query head.
+std::vector<double> product_of(const LayerShape& shape, const OutputProjection& projection, std::size_t head) {
   const auto dim = static_cast<std::size_t>(shape.value_dim);
-  const auto group = static_cast<std::size_t>(shape.query_heads / shape.kv_heads);
   const std::size_t width = static_cast<std::size_t>(shape.query_heads) * dim;
   const auto gain_of = [&](std::size_t o) { return projection.gain.empty() ? 1.0 : double{projection.gain[o]}; };
   const auto reader_of = [&](std::size_t o) { return projection.reader.empty() ? 1.0 : double{projection.reader[o]}; };
@@ -127,19 +127,76 @@ std::vector<double> metric_of(const LayerShape& shape, const OutputProjection& p
     all += x * x;
     read += std::pow(reader_of(i / width) * x, 2.0);
   }
-  std::vector<double> metric(dim * dim, 0.0);
+  std::vector<double> product(dim * dim, 0.0);
   for (std::size_t o = 0; o < projection.weights.size() / width; ++o) {
     const double gain = gain_of(o) * reader_of(o) * std::sqrt(all / read);
-    for (std::size_t g = 0; g < group; ++g) {
-      const float* w = projection.weights.data() + o * width + (head * group + g) * dim;
-      for (std::size_t i = 0; i < dim; ++i) {
-        for (std::size_t j = 0; j < dim; ++j) {
-          metric[i * dim + j] += gain * gain * w[i] * w[j] * factor / static_cast<double>(group);
-        }
+    const float* w = projection.weights.data() + o * width + head * dim;
+    for (std::size_t i = 0; i < dim * dim; ++i) product[i] += gain * gain * w[i / dim] * w[i % dim];
+  }
+  return product;
+}
+
+// What errors of old tokens do, by every seventh counted query (src/api/attention_metrics.h), [kv_heads][dim * dim] each.
+struct ReadMetrics {
+  std::vector<double> keys, values;
+};
+ReadMetrics read_metrics(const LayerShape& shape, const OutputProjection& projection, const RecordingCache::Layer& recorded,
+                         double factor) {
+  const auto dk = static_cast<std::size_t>(shape.key_dim), dv = static_cast<std::size_t>(shape.value_dim);
+  const auto heads = static_cast<std::size_t>(shape.kv_heads), query_heads = static_cast<std::size_t>(shape.query_heads);
+  ReadMetrics to{std::vector<double>(heads * dk * dk), std::vector<double>(heads * dv * dv)};
+  std::size_t counted = 0, sampled = 0, start = 0;
+  for (std::size_t t = 0; t < recorded.queries.size(); ++t) {
+    const std::int32_t position = recorded.queries[t].position;
+    if (position == 0) start = t;
+    if (position < kSkip || counted++ % 7 != 0) continue;
+    ++sampled;
+    const std::int32_t seen = shape.window > 0 ? std::min(position + 1, shape.window) : position + 1;
+    for (std::size_t g = 0; g < query_heads; ++g) {
+      const std::size_t h = g / (query_heads / heads);
+      const float* q = recorded.queries[t].numbers.data() + g * dk;
+      std::vector<double> weights;
+      std::vector<const float*> values;
+      std::vector<bool> old;
+      for (std::size_t j = start; j <= t; ++j) {
+        if (shape.window > 0 && recorded.keys[j].position <= position - shape.window) continue;
+        const float* k = recorded.keys[j].numbers.data() + h * dk;
+        weights.push_back(std::exp(shape.logit_scale * std::inner_product(q, q + dk, k, 0.0)));
+        values.push_back(recorded.values[j].numbers.data() + h * dv);
+        old.push_back(recorded.keys[j].position >= kSkip && recorded.keys[j].position <= position - seen / 4);
       }
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      const std::vector<double> product = product_of(shape, projection, g);
+      std::vector<double> out(dv);
+      for (std::size_t j = 0; j < weights.size(); ++j) {
+        for (std::size_t i = 0; i < dv; ++i) out[i] += weights[j] / sum * values[j][i];
+      }
+      double moved = 0.0, square = 0.0;
+      for (std::size_t j = 0; j < weights.size(); ++j) {
+        if (!old[j]) continue;
+        const double p = weights[j] / sum;
+        for (std::size_t i = 0; i < dv * dv; ++i) {
+          moved += p * p * product[i] * (values[j][i / dv] - out[i / dv]) * (values[j][i % dv] - out[i % dv]);
+        }
+        square += p * p;
+      }
+      for (std::size_t i = 0; i < dk * dk; ++i) {
+        to.keys[h * dk * dk + i] += factor * shape.logit_scale * shape.logit_scale * moved * q[i / dk] * q[i % dk];
+      }
+      for (std::size_t i = 0; i < dv * dv; ++i) to.values[h * dv * dv + i] += factor * square * product[i];
     }
   }
-  return metric;
+  // A head counts at least a twentieth of the mean.
+  for (const auto& [metric, dim] : {std::pair(&to.keys, dk), std::pair(&to.values, dv)}) {
+    std::vector<double> traces(heads);
+    for (std::size_t i = 0; i < metric->size(); ++i) {
+      (*metric)[i] /= static_cast<double>(sampled);
+      if (i % (dim * dim) % (dim + 1) == 0) traces[i / (dim * dim)] += (*metric)[i];
+    }
+    const double least = 0.05 * std::accumulate(traces.begin(), traces.end(), 0.0) / static_cast<double>(heads);
+    for (std::size_t i = 0; i < metric->size(); ++i) (*metric)[i] *= std::max(1.0, least / traces[i / (dim * dim)]);
+  }
+  return to;
 }
 
 // Rows z of the counted tokens.
@@ -202,9 +259,17 @@ void check_layer(const Engine& engine, std::size_t index, const RecordingCache::
     between /= static_cast<double>(inputs.size());
   }
   for (std::size_t h = 0; h < heads; ++h) {
-    expect_close(std::span(layer.output_metric).subspan(h * dv * dv, dv * dv),
-                 metric_of(shape, *projection, h, between / energy), "output_metric");
+    std::vector<double> metric(dv * dv);
+    for (std::size_t g = h * group; g < (h + 1) * group; ++g) {
+      const std::vector<double> product = product_of(shape, *projection, g);
+      for (std::size_t i = 0; i < dv * dv; ++i) metric[i] += product[i] * between / energy / static_cast<double>(group);
+    }
+    expect_close(std::span(layer.output_metric).subspan(h * dv * dv, dv * dv), metric, "output_metric");
   }
+  // Attention is in f32 there.
+  const ReadMetrics read = read_metrics(shape, *projection, recorded, between / energy);
+  expect_close(layer.key_metric, read.keys, "key_metric", 2e-4);
+  expect_close(layer.value_metric, read.values, "value_metric", 2e-5);
   // Samples: rows of the joint stream, in order, rounded to f16.
   const std::size_t width = heads * (dk + dv), count = calibration.sample_positions.size();
   ASSERT_EQ(layer.sample_rows.size(), count * width);

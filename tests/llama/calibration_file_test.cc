@@ -46,19 +46,19 @@ TEST(CalibrationFile, IsAGgufFile) {
   gguf_context* const gguf = gguf_init_from_file(path.c_str(), {/*no_alloc=*/true, &tensors});
   ASSERT_NE(gguf, nullptr);
   EXPECT_EQ(gguf_get_alignment(gguf), 32u);
-  EXPECT_EQ(gguf_get_n_kv(gguf), 16);
+  EXPECT_EQ(gguf_get_n_kv(gguf), 14);
   const auto key = [&](const char* name) {
     return gguf_find_key(gguf, (std::string("kvspan.calibration.") + name).c_str());
   };
   EXPECT_EQ(gguf_get_val_str(gguf, key("fingerprint")), written.fingerprint);
   EXPECT_EQ(gguf_get_val_i64(gguf, key("tokens")), written.tokens);
-  EXPECT_EQ(gguf_get_val_u32(gguf, key("version")), 5u);
+  EXPECT_EQ(gguf_get_val_u32(gguf, key("version")), 6u);
   EXPECT_EQ(gguf_get_val_u32(gguf, key("neighbours")), 2u);
   ASSERT_EQ(gguf_get_arr_n(gguf, key("sample_positions")), written.sample_positions.size());
   EXPECT_EQ(static_cast<const std::int32_t*>(gguf_get_arr_data(gguf, key("sample_positions")))[2],
             written.sample_positions[2]);
   // Two following layers each, but for the last two.
-  ASSERT_EQ(gguf_get_n_tensors(gguf), static_cast<std::int64_t>(13 * written.layers.size() - 3));
+  ASSERT_EQ(gguf_get_n_tensors(gguf), static_cast<std::int64_t>(15 * written.layers.size() - 3));
   const auto expect_tensor = [&](const std::string& name, const std::vector<float>& wanted) {
     const auto id = gguf_find_tensor(gguf, name.c_str());
     ASSERT_GE(id, 0) << name;
@@ -169,8 +169,8 @@ TEST(CalibrationFile, RefusesContentThatDoesNotFitTheModel) {
   refused("key_weight", [](Calibration& c) { c.layers[0].key_weight = -1.0f; });
   refused("rates", [](Calibration& c) { c.rates[1].bits = 0.5f; });
   refused("value_weight", [](Calibration& c) { c.layers.back().value_weight = 0.0f; });
-  refused("key_head_factors[1]", [](Calibration& c) { c.key_head_factors[1] = 0.0f; });
-  refused("value_head_factors", [](Calibration& c) { c.value_head_factors.pop_back(); });
+  refused("key_metric", [](Calibration& c) { c.layers[0].key_metric[0] = -1.0f; });
+  refused("value_metric", [](Calibration& c) { c.layers[1].value_metric.pop_back(); });
   refused("residual_energy", [](Calibration& c) { c.layers[0].residual_energy = NAN; });
   refused("sample_positions", [](Calibration& c) { c.sample_positions[1] = -1; });
   refused("tokens", [](Calibration& c) { c.tokens = 0; });

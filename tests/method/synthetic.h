@@ -215,6 +215,10 @@ class SyntheticText {
     for (std::size_t h = 0; h < H; ++h) {
       for (std::size_t a = 0; a < d; ++a) out.output_metric[h * d * d + a * d + a] = 1.0f;
     }
+    // As if one token at a time took all the weight, and moved attention by 1.
+    out.key_metric = out.query_moment;
+    for (float& x : out.key_metric) x *= l.logit_scale * l.logit_scale;
+    out.value_metric = out.output_metric;
     out.residual_energy = 1.0;
     for (const std::int32_t t : c.sample_positions) {
       const float* k = rows.raw.data() + std::size_t(t) * H * d;

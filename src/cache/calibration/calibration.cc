@@ -88,6 +88,8 @@ Status check_arrays(std::size_t index, const CacheShape& all, const Calibration&
       {"query_moment", layer.query_moment, heads, dk, true},
       {"raw_query_moment", layer.raw_query_moment, heads, dk, true},
       {"output_metric", layer.output_metric, heads, dv, true},
+      {"key_metric", layer.key_metric, heads, dk, true},
+      {"value_metric", layer.value_metric, heads, dv, true},
       {"sample_rows", layer.sample_rows, samples, joint, false},
       {"key_residuals", layer.key_residuals, heads, residuals, false},
       {"value_residuals", layer.value_residuals, heads, residuals, false},
@@ -131,23 +133,6 @@ Status check_rates(std::span<const RatePoint> rates) {
   return {};
 }
 
-// One for each head of the model, above 0; or none.
-Status check_factors(const CacheShape& shape, std::string_view side, std::span<const float> factors) {
-  std::size_t heads = 0;
-  for (const LayerShape& layer : shape.layers) heads += static_cast<std::size_t>(layer.kv_heads);
-  if (!factors.empty() && factors.size() != heads) {
-    return fail(ErrorCode::kInvalidArgument,
-                "calibration: {}_head_factors has {} numbers; allowed: {}, one for each KV head, or none", side,
-                factors.size(), heads);
-  }
-  for (std::size_t i = 0; i < factors.size(); ++i) {
-    if (std::isfinite(factors[i]) && factors[i] > 0.0f) continue;
-    return fail(ErrorCode::kInvalidArgument, "calibration: {}_head_factors[{}] is {}; allowed are finite numbers above 0",
-                side, i, factors[i]);
-  }
-  return {};
-}
-
 }  // namespace
 
 bool has_layer_weights(const Calibration& calibration) noexcept {
@@ -184,8 +169,6 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "key", layer.key_weight, measured));
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "value", layer.value_weight, measured));
   }
-  KVSPAN_CHECK_OK(check_factors(shape, "key", calibration.key_head_factors));
-  KVSPAN_CHECK_OK(check_factors(shape, "value", calibration.value_head_factors));
   return check_rates(calibration.rates);
 }
 

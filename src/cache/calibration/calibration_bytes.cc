@@ -23,7 +23,7 @@ using detail::GgufHeader;
 using detail::GgufNumber;
 using detail::GgufTensor;
 
-constexpr std::uint32_t kVersion = 5;
+constexpr std::uint32_t kVersion = 6;
 constexpr std::string_view kKind = "kvspan-calibration";  // general.architecture
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
 
@@ -45,6 +45,8 @@ constexpr std::array kArrays{
     LayerArray{"rotated_key_moment", &LayerCalibration::rotated_key_moment, GgufNumber::kF32},
     LayerArray{"query_moment", &LayerCalibration::query_moment, GgufNumber::kF32},
     LayerArray{"raw_query_moment", &LayerCalibration::raw_query_moment, GgufNumber::kF32},
+    LayerArray{"key_metric", &LayerCalibration::key_metric, GgufNumber::kF32},
+    LayerArray{"value_metric", &LayerCalibration::value_metric, GgufNumber::kF32},
     LayerArray{"output_metric", &LayerCalibration::output_metric, GgufNumber::kF32},
     LayerArray{"sample_rows", &LayerCalibration::sample_rows, GgufNumber::kF16},
     LayerArray{"key_residuals", &LayerCalibration::key_residuals, GgufNumber::kF32},
@@ -170,8 +172,6 @@ class Reader {
       return damaged(source_, "{} layers, but {} energies and {} and {} weights", count,
                      energy.size(), key_weight.size(), value_weight.size());
     }
-    KVSPAN_TRY(out.key_head_factors, numbers<float>("key_head_factors"));
-    KVSPAN_TRY(out.value_head_factors, numbers<float>("value_head_factors"));
     KVSPAN_TRY(const auto rates, numbers<float>("rates"));
     for (std::size_t i = 0; i + 2 < rates.size(); i += 3) {
       out.rates.push_back({rates[i], rates[i + 1], rates[i + 2]});
@@ -232,8 +232,6 @@ void put_header(const Calibration& calibration, detail::GgufWriter& out) {
   out.put_numbers(key_of("residual_energy"), std::span<const double>(energy));
   out.put_numbers(key_of("key_weight"), std::span<const float>(key_weight));
   out.put_numbers(key_of("value_weight"), std::span<const float>(value_weight));
-  out.put_numbers(key_of("key_head_factors"), std::span<const float>(calibration.key_head_factors));
-  out.put_numbers(key_of("value_head_factors"), std::span<const float>(calibration.value_head_factors));
   out.put_numbers(key_of("rates"), std::span<const float>(rates));
 }
 

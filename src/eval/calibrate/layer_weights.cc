@@ -129,8 +129,6 @@ Status measure_layer_weights(Engine& engine, std::span<const std::vector<Token>>
 
   double largest = 0.0;
   for (const Side& side : sides) largest = std::max(largest, side.kl);
-  calibration.key_head_factors.clear();  // of other weights
-  calibration.value_head_factors.clear();
   for (const Side& side : sides) {
     LayerCalibration& layer = calibration.layers[side.layer];
     const double kl = std::max(side.kl, std::max(kLeastShare * largest, 1e-9));

@@ -26,10 +26,10 @@ struct BandsOptions {
   bool before_rope = false;
   bool gain = true;
   BandsQuantizer quantizer = BandsQuantizer::kTrellis;
-  bool query_metric = true;  // else errors count alike within a side
-  // Where both are coded together, keys are weighed against values so that a bit buys as much in
-  // either; else not at all.
-  bool balanced = true;
+  bool query_metric = true;  // LayerCalibration's metrics; else errors count alike within a side
+  // Where both are coded together and layers have no weights, keys are weighed against values so that a bit buys as
+  // much in either; else as the metric says.
+  bool balanced = false;
   // Codes learnt from one sequence: its own (MemoryKind::kBases), with a
   // diagonal metric (BandsParts::weights; not with query_metric), designed by the calling thread
   // alone.

@@ -86,8 +86,7 @@ Matrix stored_analysis(const MatrixD& metric, const Matrix& synthesis, std::size
 }  // namespace
 
 bool BandsDesigner::balances() const {
-  return options_.joint && options_.balanced &&
-         !(options_.query_metric && has_layer_weights(calibration_));
+  return options_.joint && options_.balanced && !has_layer_weights(calibration_);
 }
 
 std::size_t BandsDesigner::key_width(const BandsUnit& u) const {
@@ -185,42 +184,13 @@ void BandsDesigner::place_metric(const BandsUnit& u, std::size_t index, const La
                                  MatrixD& to) const {
   const bool measured = has_layer_weights(calibration_);
   const LayerCalibration& weights = calibration_.layers[u.layers.first + index];
-  const double key_factor = measured ? double{weights.key_weight} : alpha;
-  const double value_factor = measured ? double{weights.value_weight} : 1.0;
   if (u.keys) {
-    // In squared logits: engines may fold any part of the logits' scale into their queries.
-    const double scale = shape_.layers[u.layers.first + index].logit_scale;
-    place(ridged(query_metric(layer(u), learnt, domain(), u.heads)), key_factor * scale * scale,
-          index * layer_keys(u), to);
-    weigh_heads(u, index, calibration_.key_head_factors, index * layer_keys(u), layer(u).key_dim, to);
+    place(ridged(by_heads(layer(u), learnt.key_metric, domain(), u.heads)),
+          measured ? double{weights.key_weight} : alpha, index * layer_keys(u), to);
   }
   if (u.values) {
-    const auto d = static_cast<std::size_t>(layer(u).value_dim);
-    MatrixD values(layer_values(u), layer_values(u));
-    for (std::int32_t h = 0; h < u.heads.count; ++h) {
-      const float* from =
-          learnt.output_metric.data() + static_cast<std::size_t>(u.heads.first + h) * d * d;
-      const std::size_t at = static_cast<std::size_t>(h) * d;
-      for (std::size_t i = 0; i < d; ++i) {
-        for (std::size_t j = 0; j < d; ++j) values(at + i, at + j) = from[i * d + j];
-      }
-    }
-    place(ridged(values), value_factor, key_width(u) + index * layer_values(u), to);
-    weigh_heads(u, index, calibration_.value_head_factors, key_width(u) + index * layer_values(u), layer(u).value_dim, to);
-  }
-}
-
-// The blocks of the unit's heads of one layer, which begin at `first`, times the heads' factors.
-void BandsDesigner::weigh_heads(const BandsUnit& u, std::size_t index, std::span<const float> factors, std::size_t first,
-                                std::int32_t dim, MatrixD& metric) const {
-  if (factors.empty()) return;
-  std::size_t head = static_cast<std::size_t>(u.heads.first);
-  for (std::size_t l = 0; l < u.layers.first + index; ++l) head += static_cast<std::size_t>(shape_.layers[l].kv_heads);
-  const auto width = static_cast<std::size_t>(dim);
-  for (std::int32_t h = 0; h < u.heads.count; ++h, ++head, first += width) {
-    for (std::size_t i = first; i < first + width; ++i) {
-      for (std::size_t j = first; j < first + width; ++j) metric(i, j) *= double{factors[head]};
-    }
+    place(ridged(by_heads(layer(u), learnt.value_metric, Domain::kValue, u.heads)),
+          measured ? double{weights.value_weight} : 1.0, key_width(u) + index * layer_values(u), to);
   }
 }
 

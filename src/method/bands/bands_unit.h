@@ -46,7 +46,7 @@ class BandsDesigner {
   bool balances() const;
 
   // Mean, directions and power from the layers' moments, keys weighed by alpha against values
-  // unless weights were measured. Without `directions` only power stays.
+  // where that balances them. Without `directions` only power stays.
   Status analyse(BandsUnit& u, const UnitCalibration& learnt, double alpha, bool directions) const;
   // The codes, from directions and bits; the directions are freed. Steps are fitted to the samples.
   Status finish(BandsUnit& u, const UnitCalibration& learnt, double alpha,
@@ -67,8 +67,6 @@ class BandsDesigner {
   MatrixD metric_of(const BandsUnit& u, const UnitCalibration& learnt, double alpha) const;
   void place_metric(const BandsUnit& u, std::size_t index, const LayerCalibration& learnt, double alpha,
                     MatrixD& to) const;
-  void weigh_heads(const BandsUnit& u, std::size_t index, std::span<const float> factors, std::size_t first,
-                   std::int32_t dim, MatrixD& metric) const;
   Result<std::shared_ptr<const BandsCode>> code_of(const BandsUnit& u, std::size_t index, BandsParts parts,
                                                    const MatrixD& metric, const Matrix& synthesis,
                                                    const std::shared_ptr<Ledger>& ledger) const;

@@ -54,7 +54,7 @@ BandsOptions options_of(const RecipePart& m, bool weighed) {
       m.word("quantizer") == "trellis" ? BandsQuantizer::kTrellis : BandsQuantizer::kUniform;
   options.query_metric = m.word("metric") == "query";
   options.own = m.word("calib") == "online";
-  options.balanced = options.query_metric || options.own;
+  options.balanced = options.own;
   if (m.has("kbits")) {
     options.key_bits = m.number("kbits");
     options.value_bits = m.number("vbits");

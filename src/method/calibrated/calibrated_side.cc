@@ -241,7 +241,7 @@ Result<std::shared_ptr<const Code>> design_start(const PrepareInput& in,
   Moment moment = moment_of(shape, calibration, plan.style.domain, heads, plan.style.anchor_block);
   std::optional<MatrixD> metric;
   const std::string_view basis = keys ? method.key_basis : "k";
-  if (basis != "k") metric = query_metric(shape, calibration, plan.style.domain, heads);
+  if (basis != "k") metric = by_heads(shape, calibration.query_moment, plan.style.domain, heads);
   MatrixD stacked = moment.second;
   if (basis == "qk") {
     // Queries and keys as rows of one matrix.
@@ -259,7 +259,7 @@ Result<std::shared_ptr<const Code>> design_start(const PrepareInput& in,
                transform_code(plan.style, transform, plan.rank.directions, moment.mean, nullptr,
                               MemoryKind::kShared));
     plan.style.gamma = static_cast<float>(fitted_gamma(
-        query_metric(shape, calibration, plan.style.domain, heads), moment.second, *trial));
+        by_heads(shape, calibration.query_moment, plan.style.domain, heads), moment.second, *trial));
   }
   return transform_code(plan.style, transform, plan.rank.directions, moment.mean, in.shared,
                         MemoryKind::kShared);

@@ -51,15 +51,13 @@ Moment moment_of(const LayerShape& layer, const LayerCalibration& calibration, D
   return moment;
 }
 
-MatrixD query_metric(const LayerShape& layer, const LayerCalibration& calibration, Domain domain,
-                     const HeadRange& heads) {
-  const auto d = static_cast<std::size_t>(layer.key_dim);
+MatrixD by_heads(const LayerShape& layer, const std::vector<float>& of, Domain domain, const HeadRange& heads) {
+  const auto d = static_cast<std::size_t>(domain == Domain::kValue ? layer.value_dim : layer.key_dim);
   const auto count = static_cast<std::size_t>(heads.count);
   MatrixD metric(count * d, count * d);
   for (std::size_t h = 0; h < count; ++h) {
-    const float* q =
-        calibration.query_moment.data() + (static_cast<std::size_t>(heads.first) + h) * d * d;
-    if (domain == Domain::kPostRopeKey) {
+    const float* q = of.data() + (static_cast<std::size_t>(heads.first) + h) * d * d;
+    if (domain == Domain::kPostRopeKey || domain == Domain::kValue) {
       for (std::size_t i = 0; i < d; ++i) {
         for (std::size_t j = 0; j < d; ++j) metric(h * d + i, h * d + j) = q[i * d + j];
       }

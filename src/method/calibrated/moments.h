@@ -29,9 +29,9 @@ struct Moment {
 Moment moment_of(const LayerShape& layer, const LayerCalibration& calibration, Domain domain,
                  const HeadRange& heads, std::int32_t anchor_block);
 
-// What an error of a key costs: E[q q'] of the queries that read it, block-diagonal over heads. For
-// pre-RoPE and anchored keys, which queries meet at every angle, each pair's mean energy.
-MatrixD query_metric(const LayerShape& layer, const LayerCalibration& calibration, Domain domain,
-                     const HeadRange& heads);
+// Block-diagonal over heads: `metric` [kv_heads][d * d] of errors of keys after RoPE (E[q q'] of the queries that read
+// them, say), or of values where that is the domain. For pre-RoPE and anchored keys, which queries meet at every angle,
+// each pair's mean energy.
+MatrixD by_heads(const LayerShape& layer, const std::vector<float>& metric, Domain domain, const HeadRange& heads);
 
 }  // namespace kvspan

@@ -70,7 +70,7 @@ Result<SidePlan> oscar_side(const PrepareInput& in, std::size_t layer, std::int3
   const auto design = [&]() -> Result<std::shared_ptr<const Code>> {
     const LayerCalibration& learnt = in.calibration->layers[layer];
     KVSPAN_TRY(const Matrix rotation,
-               rotation_of(keys ? query_metric(shape, learnt, plan.style.domain, heads)
+               rotation_of(keys ? by_heads(shape, learnt.query_moment, plan.style.domain, heads)
                                 : moment_of(shape, learnt, plan.style.domain, heads, 0).second));
     return orthonormal_code(plan.style, rotation.view(), {}, in.shared, MemoryKind::kShared);
   };

@@ -197,8 +197,7 @@ TEST(BandsDesign, WeightsMoveBits) {
   options.levels = levels_of("0-6/8");
   const auto design = [&](float first_keys, float others) {
     for (std::size_t l = 0; l < 2; ++l) {
-      // A squared logit is so much smaller than a squared product of query and key.
-      const float scale = text.shape().layers[l].logit_scale;
+      const float scale = text.shape().layers[l].logit_scale;  // keys count as much as values
       calibration.layers[l].key_weight = (l == 0 ? first_keys : others) / (scale * scale);
       calibration.layers[l].value_weight = others;
     }
@@ -221,8 +220,8 @@ TEST(BandsDesign, WeightsMoveBits) {
   EXPECT_NEAR(after, before, 0.25);
 }
 
-// A head whose errors cost more gets less of them, in every layer of a code, and heads that count alike change nothing.
-TEST(BandsDesign, FactorsOfHeadsMoveErrors) {
+// A head whose errors cost more gets less of them, in every layer of a code.
+TEST(BandsDesign, MetricsOfHeadsMoveErrors) {
   CacheShape shape = testing::synthetic_shape();
   shape.layers[1].rope = shape.layers[0].rope;
   const SyntheticText text(shape, 400, 5);
@@ -260,46 +259,15 @@ TEST(BandsDesign, FactorsOfHeadsMoveErrors) {
     }
     return sums;
   };
+  const std::vector<float> even = calibration.layers[1].value_metric;
   for (const std::int32_t layers : {1, 2}) {
-    calibration.key_head_factors = calibration.value_head_factors = {};
+    calibration.layers[1].value_metric = even;
     const std::vector<double> plain = errors(layers);
-    calibration.key_head_factors = calibration.value_head_factors = {1.0f, 1.0f, 1.0f, 1.0f};
-    EXPECT_EQ(errors(layers), plain);
-    calibration.value_head_factors = {1.0f, 1.0f, 1.0f, 20.0f};
+    for (std::size_t i = even.size() / 2; i < even.size(); ++i) calibration.layers[1].value_metric[i] *= 20.0f;
     const std::vector<double> moved = errors(layers);
     EXPECT_LT(moved[1], 0.6 * plain[1]) << layers;
     EXPECT_GT(moved[0], plain[0]) << layers;
   }
-  calibration.value_head_factors.pop_back();
-  EXPECT_NE(check_calibration(shape, calibration).error().message.find("value_head_factors has 3 numbers"),
-            std::string::npos);
-}
-
-// Engines fold any part of the logits' scale into their queries: the codes are the same.
-TEST(BandsDesign, WhereTheLogitsAreScaledChangesNothing) {
-  const SyntheticText text(testing::synthetic_shape(), 400, 5);
-  Calibration calibration = text.calibration();
-  CacheShape shape = text.shape();
-  for (LayerCalibration& layer : calibration.layers) layer.key_weight = layer.value_weight = 0.5f;
-  BandsOptions options;
-  options.bits = 2.0;
-  const auto distortions = [&] {
-    const auto design = design_bands(shape, calibration, {{{0, 2}}, {{0, 2}}}, options,
-                                     std::make_shared<Ledger>())
-                            .value();
-    std::vector<double> all;
-    for (const auto& groups : design) all.push_back(groups[0].key_distortion);
-    return all;
-  };
-  const auto apart = distortions();
-  for (std::size_t i = 0; i < shape.layers.size(); ++i) {
-    // A power of two, so that nothing is rounded.
-    shape.layers[i].logit_scale *= 16.0f;
-    for (float& q : calibration.layers[i].query_moment) q /= 256.0f;
-  }
-  EXPECT_EQ(distortions(), apart);
-  for (LayerShape& layer : shape.layers) layer.logit_scale /= 64.0f;
-  EXPECT_NE(distortions(), apart);
 }
 
 // Ends at 8 bits take about half the room of f16 ones, and cost little.

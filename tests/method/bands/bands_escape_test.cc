@@ -65,7 +65,7 @@ double worth_of(const SyntheticText& text, const Calibration& calibration) {
   options.bits = 2.0;
   options.levels = std::get<LevelSet>(*read_value(ValueKind::kLevels, "0-6/8"));
   options.anchor = 32;
-  options.query_metric = options.balanced = false;
+  options.query_metric = false;
   return design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options, std::make_shared<Ledger>())
       .value()[0][0]
       .worth.keys;

@@ -74,7 +74,9 @@ class Fixture {
       to.rotated_key_mean = floats(name + "rotated_key_mean");
       to.rotated_key_moment = floats(name + "rotated_key_moment");
       to.query_moment = to.raw_query_moment = floats(name + "query_moment");
-      to.output_metric = floats(name + "output_metric");
+      to.output_metric = to.value_metric = floats(name + "output_metric");
+      // In the oracle's design only the ratio of keys counts, which it balances against values.
+      to.key_metric = to.query_moment;
       for (const std::int32_t t : c.sample_positions) {
         to.sample_rows.insert(to.sample_rows.end(), row(l, t), row(l, t) + width);
       }
@@ -288,6 +290,7 @@ class BandsOracle : public ::testing::TestWithParam<Case> {
     options.levels = std::get<LevelSet>(*read_value(ValueKind::kLevels, "0-6/8"));
     options.anchor = std::max(c.anchor, 0);
     options.before_rope = c.anchor < 0;
+    options.balanced = true;
     const std::vector<std::vector<HeadRange>> groups(shape_.layers.size(),
                                                      {{0, shape_.layers[0].kv_heads}});
     auto designed = design_bands(shape_, fixture().calibration(), groups, options, nullptr);
