@@ -6,7 +6,7 @@
     make_quality_picture.py --line "all heads:bands,!share" --line "two heads:share=kvgroup" FILE.json ... > groups.svg
 
 Lower and further right is better: the divergence from the full cache (log scale) against how many times fewer
-bytes than f16 a recipe holds. One line a method, or those asked for: a recipe is on the first of them all of whose words are in
+bytes than f16 a recipe holds. Lines that a file of --instead has come from it alone. One line a method, or those asked for: a recipe is on the first of them all of whose words are in
 it, and none of those after an exclamation mark. Light and dark follow the reader's screen. The files have to be of one model, text,
 length and form of weights.
 """
@@ -14,6 +14,7 @@ length and form of weights.
 import argparse
 import json
 import math
+import pathlib
 import sys
 
 # Those that are drawn, with their colours on light and dark ground. The first is the heaviest line.
@@ -36,12 +37,18 @@ def line_of(recipe, asked):
 
 
 def points_of(documents, asked):
-    """Line -> [(ratio, KL)], from many bytes to few."""
+    """Line -> [(ratio, KL)]."""
     found = {}
     for row in (row for document in documents for row in document["rows"]):
         line = line_of(row["recipe"], asked)
         if row.get("kl") and row.get("kv_ratio") and "+" not in row["recipe"]:
             found.setdefault(line, []).append((row["kv_ratio"], row["kl"]))
+    return found
+
+
+def lines_of(documents, instead, asked):
+    """Those that are drawn, each from many bytes to few."""
+    found = points_of(documents, asked) | points_of(instead, asked)
     names = [name for name, _ in asked] or [method for method, *_ in METHODS]
     return {name: sorted(found[name]) for name in names if name in found}
 
@@ -65,8 +72,8 @@ def spread(wanted, gap, low, high):
     return [max(low, place) for place in places]
 
 
-def picture(documents, asked):
-    lines = points_of(documents, asked)
+def picture(documents, instead, asked):
+    lines = lines_of(documents, instead, asked)
     colours = [name for name, _ in asked] or [method for method, *_ in METHODS]
     ratios = [ratio for points in lines.values() for ratio, _ in points]
     kls = [kl for points in lines.values() for _, kl in points]
@@ -113,20 +120,19 @@ def picture(documents, asked):
 def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--line", action="append", default=[], metavar="NAME:WORD,WORD", help="at most as many as there are colours")
+    flags.add_argument("--instead", action="append", default=[], metavar="FILE", help="measured again: its lines are drawn from it alone")
     flags.add_argument("files", nargs="+")
     options = flags.parse_args()
     asked = [(name, words.split(",")) for name, _, words in (line.partition(":") for line in options.line)]
     if len(asked) > len(METHODS):
         flags.error(f"{len(asked)} lines; allowed: {len(METHODS)}")
-    documents = []
-    for name in options.files:
-        with open(name, encoding="utf-8") as file:
-            documents.append(json.load(file))
+    read = lambda name: json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
+    documents, instead = list(map(read, options.files)), list(map(read, options.instead))
     subjects = {(document["identity"]["fingerprint"], document["identity"]["text_sha256"], document["ctx"])
-                for document in documents}
+                for document in documents + instead}
     if len(subjects) != 1:
         sys.exit("the files are not of one model, text, length and form of weights")
-    sys.stdout.write(picture(documents, asked))
+    sys.stdout.write(picture(documents, instead, asked))
 
 
 if __name__ == "__main__":

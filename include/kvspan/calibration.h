@@ -83,7 +83,7 @@ struct LayerCalibration {
 struct RatePoint {
   float bits = 0.0f;
   float kl = 0.0f;    // mean KL divergence, nats
-  float loss = 0.0f;  // of perplexity, as a share: 0.01 is 1 %
+  float loss = 0.0f;  // of perplexity, as a share: 0.01 is 1 %; the divergence where that is more
 };
 
 struct Calibration {

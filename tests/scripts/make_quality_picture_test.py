@@ -58,6 +58,16 @@ class MakeQualityPicture(unittest.TestCase):
         self.assertIn("groups", texts)
         self.assertNotIn("none", texts)
 
+    def test_lines_measured_again_replace_the_older(self):
+        again = document(("bands:bits=2", 5.0, 0.002))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(again, file)
+            file.flush()
+            done = self.draw(document(("bands:bits=3", 4.0, 0.1), ("bands:bits=1", 8.0, 0.2), ("quant", 4.0, 0.1)),
+                             flags=["--instead", file.name])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, self.draw(document(("quant", 4.0, 0.1)), again).stdout)
+
     def test_files_of_other_texts_are_refused(self):
         done = self.draw(document(("bands", 4.0, 0.001)), document(("quant", 4.0, 0.1), text="b"))
         self.assertNotEqual(done.returncode, 0)
