@@ -101,65 +101,81 @@ void AttentionMetrics::add_rows(const KvRows& rows, Team& team) {
   team.barrier();
 }
 
-void AttentionMetrics::read_head(const Queries& queries, std::size_t row, std::size_t head, Reading* to) const {
-  const AttentionKernels& kernels = attention_kernels(cpu_level());
-  const std::int32_t position = queries.positions[row];
+AttentionMetrics::Sight AttentionMetrics::sight_at(std::int32_t position) const noexcept {
   const auto place = [&](std::int32_t of) {
     return static_cast<std::int32_t>(std::lower_bound(positions_.begin(), positions_.end(), of) - positions_.begin());
   };
-  const std::int32_t first = place(first_seen(shape_, position)), end = place(position + 1), n = end - first;
+  const std::int32_t first = place(first_seen(shape_, position)), n = place(position + 1) - first;
   const std::int32_t young = std::min(kYoung, n / 4);
-  const std::int32_t old = std::max(first, place(skip_)) - first, old_end = place(position - young + 1) - first;
-  std::fill_n(to, group(), Reading());
-  if (old >= old_end) return;
-  const std::int32_t heads = static_cast<std::int32_t>(group());
-  const std::int32_t dk = keys_.head(0).stride, dv = values_.head(0).stride, stride = rounded_up(n, kScoreMultiple);
+  return {first, n, std::max(first, place(skip_)) - first, place(position - young + 1) - first};
+}
+
+AttentionMetrics::Weights AttentionMetrics::weigh(const Queries& queries, std::size_t row, std::size_t head,
+                                                  const Sight& seen) const {
+  const AttentionKernels& kernels = attention_kernels(cpu_level());
+  const std::int32_t dim = keys_.head(0).stride;
   const float cap = shape_.soft_cap, scale = shape_.logit_scale * (cap > 0.0f ? 2.0f * kLog2e / cap : kLog2e);
-  std::vector<float> q(group() * at(dk)), scores(group() * at(stride)), out(group() * at(dv)), moved(group() * at(dv));
+  std::vector<float> q(group() * at(dim));
   for (std::size_t g = 0; g < group(); ++g) {
     const float* from = queries.rows.row(row, head * group() + g);
-    for (std::int32_t i = 0; i < shape_.key_dim; ++i) q[g * at(dk) + at(i)] = scale * from[i];
+    for (std::int32_t i = 0; i < shape_.key_dim; ++i) q[g * at(dim) + at(i)] = scale * from[i];
   }
-  const RowsView keys = keys_.head(static_cast<std::int32_t>(head)).from(first);
-  const RowsView values = values_.head(static_cast<std::int32_t>(head)).from(first);
-  kernels.score_rows(q.data(), heads, dk, keys, n, nullptr, scores.data(), stride);
-  std::vector<float> slopes;  // of the cap, squared
+  Weights to{rounded_up(seen.n, kScoreMultiple), {}, {}};
+  to.p.resize(group() * at(to.stride));
+  kernels.score_rows(q.data(), static_cast<std::int32_t>(group()), dim,
+                     keys_.head(static_cast<std::int32_t>(head)).from(seen.first), seen.n, nullptr, to.p.data(), to.stride);
   for (std::size_t g = 0; g < group(); ++g) {
-    float* p = scores.data() + g * at(stride);
+    float* p = to.p.data() + g * at(to.stride);
     const std::size_t query_head = head * group() + g;
     if (cap > 0.0f) {
-      kernels.cap(p, n, cap);
-      for (std::int32_t j = 0; j < n; ++j) {
+      kernels.cap(p, seen.n, cap);
+      for (std::int32_t j = 0; j < seen.n; ++j) {
         const float bent = p[j] / (kLog2e * cap), slope = 1.0f - bent * bent;
-        slopes.push_back(slope * slope);
+        to.squared_slopes.push_back(slope * slope);
       }
     }
     if (!shape_.alibi.empty()) {
-      add_alibi(p, 1, n, alibi_slope(shape_, static_cast<std::int32_t>(query_head)), position,
-                [&](std::int32_t j) { return positions_[at(first + j)]; });
+      add_alibi(p, 1, seen.n, alibi_slope(shape_, static_cast<std::int32_t>(query_head)), queries.positions[row],
+                [&](std::int32_t j) { return positions_[at(seen.first + j)]; });
     }
     float most = -std::numeric_limits<float>::infinity();
-    double sum = double{kernels.soften_row(p, n, &most)};
+    double sum = double{kernels.soften_row(p, seen.n, &most)};
     if (!shape_.sinks.empty()) sum += std::exp2(double{kLog2e * shape_.sinks[query_head]} - double{most});
-    for (std::int32_t j = 0; j < n; ++j) p[j] = static_cast<float>(p[j] / sum);
+    for (std::int32_t j = 0; j < seen.n; ++j) p[j] = static_cast<float>(p[j] / sum);
   }
-  kernels.weigh_rows(scores.data(), stride, heads, values, dv, n, nullptr, out.data());
+  return to;
+}
+
+void AttentionMetrics::read_head(const Queries& queries, std::size_t row, std::size_t head, Reading* to) const {
+  std::fill_n(to, group(), Reading());
+  const Sight seen = sight_at(queries.positions[row]);
+  if (seen.old >= seen.old_end) return;
+  Weights weights = weigh(queries, row, head, seen);
+  const RowsView values = values_.head(static_cast<std::int32_t>(head)).from(seen.first);
+  const auto sum_values = [&] {
+    std::vector<float> sums(group() * at(values.stride));
+    attention_kernels(cpu_level()).weigh_rows(weights.p.data(), weights.stride, static_cast<std::int32_t>(group()), values,
+                                              values.stride, seen.n, nullptr, sums.data());
+    return sums;
+  };
+  const std::vector<float> out = sum_values();
   for (std::size_t g = 0; g < group(); ++g) {
-    float* p = scores.data() + g * at(stride);
-    const float* energies = energies_.data() + (head * group() + g) * at(window_) + at(first);
-    for (std::int32_t j = 0; j < n; ++j) {
-      const float square = j < old || j >= old_end ? 0.0f : p[j] * p[j];
+    float* p = weights.p.data() + g * at(weights.stride);
+    const float* energies = energies_.data() + (head * group() + g) * at(window_) + at(seen.first);
+    for (std::int32_t j = 0; j < seen.n; ++j) {
+      const float square = j < seen.old || j >= seen.old_end ? 0.0f : p[j] * p[j];
       to[g].square += square;
-      p[j] = slopes.empty() ? square : square * slopes[g * at(n) + at(j)];
+      p[j] = weights.squared_slopes.empty() ? square : square * weights.squared_slopes[g * at(seen.n) + at(j)];
       to[g].movement += p[j] * energies[j];
     }
   }
-  kernels.weigh_rows(scores.data(), stride, heads, values, dv, n, nullptr, moved.data());
+  // sum_j w_j |v_j - o|^2, of which sum_j w_j |v_j|^2 is there.
+  const std::vector<float> moved = sum_values();
   for (std::size_t g = 0; g < group(); ++g) {
-    const float *p = scores.data() + g * at(stride), *o = out.data() + g * at(dv), *m = moved.data() + g * at(dv);
-    const double weight = std::accumulate(p, p + n, 0.0);
-    // sum_j w_j |v_j - o|^2, the energies of v_j being in it already.
-    to[g].movement += weight * product(head * group() + g, o, o) - 2.0 * product(head * group() + g, o, m);
+    const float* p = weights.p.data() + g * at(weights.stride);
+    const float *o = out.data() + g * at(values.stride), *m = moved.data() + g * at(values.stride);
+    const std::size_t query_head = head * group() + g;
+    to[g].movement += std::accumulate(p, p + seen.n, 0.0) * product(query_head, o, o) - 2.0 * product(query_head, o, m);
     to[g].movement = std::max(0.0, to[g].movement);
   }
 }

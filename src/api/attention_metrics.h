@@ -53,8 +53,19 @@ class AttentionMetrics {
     double square = 0.0;    // sum_j p_j^2
     double movement = 0.0;  // c, with the slope of the cap
   };
+  // What a query sees of the rows held: n from `first` on, those old counted from there.
+  struct Sight {
+    std::int32_t first = 0, n = 0, old = 0, old_end = 0;
+  };
+  struct Weights {
+    std::int32_t stride = 0;
+    std::vector<float> p;               // [query heads of the KV head][stride]
+    std::vector<float> squared_slopes;  // of the soft cap, [query heads][n]; none without one
+  };
   std::size_t group() const noexcept { return static_cast<std::size_t>(shape_.query_heads / shape_.kv_heads); }
-  // By the query heads that read KV head `head`, for the query in that row.
+  Sight sight_at(std::int32_t position) const noexcept;
+  // Of the query in that row, by the query heads that read KV head `head`.
+  Weights weigh(const Queries& queries, std::size_t row, std::size_t head, const Sight& seen) const;
   void read_head(const Queries& queries, std::size_t row, std::size_t head, Reading* to) const;
   // v' Wo_g' Wo_g w
   double product(std::size_t query_head, const float* v, const float* w) const noexcept;
