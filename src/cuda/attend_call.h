@@ -88,8 +88,6 @@ struct AttendCall {
   const float* steps = nullptr;            // [groups][chunks * 64], 0 at empty places
   const std::uint8_t* chunk_widths = nullptr;   // [groups][kMaxChunks]
   const std::int32_t* chunk_offsets = nullptr;  // [groups][kMaxChunks], words
-  // Of a trellis: what codes stand for, 128 more, by width, earlier codes and code [6][64].
-  const std::uint8_t* trellis_levels = nullptr;
   const std::int32_t* tile_bytes = nullptr;     // [groups]
   const std::int32_t* group_offsets = nullptr;  // [groups], of a group's tiles in a page
   std::int32_t most_tile_bytes = 0;

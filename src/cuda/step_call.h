@@ -56,7 +56,6 @@ struct EncodeCall {
   const Group* group_table = nullptr;
   const std::uint8_t* chunk_widths = nullptr;
   const std::int32_t* chunk_offsets = nullptr;
-  const std::uint8_t* trellis_levels = nullptr;  // as AttendCall has them; null: no trellis
   const std::int32_t* tile_bytes = nullptr;
   const std::int32_t* group_offsets = nullptr;
   std::int32_t most_tile_bytes = 0;

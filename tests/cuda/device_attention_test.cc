@@ -16,8 +16,7 @@ struct Case {
 };
 
 std::string bands(const std::string& keys) {
-  const bool named = keys.find("quantizer=") != std::string::npos;
-  return std::string("bands:escape=0,sink=32,recent=48,") + (named ? "" : "quantizer=uniform,") + keys;
+  return "bands:quantizer=uniform,escape=0,sink=32,recent=48," + keys;
 }
 
 std::unique_ptr<DeviceCache> make(const CacheShape& shape, const std::string& recipe,
@@ -132,19 +131,6 @@ TEST(DeviceAttention, CodesOfMixedWidths) {
   check({"four heads", bands("bits=2,share=kvgroup,heads=4,grain=64"), 4, 4, 128});
   check({"eight heads", bands("bits=2,share=kvgroup,heads=8,grain=64"), 8, 4, 64});
   check({"no gain", bands("bits=2,gain=none"), 2, 4, 64});
-}
-
-TEST(DeviceAttention, CodesOfATrellis) {
-  KVSPAN_NEEDS_DEVICE();
-  check({"trellis, two heads of 64", bands("quantizer=trellis,grain=64,bits=2"), 2, 4, 64});
-  check({"trellis, groups of 2", bands("quantizer=trellis,grain=64,share=kvgroup,bits=2"), 4, 4, 128});
-  check({"trellis, narrow", bands("quantizer=trellis,grain=64,bits=1"), 2, 4, 128});
-  check({"trellis, wide", bands("quantizer=trellis,grain=64,bits=4.5"), 2, 4, 64});
-  check({"trellis, one head of 256", bands("quantizer=trellis,grain=64,bits=2.25"), 1, 4, 256});
-  check({"trellis, three heads of 64", bands("quantizer=trellis,grain=64,bits=2"), 3, 3, 64});
-  check({"trellis, four heads", bands("quantizer=trellis,grain=64,bits=2,share=kvgroup,heads=4"), 4, 4, 128});
-  check({"trellis, window", bands("quantizer=trellis,grain=64,bits=2.5"), 2, 4, 64, 130});
-  check({"trellis, anchor 1024", bands("quantizer=trellis,grain=64,bits=2.5,anchor=1024"), 2, 4, 64});
 }
 
 // Layers share kernels and working memory: one whose codes are wide is followed by narrow ones, and

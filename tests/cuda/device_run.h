@@ -164,17 +164,6 @@ inline std::vector<cuda::BandsTiles> layouts_of(
   return layouts;
 }
 
-// What a token's codes stand for, over the steps and without the gain; [places], 0 at empty ones.
-inline std::vector<double> levels_of(const BandsCode& code, const cuda::BandsTiles& layout,
-                                     const std::byte* tile, int token) {
-  std::vector<std::int8_t> codes(std::size_t(code.places())), values(codes.size());
-  for (std::size_t p = 0; p < code.layout().stored(); ++p) codes[p] = layout.get(tile, token, int(p));
-  code.layout().values(codes.data(), values.data());
-  std::vector<double> levels(codes.size());
-  for (std::size_t p = 0; p < code.layout().stored(); ++p) levels[p] = values[p] + 0.5;
-  return levels;
-}
-
 inline float as_f16(float x) {
   return __half2float(__float2half(x));
 }
@@ -200,7 +189,7 @@ class Reference {
         sink_(sink),
         coded_(coded),
         layouts_(layouts_of(codes_)) {
-    for (std::size_t g = 0; g < codes_.size(); ++g) units_.push_back(cuda::score_units(read_layout(g)));
+    for (const cuda::BandsTiles& layout : layouts_) units_.push_back(cuda::score_units(layout));
     for (const auto& code : codes_) {
       for (std::int32_t h = 0; h < code->heads(); ++h) {
         std::vector<float> rows(std::size_t(code->key_dim()) * std::size_t(code->places()));
@@ -241,13 +230,6 @@ class Reference {
   }
 
  private:
-  bool is_trellis(std::size_t group) const {
-    return codes_[group]->layout().quantizer() == BandsQuantizer::kTrellis;
-  }
-  // How attention reads codes: those of a trellis as bytes.
-  cuda::BandsTiles read_layout(std::size_t group) const {
-    return is_trellis(group) ? cuda::BandsTiles::of_bytes(layouts_[group].chunks()) : layouts_[group];
-  }
   // Score, its standard deviation, gain and value of a coded token.
   void of_codes(const float* q, std::int32_t kv, std::int32_t t, double& score, double& deviation,
                 double& gain, std::vector<double>& value) const {
@@ -260,7 +242,10 @@ class Reference {
     const int token = t % cuda::kTileTokens;
     const std::int8_t gain_code = layouts_[g].gain(tile, token);
     gain = code.gain() ? log_gain(gain_code) : 1.0;
-    const std::vector<double> level = levels_of(code, layouts_[g], tile, token);
+    std::vector<double> level(n);
+    for (std::size_t p = 0; p < code.layout().stored(); ++p) {
+      level[p] = layouts_[g].get(tile, token, int(p)) + 0.5;
+    }
     std::vector<float> u(q, q + d), mu(code.key_mean(within), code.key_mean(within) + d);
     double mean_pairs = 0.0;
     const auto pairs = code.rope().angles.size();
@@ -292,16 +277,9 @@ class Reference {
     }
     // Bytes that are multiplied, each as far as it is from its middle.
     double square = 0.0;
-    std::vector<std::byte> wide;
-    if (is_trellis(g)) {
-      wide.resize(read_layout(g).tile_bytes());
-      for (std::size_t p = 0; p < code.layout().stored(); ++p) {
-        read_layout(g).put(wide.data(), token, int(p), std::int8_t(level[p] - 0.5));
-      }
-    }
     for (const cuda::ScoreUnit& unit : units_[g]) {
       for (int c = 0; c < 4; ++c) {
-        const std::vector<int> bytes = unit_bytes_of(is_trellis(g) ? wide.data() : tile, unit, token, c);
+        const std::vector<int> bytes = unit_bytes_of(tile, unit, token, c);
         for (std::size_t i = 0; i < 16; ++i) {
           const double byte = bytes[i] - 0.5 * cuda::unit_form(unit.kind).full[i];
           square += std::ldexp(byte * byte, -2 * unit.exponent);

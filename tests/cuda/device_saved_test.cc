@@ -11,7 +11,7 @@ namespace device_saved_test {
 constexpr const char* kBands =
     "bands:quantizer=uniform,escape=0,sink=32,recent=48,bits=2.5,grain=64,share=kvgroup,heads=1";
 constexpr const char* kRecipes[] = {
-    kBands, "full", "bands:escape=0,sink=32,recent=48,bits=2,grain=64", "bands:quantizer=uniform,escape=0,sink=16,recent=20,bits=3",
+    kBands, "full", "bands:quantizer=uniform,escape=0,sink=16,recent=20,bits=3",
     "bands:quantizer=uniform,escape=0,sink=0,bits=1.55,levels=0/2,grain=64"};
 
 // Windows of the two layers; 0: none.

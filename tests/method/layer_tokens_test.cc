@@ -58,7 +58,6 @@ const char* const kRecipes[] = {
     "bands:quantizer=uniform,escape=0,bits=6,levels=0/1/2/3/4/5/6/"
     "8,share=kvgroup,heads=1,sink=32,recent=17",
     "bands:quantizer=uniform,escape=0,bits=2.25,gain=none,sink=5,recent=64",
-    "bands:escape=0,bits=2.25,sink=16,recent=33",
 };
 
 TEST(LayerTokens, MakeTheSameBytes) {
@@ -168,12 +167,12 @@ TEST(LayerTokens, WhatOnlyTheHostHoldsIsRefused) {
   };
   EXPECT_NE(refusal("full:store=f32"), "");
   EXPECT_NE(refusal("quant:bits=8"), "");
+  EXPECT_NE(refusal("bands:bits=2,escape=0"), "");  // a trellis
   EXPECT_NE(refusal("bands:bits=2,quantizer=uniform,escape=0,share=head"), "");
   EXPECT_NE(refusal("bands:bits=2,quantizer=uniform,escape=0,ends=int8"), "");
   EXPECT_NE(refusal("bands:bits=2,quantizer=uniform,escape=0,certify=on"), "");
   EXPECT_NE(refusal("h2o:keep=0.5"), "");
   EXPECT_EQ(refusal("bands:bits=2,quantizer=uniform,escape=0"), "");
-  EXPECT_EQ(refusal("bands:bits=2,escape=0"), "");
 }
 
 TEST(LayerTokens, EscapedTokensAreRefused) {

@@ -174,10 +174,6 @@ void BandsStore::truncate(std::int32_t tiles) noexcept {
   keep(held.longs, held.count, kLongTiles);
 }
 
-void BandsStore::read_codes(std::int32_t tile, std::int8_t* codes) const noexcept {
-  code_->layout().unpack_codes(packed(tile), codes);
-}
-
 void BandsStore::unpack(std::int32_t tile, std::int8_t* codes) const noexcept {
   code_->layout().unpack(packed(tile), codes);
 }

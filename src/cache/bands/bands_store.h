@@ -89,9 +89,7 @@ class BandsStore {
   // Forgets all but the first `tiles` tiles.
   void truncate(std::int32_t tiles) noexcept;
 
-  // Codes of a tile, as they were appended: [quads][16][4].
-  void read_codes(std::int32_t tile, std::int8_t* codes) const noexcept;
-  // What they stand for, as kernels read it.
+  // Codes of a tile as kernels read them: [quads][16][4].
   void unpack(std::int32_t tile, std::int8_t* codes) const noexcept;
   // The same; between() is called some times on the way.
   template <class Between>

@@ -91,13 +91,6 @@ void BandsLayout::unpack_range(const WidthRange& range, const std::uint8_t* tile
   if (trellis) (*trellis_)[width](to, range.count, history);
 }
 
-void BandsLayout::unpack_codes(const std::uint8_t* tile, std::int8_t* out) const noexcept {
-  for (const WidthRange& range : ranges_) {
-    kernels_->unpack[static_cast<std::size_t>(range.width)](tile + range.offset, range.count,
-                                                            out + range.first * kBandCodes);
-  }
-}
-
 int BandsLayout::largest(int width) const noexcept {
   int most = 1 << (width - 1);
   if (quantizer_ == BandsQuantizer::kTrellis && width <= kTrellisMaxBits) {

@@ -93,9 +93,7 @@ class BandsLayout {
       between();
     }
   }
-  // The codes themselves, in the same order.
-  void unpack_codes(const std::uint8_t* tile, std::int8_t* out) const noexcept;
-  // What one token's codes [4 quads] stand for that have not been packed.
+  // The same of one token's codes [4 quads] that have not been packed.
   void values(const std::int8_t* codes, std::int8_t* out) const noexcept;
 
  private:

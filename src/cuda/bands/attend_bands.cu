@@ -18,15 +18,14 @@ int shared_bytes(const AttendNeed& need) {
   return AttendMemory<Shape>(call).bytes;
 }
 
-template <int kRows8, int kChunks, int kTeam, int kTeams, CodeKind kKind>
+template <int kRows8, int kChunks, int kTeam, int kTeams, bool kUniform2>
 AttendVariant variant() {
-  using Shape = AttendShape<kRows8, kChunks, kTeam, kTeams, kKind>;
+  using Shape = AttendShape<kRows8, kChunks, kTeam, kTeams, kUniform2>;
   return {Shape::kRows,
           kChunks * kTeam,
           kTeam * kTileTokens,
           kTeams,
-          Shape::kUniform2,
-          Shape::kTrellis,
+          kUniform2,
           reinterpret_cast<const void*>(&attend_bands_kernel<Shape>),
           Shape::kThreads,
           &shared_bytes<Shape>};
@@ -36,28 +35,19 @@ AttendVariant variant() {
 
 const AttendVariant* find_variant(const AttendNeed& need) {
   // Narrow ones first, and of equally wide ones those that fill a multiprocessor: one block of 8 to
-  // 16 warps. Those with fewer teams are for codes whose tiles are large, as those of a trellis are
-  // when they are read.
-  using enum CodeKind;
+  // 16 warps. Those with fewer teams are for codes whose tiles are large.
   static const AttendVariant kVariants[] = {
-      variant<1, 2, 2, 8, kTwoBits>(), variant<1, 3, 2, 6, kTwoBits>(),
-      variant<1, 4, 2, 6, kTwoBits>(), variant<1, 4, 2, 6, kMixed>(),
-      variant<1, 4, 2, 2, kMixed>(),   variant<2, 4, 2, 4, kTwoBits>(),
-      variant<2, 4, 4, 2, kTwoBits>(), variant<2, 4, 2, 4, kMixed>(),
-      variant<2, 4, 4, 2, kMixed>(),   variant<2, 4, 4, 1, kMixed>(),
-      variant<4, 2, 8, 1, kTwoBits>(), variant<4, 3, 8, 1, kTwoBits>(),
-      variant<4, 2, 8, 1, kMixed>(),   variant<4, 3, 8, 1, kMixed>(),
-      variant<1, 3, 2, 5, kTrellis>(), variant<1, 4, 2, 4, kTrellis>(),
-      variant<1, 4, 2, 3, kTrellis>(), variant<2, 3, 2, 4, kTrellis>(),
-      variant<2, 4, 2, 4, kTrellis>(), variant<2, 4, 2, 3, kTrellis>(),
-      variant<2, 4, 4, 1, kTrellis>(),
+      variant<1, 2, 2, 8, true>(),  variant<1, 3, 2, 6, true>(),  variant<1, 4, 2, 6, true>(),
+      variant<1, 4, 2, 6, false>(), variant<1, 4, 2, 2, false>(), variant<2, 4, 2, 4, true>(),
+      variant<2, 4, 4, 2, true>(),  variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(),
+      variant<2, 4, 4, 1, false>(), variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),
+      variant<4, 2, 8, 1, false>(), variant<4, 3, 8, 1, false>(),
   };
   constexpr int kMostShared = 227 * 1024;
   for (const AttendVariant& v : kVariants) {
     if (need.queries > v.rows || need.chunks > v.most_chunks) continue;
     // Codes of one width have all chunks unrolled.
     if (v.uniform2 && (!need.uniform2 || need.chunks != v.most_chunks)) continue;
-    if (v.trellis != need.trellis) continue;
     if (v.shared_bytes(need) > kMostShared) continue;
     return &v;
   }
@@ -84,8 +74,8 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
 
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream) {
-  const AttendNeed need{call.padded_queries, call.chunks,          call.units,     variant.uniform2,
-                        variant.trellis,     call.most_tile_bytes, call.mean_terms};
+  const AttendNeed need{call.padded_queries,  call.chunks,     call.units, variant.uniform2,
+                        call.most_tile_bytes, call.mean_terms};
   const OverlappingLaunch launch(
       dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups)),
       dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(need), stream);

@@ -21,18 +21,17 @@
 
 namespace kvspan::cuda {
 
-enum class CodeKind { kTwoBits, kMixed, kTrellis };
-
-// kRows8: padded queries of a group / 8. kChunks: chunks whose sums a warp holds.
-template <int kRows8_, int kChunks_, int kTeam_, int kTeams_, CodeKind kKind>
+// kRows8: padded queries of a group / 8. kChunks: chunks whose sums a warp holds. kUniform2: all
+// codes have 2 bits.
+template <int kRows8_, int kChunks_, int kTeam_, int kTeams_, bool kUniform2_>
 struct AttendShape {
   static constexpr int kRows8 = kRows8_, kRows = 8 * kRows8_, kChunks = kChunks_, kTeam = kTeam_;
   static constexpr int kTeams = kTeams_, kWarps = kTeam_ * kTeams_, kThreads = 32 * kWarps;
-  static constexpr bool kUniform2 = kKind == CodeKind::kTwoBits, kTrellis = kKind == CodeKind::kTrellis;
+  static constexpr bool kUniform2 = kUniform2_;
   static constexpr int kChains = kRows8 == 1 ? 2 : 1;  // of products that wait for each other
-  // Steps that are asked for ahead: as many as fit. Codes of a trellis leave theirs at once.
+  // Steps that are asked for ahead: as many as fit.
   static constexpr int kStages =
-      kTrellis ? 1 : kRows8 == 4 || (kRows8 == 1 && (kTeam * kChunks > 6 || kTeams > 6)) ? 2 : 3;
+      kRows8 == 4 || (kRows8 == 1 && (kTeam * kChunks > 6 || kTeams > 6)) ? 2 : 3;
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
   // Moved queries are copied to shared memory, an anchor ahead; where they are many they are read
   // where they are.
@@ -186,39 +185,6 @@ __device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
   }
 }
 
-// Units of all kinds, run after run.
-template <class Shape>
-__device__ __forceinline__ void score_kinds(int units, const std::uint32_t* unit_words,
-                                            std::uint32_t tile, const MovedQueries<Shape>& moved,
-                                            const UnpackLane& lane, ScoreSums<Shape>& sums) {
-#pragma unroll 1
-  for (int k = 0; k < units;) {
-    const std::uint32_t word = unit_words[k];
-    const int before = static_cast<int>(word >> 20 & 15u), count = static_cast<int>(word >> 28);
-    if (before != 0) {
-#pragma unroll
-      for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
-        sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] <<= before;
-      }
-    }
-    switch (word >> 16 & 15u) {
-      case 1:
-        score_run<Shape, 1>(k, count, unit_words, tile, moved, lane, sums);
-        break;
-      case 2:
-        score_run<Shape, 2>(k, count, unit_words, tile, moved, lane, sums);
-        break;
-      case 4:
-        score_run<Shape, 4>(k, count, unit_words, tile, moved, lane, sums);
-        break;
-      default:
-        score_run<Shape, 8>(k, count, unit_words, tile, moved, lane, sums);
-        break;
-    }
-    k += count;
-  }
-}
-
 // All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory.
 template <class Shape>
 __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words,
@@ -246,10 +212,31 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
     for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
       sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] = 0;
     }
-    if constexpr (Shape::kTrellis) {
-      score_run<Shape, 8>(0, units, unit_words, tile, moved, lane, sums);
-    } else {
-      score_kinds<Shape>(units, unit_words, tile, moved, lane, sums);
+#pragma unroll 1
+    for (int k = 0; k < units;) {
+      const std::uint32_t word = unit_words[k];
+      const int before = static_cast<int>(word >> 20 & 15u), count = static_cast<int>(word >> 28);
+      if (before != 0) {
+#pragma unroll
+        for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
+          sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] <<= before;
+        }
+      }
+      switch (word >> 16 & 15u) {
+        case 1:
+          score_run<Shape, 1>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+        case 2:
+          score_run<Shape, 2>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+        case 4:
+          score_run<Shape, 4>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+        default:
+          score_run<Shape, 8>(k, count, unit_words, tile, moved, lane, sums);
+          break;
+      }
+      k += count;
     }
   }
 }

@@ -12,7 +12,6 @@ namespace kvspan::cuda {
 struct AttendNeed {
   int queries, chunks, units;
   bool uniform2;  // all codes have 2 bits
-  bool trellis;
   int tile_bytes, mean_terms;
 };
 
@@ -21,7 +20,7 @@ struct AttendVariant {
   int rows, most_chunks;  // what it takes
   int tokens;             // of a step: parts should be multiples of so many, times teams
   int teams;
-  bool uniform2, trellis;
+  bool uniform2;
   const void* kernel;
   int threads;
   int (*shared_bytes)(const AttendNeed& need);

@@ -5,25 +5,22 @@
 
 #include "cuda/bands/attend_bands.cuh"
 #include "cuda/bands/attend_weights.cuh"
-#include "cuda/bands/trellis.cuh"
 
 namespace kvspan::cuda {
 
 // Where things lie in shared memory. A slot of a ring has a step's tiles and what queries make of
-// the mean of keys there; codes of a trellis are read from tiles of bytes beside it.
+// the mean of keys there.
 template <class Shape>
 struct AttendMemory {
-  int slot_bytes, moved_bytes, wide_bytes;
-  int mean_table, rings, moved, wide, weights, maxima, states, rounded, units, barriers, trellis, bytes;
-  __host__ __device__ explicit AttendMemory(const AttendCall& call) {
-    slot_bytes = Shape::kTeam * call.most_tile_bytes + Shape::kStepMeans * call.folded_bytes();
-    moved_bytes = Shape::kCopyQueries ? call.moved_bytes() : 0;
-    wide_bytes = Shape::kTrellis ? call.chunks * kWideChunkBytes : 0;
+  int slot_bytes, moved_bytes;
+  int mean_table, rings, moved, weights, maxima, states, rounded, units, barriers, bytes;
+  __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size) {
+    slot_bytes = Shape::kTeam * tile_bytes + Shape::kStepMeans * folded_bytes;
+    moved_bytes = Shape::kCopyQueries ? moved_size : 0;
     mean_table = 0;
-    rings = call.mean_terms * kMeanBlock * 2;
+    rings = mean_terms * kMeanBlock * 2;
     moved = rings + Shape::kTeams * Shape::kStages * slot_bytes;
-    wide = moved + Shape::kTeams * 2 * moved_bytes;
-    const int end = wide + Shape::kWarps * wide_bytes;
+    const int end = moved + Shape::kTeams * 2 * moved_bytes;
     const int reduce = rings + Shape::kWarps * Shape::kWarpSums * 4;  // when all is read
     weights = end > reduce ? end : reduce;
     maxima = weights + 2 * Shape::kTeams * Shape::kRows * Shape::kWeightStride * 4;
@@ -31,9 +28,10 @@ struct AttendMemory {
     rounded = states + Shape::kWarps * Shape::kRows * 8;
     units = rounded + Shape::kWarps * Shape::kRows * 4;
     barriers = units + kMaxUnits * 4;
-    trellis = barriers + Shape::kTeams * (Shape::kStages + 2) * 8;
-    bytes = trellis + (Shape::kTrellis ? TrellisTables::kBytes : 0);
+    bytes = barriers + Shape::kTeams * (Shape::kStages + 2) * 8;
   }
+  __host__ __device__ explicit AttendMemory(const AttendCall& call)
+      : AttendMemory(call.mean_terms, call.most_tile_bytes, call.folded_bytes(), call.moved_bytes()) {}
 };
 
 // The tokens that a block works on, in steps of kTeam tiles, as shares of its teams.
@@ -193,12 +191,8 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
             codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w[0],
             acc[k]);
       } else if (own[k] != 0) {
-        const std::uint32_t chunk = codes + (own[k] & 0xffffffu);
-        if constexpr (Shape::kTrellis) {
-          sum_tiles<Shape, 8, kTiles>(chunk, static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
-        } else {
-          sum_chunk_of<Shape, kTiles>(own[k] >> 24, chunk, static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
-        }
+        sum_chunk_of<Shape, kTiles>(own[k] >> 24, codes + (own[k] & 0xffffffu),
+                                    static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
       }
     }
   }
@@ -306,9 +300,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const AttendItem& item = call.items[part.item];
   const AttendMemory<Shape> memory(call);
   const int tile_bytes = call.tile_bytes[group];
-  const TrellisTables trellis(shared_address(shared + memory.trellis));
-  const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
-  const std::int32_t* const offsets = call.chunk_offsets + group * kMaxChunks;
   std::uint32_t* const all_weights = reinterpret_cast<std::uint32_t*>(shared + memory.weights) +
                                      team * 2 * kRows * Shape::kWeightStride;
   auto* const unit_words = reinterpret_cast<std::uint32_t*>(shared + memory.units);
@@ -327,7 +318,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (!Shape::kUniform2 && threadIdx.x < kMaxUnits) {
       unit_words[threadIdx.x] = __ldg(call.unit_table + group * kMaxUnits + threadIdx.x);
     }
-    if constexpr (Shape::kTrellis) trellis.fill(call.trellis_levels);
     if (threadIdx.x == 0) {
       auto* const all = reinterpret_cast<std::uint64_t*>(shared + memory.barriers);
 #pragma unroll 1
@@ -358,15 +348,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   std::uint32_t own_chunks[Shape::kChunks];
 #pragma unroll
   for (int k = 0; k < Shape::kChunks; ++k) {
-    const int chunk = Shape::chunk_of(rank, k);
-    const bool there = !Shape::kUniform2 && chunk < call.chunks;
-    if constexpr (Shape::kTrellis) {
-      own_chunks[k] = there ? 8u << 24 | static_cast<std::uint32_t>(chunk * kWideChunkBytes) : 0;
-    } else {
-      own_chunks[k] = there ? held(static_cast<std::uint32_t>(__ldg(widths + chunk)) << 24 |
-                                   4 * static_cast<std::uint32_t>(__ldg(offsets + chunk)))
-                            : 0;
-    }
+    const int chunk = group * kMaxChunks + Shape::chunk_of(rank, k);
+    const bool there = !Shape::kUniform2 && Shape::chunk_of(rank, k) < call.chunks;
+    own_chunks[k] = there ? held(static_cast<std::uint32_t>(__ldg(call.chunk_widths + chunk)) << 24 |
+                                 4 * static_cast<std::uint32_t>(__ldg(call.chunk_offsets + chunk)))
+                          : 0;
   }
   const int mean_steps = call.mean_terms / 16;
   const Range coded = item.coded;
@@ -379,11 +365,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   std::uint64_t* const barriers = copies.barriers;
   const std::uint32_t first_slot = held(shared_address(copies.slots));
   const std::uint32_t first_moved = held(shared_address(copies.moved_slots));
-  const std::uint32_t first_wide =
-      held(shared_address(shared + memory.wide + team * kTeam * memory.wide_bytes));
-  // Of the tiles that are read.
-  const int read_bytes = Shape::kTrellis ? memory.wide_bytes : tile_bytes;
-  const std::uint32_t rank_bytes = held(static_cast<unsigned>(rank * read_bytes));
+  const std::uint32_t rank_bytes = held(static_cast<unsigned>(rank * tile_bytes));
   const std::uint32_t gain_bytes =
       held(static_cast<unsigned>((rank + 1) * tile_bytes - kTileTail + 4 * g));
   const std::uint32_t folded_at = held(static_cast<unsigned>(
@@ -417,15 +399,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     wait_barrier(barriers + slot, parity);
     const std::uint32_t tiles = first_slot + static_cast<unsigned>(slot * memory.slot_bytes);
-    const std::uint32_t codes = Shape::kTrellis ? first_wide : tiles;
-    if constexpr (Shape::kTrellis) {
-      if (step > begin) team_barrier<kTeam>(team);  // the step before has been read
-      expand_tile(trellis, widths, offsets, call.chunks, tiles + static_cast<unsigned>(rank * tile_bytes),
-                  lane, codes + rank_bytes);
-      __syncwarp();
-    }
     ScoreSums<Shape> sums;
-    score_tile<Shape>(units, unit_words, codes + rank_bytes, moved, unpack, sums);
+    score_tile<Shape>(units, unit_words, tiles + rank_bytes, moved, unpack, sums);
     const TokenGains gains(load_shared(tiles + gain_bytes));
     float v[kRows8][2][4];
     finish_scores<Shape>(call, scales, state, tiles + folded_at,
@@ -456,14 +431,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     }
     // All of the team are done with the step before: its slot can be filled again, and that of the
-    // queries of the anchor before. Of a trellis they are done with this step's slot.
-    const bool free = step > begin || Shape::kTrellis;
-    if (asks && free && copies.asked < end) copies.ask_codes();
+    // queries of the anchor before.
+    if (asks && step > begin && copies.asked < end) copies.ask_codes();
     if (asks_queries) {
-      if (free && copies.asked < end) copies.ask_folded();
+      if (step > begin && copies.asked < end) copies.ask_folded();
       if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
     }
-    add_step<Shape>(read_weights + 4 * half, codes, read_bytes, rank, own_chunks, unpack, acc);
+    add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, rank, own_chunks, unpack, acc);
     slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
     parity ^= slot == 0 ? 1u : 0u;
   }

@@ -105,8 +105,7 @@ BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units,
   BandsOperands to;
   to.tiles = BandsTiles(code.layout(), chunks);
   const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
-  const bool trellis = code.layout().quantizer() == BandsQuantizer::kTrellis;
-  to.units = score_units(trellis ? BandsTiles::of_bytes(chunks) : to.tiles);
+  to.units = score_units(to.tiles);
   put_key_basis(code, panel_units, key_steps, to);
   put_value_basis(code, places, to);
   put_quantizer(code, places, to);

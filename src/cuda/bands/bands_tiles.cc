@@ -41,16 +41,6 @@ BandsTiles::BandsTiles(const BandsLayout& layout, int chunks) {
   code_bytes_ = static_cast<std::size_t>(words) * 4;
 }
 
-BandsTiles BandsTiles::of_bytes(int chunks) {
-  BandsTiles tiles;
-  for (int k = 0; k < chunks; ++k) {
-    tiles.widths_.push_back(8);
-    tiles.offsets_.push_back(k * chunk_words(8));
-  }
-  tiles.code_bytes_ = static_cast<std::size_t>(chunks * chunk_words(8)) * 4;
-  return tiles;
-}
-
 bool BandsTiles::all_of_width(int width) const noexcept {
   return std::all_of(widths_.begin(), widths_.end(), [&](int w) { return w == width; });
 }

@@ -109,8 +109,6 @@ class BandsTiles {
   BandsTiles() = default;
   // At least so many chunks: more than the layout needs have no codes.
   explicit BandsTiles(const BandsLayout& layout, int chunks = 0);
-  // Tiles of codes of 8 bits: those of a trellis as attention reads them (cuda/bands/trellis.cuh).
-  static BandsTiles of_bytes(int chunks);
 
   int chunks() const noexcept { return static_cast<int>(widths_.size()); }
   std::span<const std::uint8_t> widths() const noexcept { return widths_; }

@@ -7,7 +7,6 @@
 #include "attention/bands/bands_tokens.h"
 #include "base/fail.h"
 #include "cuda/attend_constants.h"
-#include "cuda/bands/bands_tiles.h"
 #include "recipe/recipe.h"
 
 namespace kvspan::cuda {
@@ -17,7 +16,7 @@ struct Allowed {
   std::string_view key, words;
 };
 // What bands must have to be read by kernels; `|` between words.
-constexpr Allowed kBandsWords[] = {{"share", "auto|kv|kvgroup"}, {"quantizer", "trellis|uniform"},
+constexpr Allowed kBandsWords[] = {{"share", "auto|kv|kvgroup"}, {"quantizer", "uniform"},
                                    {"rope", "anchor"},      {"calib", "file"},
                                    {"ends", "f16"},         {"certify", "off"}};
 
@@ -42,11 +41,6 @@ Status check_bands(const RecipePart& part) {
   if (part.count("layers") > 1) {
     return fail(ErrorCode::kUnsupported,
                 "bands: layers={} is not on the device; allowed there: layers=1", part.count("layers"));
-  }
-  if (part.word("quantizer") == "trellis" && part.count("grain") != kChunkPlaces) {
-    return fail(ErrorCode::kUnsupported,
-                "bands: grain={} with quantizer=trellis is not on the device; allowed there: grain={}",
-                part.count("grain"), kChunkPlaces);
   }
   if (part.count("anchor") % (2 * kTurnStep) != 0) {
     return fail(ErrorCode::kUnsupported,

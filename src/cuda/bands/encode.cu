@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
 // does it on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in
-// f32, the gain is its root mean square, codes are rounded down or found on a trellis, and packed into
-// the tile's half.
+// f32, the gain is its root mean square, codes are rounded down and packed into the tile's half.
 #include <algorithm>
 
-#include "cuda/bands/trellis_path.cuh"
 #include "cuda/kernels/mma.cuh"
 #include "cuda/kernels/rows.cuh"
 #include "cuda/kernels/step.h"
@@ -17,14 +15,13 @@ constexpr int kThreads = 256;
 
 // Of a block that codes so many tokens.
 struct Memory {
-  int z, c, tile, gains, trellis, bytes;  // z: when components are there, the trellis's paths
-  __host__ __device__ Memory(int width, int places, int tile_bytes, int tokens, bool has_trellis) {
+  int z, c, tile, gains, bytes;
+  __host__ __device__ Memory(int width, int places, int tile_bytes, int tokens) {
     z = 0;
     c = z + width * tokens * 4;
     tile = c + places * tokens * 4;
     gains = tile + tile_bytes;
-    trellis = gains + tokens * 8;
-    bytes = trellis + (has_trellis ? TrellisWork::bytes(places, tokens) : 0);
+    bytes = gains + tokens * 8;
   }
 };
 
@@ -120,7 +117,7 @@ __device__ void find_gains(const EncodeCall::Group& code, int places, const floa
   }
 }
 
-template <int kTokens, bool kTrellis>
+template <int kTokens>
 __global__ void __launch_bounds__(kThreads)
     encode_kernel(const __grid_constant__ EncodeCall call, const Memory memory) {
   extern __shared__ __align__(16) char shared[];
@@ -153,27 +150,12 @@ __global__ void __launch_bounds__(kThreads)
   const int first = position % kTileTokens;
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
   const std::int32_t* const offsets = call.chunk_offsets + group * kMaxChunks;
-  const TrellisWork trellis(shared + memory.trellis, reinterpret_cast<std::uint32_t*>(z), places);
-  if constexpr (kTrellis) {
-    trellis.fill(call.trellis_levels, widths, code.inverse_steps, places);
-    for (int i = threadIdx.x; i < places * kTokens; i += kThreads) {
-      c[i] *= factors[i % kTokens] * code.inverse_steps[i / kTokens];
-    }
-    __syncthreads();
-    find_paths<kTokens>(trellis, (static_cast<int>(code.stored) + 3) / 4, c);
-    __syncthreads();
-  }
-#pragma unroll(kTrellis ? 1 : 4)
+#pragma unroll 4
   for (int i = threadIdx.x; i < places * kTokens; i += kThreads) {
     const int p = i / kTokens, t = i % kTokens, chunk = p / kChunkPlaces;
     if (code.inverse_steps[p] == 0.0f) continue;
-    const float x = kTrellis ? c[i] : c[i] * factors[t] * code.inverse_steps[p];
-    int v;
-    if (kTrellis && widths[chunk] <= kTrellisWidths) {
-      v = code_on_path<kTokens>(trellis, p, t, x);
-    } else {
-      v = static_cast<int>(fminf(fmaxf(floorf(x), code.lowest[p]), code.highest[p]));
-    }
+    const float level = floorf(c[i] * factors[t] * code.inverse_steps[p]);
+    const int v = static_cast<int>(fminf(fmaxf(level, code.lowest[p]), code.highest[p]));
     const auto u = static_cast<std::uint32_t>(v + (1 << (widths[chunk] - 1)));
     const CodeFields fields = fields_of(widths[chunk], first + t, p % kChunkPlaces);
     std::uint32_t* const at = words + offsets[chunk];
@@ -208,16 +190,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kTokens>
 cudaError_t launch(const EncodeCall& call, const Memory& memory, cudaStream_t stream) {
-  const auto kernel =
-      call.trellis_levels != nullptr ? encode_kernel<kTokens, true> : encode_kernel<kTokens, false>;
   if (memory.bytes > 48 * 1024) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
+    const cudaError_t error = cudaFuncSetAttribute(
+        encode_kernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
     if (error != cudaSuccess) return error;
   }
   const dim3 grid(static_cast<unsigned>(call.total_halves * (16 / kTokens)),
                   static_cast<unsigned>(call.groups));
-  kernel<<<grid, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory);
+  encode_kernel<kTokens>
+      <<<grid, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory);
   return cudaGetLastError();
 }
 
@@ -228,10 +209,9 @@ cudaError_t launch_encode(const EncodeCall& call, cudaStream_t stream) {
   const int width = call.group_heads * (call.key_dim + call.value_dim);
   const int places = call.chunks * kChunkPlaces;
   // Wide groups: half as many tokens, so that two blocks' memory is not needed for one.
-  const bool trellis = call.trellis_levels != nullptr;
-  const Memory memory(width, places, call.most_tile_bytes, 16, trellis);
+  const Memory memory(width, places, call.most_tile_bytes, 16);
   if (memory.bytes <= 160 * 1024) return launch<16>(call, memory, stream);
-  return launch<8>(call, Memory(width, places, call.most_tile_bytes, 8, trellis), stream);
+  return launch<8>(call, Memory(width, places, call.most_tile_bytes, 8), stream);
 }
 
 }  // namespace kvspan::cuda

@@ -16,17 +16,6 @@ int chunks_of(const BandsCode& code) {
   return (code.places() + kChunkPlaces - 1) / kChunkPlaces;
 }
 
-// As AttendCall has them.
-std::vector<std::uint8_t> trellis_levels() {
-  std::vector<std::uint8_t> levels;
-  for (int bits = 1; bits <= kTrellisMaxBits; ++bits) {
-    for (int i = 0; i < kTrellisEntries; ++i) {
-      levels.push_back(static_cast<std::uint8_t>(trellis_table(bits)[i] + 128));
-    }
-  }
-  return levels;
-}
-
 }  // namespace
 
 template <class T>
@@ -83,20 +72,19 @@ Status LayerTables::add_codes(const LayerShape& layer,
                 2 * first.rope().angles.size());
   }
   const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
-  const bool trellis = first.layout().quantizer() == BandsQuantizer::kTrellis;
   int most = 0;
   std::size_t units = 0;
   for (const auto& code : codes) {
     const BandsTiles tiles(code->layout(), chunks);
-    uniform2 = uniform2 && !trellis && tiles.all_of_width(2);
-    units = std::max(units, score_units(trellis ? BandsTiles::of_bytes(chunks) : tiles).size());
+    uniform2 = uniform2 && tiles.all_of_width(2);
+    units = std::max(units, score_units(tiles).size());
     most = std::max(most, static_cast<int>(tiles.tile_bytes()));
   }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
   const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
                             layer.key_dim, MemoryKind::kShared, nullptr);
   const MeanOperands mean = mean_operands(means);
-  const AttendNeed need{queries, chunks, static_cast<int>(units), uniform2, trellis, most, mean.terms};
+  const AttendNeed need{queries, chunks, static_cast<int>(units), uniform2, most, mean.terms};
   variant = find_variant(need);
   if (variant == nullptr) {
     return fail(
@@ -234,9 +222,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
   KVSPAN_TRY(a.chunk_widths, upload<std::uint8_t>(widths));
   KVSPAN_TRY(a.chunk_offsets, upload<std::int32_t>(offsets));
   KVSPAN_TRY(a.tile_bytes, upload<std::int32_t>(tile_bytes_));
-  if (trellis) {
-    KVSPAN_TRY(a.trellis_levels, upload<std::uint8_t>(trellis_levels()));
-  }
 
   EncodeCall& e = encode;
   e.kv_heads = layer.kv_heads;
@@ -253,7 +238,6 @@ Status LayerTables::add_codes(const LayerShape& layer,
   e.chunks = chunks;
   e.chunk_widths = a.chunk_widths;
   e.chunk_offsets = a.chunk_offsets;
-  e.trellis_levels = a.trellis_levels;
   e.tile_bytes = a.tile_bytes;
   e.most_tile_bytes = most;
   KVSPAN_TRY(e.group_table, upload<EncodeCall::Group>(encoders));

@@ -2,7 +2,6 @@
 // Rows of what a sequence holds, as attention sees them: k = m (Rot(t_a) g S l + Rot(t) mu) and
 // v = g S l + m of a token with the gain g and levels l, where S is the synthesis with steps in it;
 // S l is a product between the first two kernels. Full-rank rows are copied.
-#include "cuda/bands/trellis.cuh"
 #include "cuda/kernels/rows.cuh"
 #include "cuda/rebuild_call.h"
 
@@ -18,57 +17,8 @@ __device__ const std::byte* tile_at(const EncodeCall& layer, const RebuildTiles&
          static_cast<std::int64_t>(position % kPageTokens / kTileTokens) * layer.tile_bytes[group];
 }
 
-// A tile's codes of one token, unsigned.
-struct TokenCodes {
-  const std::uint32_t* words;
-  const std::uint8_t* widths;  // of chunks
-  const std::int32_t* offsets;
-  int token;
-
-  __device__ __forceinline__ std::uint32_t operator()(int place) const {
-    const int chunk = place / kChunkPlaces;
-    const CodeFields at = fields_of(widths[chunk], token, place % kChunkPlaces);
-    const std::uint32_t* const from = words + offsets[chunk];
-    std::uint32_t u = from[at.low.word] >> at.low.shift & ((1u << at.low.bits) - 1u);
-    if (at.high.bits > 0) {
-      u |= (from[at.high.word] >> at.high.shift & ((1u << at.high.bits) - 1u)) << at.low.bits;
-    }
-    return u;
-  }
-};
-
-// Levels of codes of a trellis, one after the other along a chain.
-class ChainLevels {
- public:
-  // From `quad` on: the codes before it that have a say are looked up.
-  __device__ ChainLevels(const std::uint8_t* levels, const TokenCodes& codes, int quad, int chain)
-      : levels_(levels),
-        codes_(codes),
-        chain_(chain),
-        quad_(max(quad - kMemory, 0)) {
-    while (quad_ < quad) next();
-  }
-  __device__ float next() {
-    const int place = 4 * quad_++ + chain_, width = codes_.widths[place / kChunkPlaces];
-    const std::uint32_t u = codes_(place);
-    if (width > kTrellisWidths) return static_cast<float>(u) - 127.5f;
-    const std::uint32_t low = u ^ 1u << (width - 1);  // tiles have the highest bit inverted
-    const std::uint32_t index = (history_ << width | low) % kTrellisLevels;
-    history_ = history_ << 1 | (low & 1u);
-    return static_cast<float>(__ldg(levels_ + (width - 1) * kTrellisLevels + static_cast<int>(index))) - 127.5f;
-  }
-
- private:
-  static constexpr int kMemory = kTrellisWidths - 1;
-  const std::uint8_t* levels_;
-  const TokenCodes& codes_;
-  std::uint32_t history_ = 0;
-  int chain_, quad_;
-};
-
 // A block for each tile, group and chunk; a thread for eight places of a token.
 constexpr int kLevelPlaces = 8;
-template <bool kTrellis>
 __global__ void __launch_bounds__(kThreads)
     levels_kernel(const __grid_constant__ EncodeCall layer,
                   const __grid_constant__ RebuildTiles tiles) {
@@ -76,25 +26,26 @@ __global__ void __launch_bounds__(kThreads)
   const int token = static_cast<int>(threadIdx.x) / (kChunkPlaces / kLevelPlaces);
   const int place = static_cast<int>(threadIdx.x) % (kChunkPlaces / kLevelPlaces) * kLevelPlaces;
   const int first = static_cast<int>(blockIdx.x) * kTileTokens, places = layer.chunks * kChunkPlaces;
-  const TokenCodes codes{
-      reinterpret_cast<const std::uint32_t*>(tile_at(layer, tiles, group, tiles.begin + first)),
-      layer.chunk_widths + group * kMaxChunks, layer.chunk_offsets + group * kMaxChunks, token};
-  float found[kLevelPlaces];
-  const int from = chunk * kChunkPlaces + place;
-  if constexpr (kTrellis) {
-    for (int f = 0; f < 4; ++f) {
-      ChainLevels chain(layer.trellis_levels, codes, from / 4, f);
-#pragma unroll
-      for (int q = 0; q < kLevelPlaces / 4; ++q) found[4 * q + f] = chain.next();
+  const int width = layer.chunk_widths[group * kMaxChunks + chunk];
+  const auto* const words =
+      reinterpret_cast<const std::uint32_t*>(tile_at(layer, tiles, group, tiles.begin + first)) +
+      layer.chunk_offsets[group * kMaxChunks + chunk];
+  const float middle = 0.5f * static_cast<float>((1 << width) - 1);
+  const auto level = [&](int p) {
+    const CodeFields fields = fields_of(width, token, p);
+    std::uint32_t u = words[fields.low.word] >> fields.low.shift & ((1u << fields.low.bits) - 1u);
+    if (fields.high.bits > 0) {
+      const std::uint32_t high =
+          words[fields.high.word] >> fields.high.shift & ((1u << fields.high.bits) - 1u);
+      u |= high << fields.low.bits;
     }
-  } else {
-    const float middle = 0.5f * static_cast<float>((1 << codes.widths[chunk]) - 1);
-#pragma unroll
-    for (int i = 0; i < kLevelPlaces; ++i) found[i] = static_cast<float>(codes(from + i)) - middle;
-  }
+    return static_cast<float>(u) - middle;
+  };
   __half2 levels[kLevelPlaces / 2];
 #pragma unroll
-  for (int i = 0; i < kLevelPlaces; i += 2) levels[i / 2] = __floats2half2_rn(found[i], found[i + 1]);
+  for (int i = 0; i < kLevelPlaces; i += 2) {
+    levels[i / 2] = __floats2half2_rn(level(place + i), level(place + i + 1));
+  }
   static_assert(kTileTokens * kChunkPlaces == kThreads * kLevelPlaces && sizeof levels == sizeof(uint4));
   const std::int64_t row = static_cast<std::int64_t>(group) * tiles.tokens + first + token;
   *reinterpret_cast<uint4*>(tiles.levels + row * places + chunk * kChunkPlaces + place) =
@@ -186,8 +137,7 @@ unsigned grid(std::int32_t count) {
 
 cudaError_t launch_levels(const EncodeCall& layer, const RebuildTiles& tiles, cudaStream_t stream) {
   const dim3 blocks(grid(tiles.tokens / kTileTokens), grid(layer.groups), grid(layer.chunks));
-  const auto kernel = layer.trellis_levels != nullptr ? levels_kernel<true> : levels_kernel<false>;
-  kernel<<<blocks, kThreads, 0, stream>>>(layer, tiles);
+  levels_kernel<<<blocks, kThreads, 0, stream>>>(layer, tiles);
   return cudaGetLastError();
 }
 

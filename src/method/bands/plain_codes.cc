@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coded tokens as plain numbers (method/layer_tokens.h): of one code of keys and values
+// Coded tokens as plain numbers (method/layer_tokens.h): of one uniform code of keys and values
 // together, that nothing has escaped from.
 #include <array>
 
@@ -15,10 +15,11 @@ static_assert(kCodedTogether == BandsStore::kTileTokens);
 
 Result<BandsStore*> plain_store(const Group& group) {
   const auto stores = bands_of(group);
-  if (stores.size() != 1 || !stores.front().joint() || stores.front().keys().has_residuals()) {
+  if (stores.size() != 1 || !stores.front().joint() || stores.front().keys().has_residuals() ||
+      stores.front().keys().code().layout().quantizer() != BandsQuantizer::kUniform) {
     return fail(ErrorCode::kUnsupported,
                 "these codes are the host's alone; allowed: one code of keys and values together "
-                "with certify=off");
+                "with quantizer=uniform, certify=off");
   }
   return &stores.front().keys();
 }
@@ -40,7 +41,7 @@ Status BandsPolicy::give_codes(const Group& group, GroupTokens& to,
                   "tokens of the sixteen from position {} on are kept exact; allowed: codes alone",
                   store->first_position() + tile * BandsStore::kTileTokens);
     }
-    store->read_codes(tile, quads.data());
+    store->unpack(tile, quads.data());
     for (std::size_t t = 0; t < kBandTokens; ++t) {
       for (std::size_t p = 0; p < places; ++p) {
         to.codes.push_back(quads[p / kBandQuad * kBandCodes + t * kBandQuad + p % kBandQuad]);
