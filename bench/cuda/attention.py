@@ -25,21 +25,21 @@ def bands(keys):
 
 # name, shape, group's KV heads, halvings of variance, (sequences, tokens), recipe
 def cases():
-    two = "share=kvgroup,heads={},levels=0/2,grain=64,bits=1.53"
-    mixed = "share=kvgroup,heads={},levels=1-4,grain=64,bits=1.9,anchor={}"
+    two = "share=kvgroup,heads={},levels=0/2,bits=1.53"
+    mixed = "share=kvgroup,heads={},levels=0/2/4/6/8,bits=2,anchor={}"
     for where in (LONG, BATCH):
         for anchor in (256, 1024):
             yield f"two bits, groups of 2, anchor {anchor}", LLAMA, 2, 4, where, bands(two.format(2) + f",anchor={anchor}")
-        yield "two bits, all 512 directions, groups of 2", LLAMA, 2, 4, where, bands("share=kvgroup,levels=2,grain=64,bits=2,anchor=1024")
+        yield "two bits, all 512 directions, groups of 2", LLAMA, 2, 4, where, bands("share=kvgroup,levels=2,bits=2,anchor=1024")
         for anchor in (256, 1024):
-            yield f"mixed, groups of 2, anchor {anchor}", LLAMA, 2, 5, where, bands(mixed.format(2, anchor))
-        yield "bits=2, all levels, groups of 2", LLAMA, 2, 5, where, bands("share=kvgroup,grain=64,bits=2,anchor=1024")
-        yield "Gemma, two bits", GEMMA, 1, 4, where, bands("levels=0/2,grain=64,bits=1.53,anchor=1024")
-        yield "Gemma, mixed", GEMMA, 1, 5, where, bands("levels=1-4,grain=64,bits=1.9,anchor=1024")
+            yield f"even widths, groups of 2, anchor {anchor}", LLAMA, 2, 5, where, bands(mixed.format(2, anchor))
+        yield "bits=2, all levels, groups of 2", LLAMA, 2, 5, where, bands("share=kvgroup,bits=2,anchor=1024")
+        yield "Gemma, two bits", GEMMA, 1, 4, where, bands("levels=0/2,bits=1.53,anchor=1024")
+        yield "Gemma, even widths", GEMMA, 1, 5, where, bands("levels=0/2/4/6/8,bits=2,anchor=1024")
     yield "two bits, groups of 2, anchor 1024", LLAMA, 2, 4, MILLION, bands(two.format(2) + ",anchor=1024")
     for where in (LONG, BATCH):
         yield "two bits, groups of 4", LLAMA, 4, 4, where, bands(two.format(4))
-        yield "mixed, groups of 4", LLAMA, 4, 5, where, bands(mixed.format(4, 256))
+        yield "even widths, groups of 4", LLAMA, 4, 5, where, bands(mixed.format(4, 256))
         yield "two bits, groups of 8", LLAMA, 8, 4, where, bands(two.format(8))
         yield "full", LLAMA, 1, 4, where, "full"
 

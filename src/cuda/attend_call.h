@@ -22,10 +22,11 @@
 
 namespace kvspan::cuda {
 
-// A unit in one word: bytes from the tile's beginning, kind, by how much the sum so far is shifted
-// before it, by how much the unit's own products after it, and how many units from here on are of its kind
-// with no shift between them.
+// A unit in one word: bytes from the tile's beginning, kind, whether it refines another, by how much the sum
+// so far is shifted before it, by how much the unit's own products after it, and how many units from here on
+// are of its kind with no shift between them.
 inline constexpr int kMostUnitRun = 15;
+inline constexpr std::uint32_t kRefines = 1u << 18;
 KVSPAN_HOST_DEVICE constexpr std::uint32_t unit_word(int offset, int kind, int before, int after, int run) {
   return static_cast<std::uint32_t>(offset | kind << 16 | before << 20 | after << 24) |
          static_cast<std::uint32_t>(run) << 28;

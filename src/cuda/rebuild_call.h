@@ -25,7 +25,7 @@ struct RebuildTiles {
   const std::int32_t* code_pages = nullptr;
   std::int32_t begin = 0, tokens = 0;  // multiples of kTileTokens
   std::int32_t first = 0, last = 0;
-  __half* levels = nullptr;       // [groups][tokens][chunks * 64]: codes about their middle
+  __half* levels = nullptr;       // [groups][tokens][chunks * 64]: digits about their middle
   float* products = nullptr;      // [groups][tokens][D]: what the synthesis makes of them
   const float* scales = nullptr;  // [groups][D], of the synthesis
 };

@@ -43,10 +43,13 @@ struct EncodeCall {
   const float2* turns = nullptr;         // [turn_count][rope_pairs], as AttendCall has them
   const float2* offset_turns = nullptr;  // [anchor][rope_pairs]: of t - t_a, from -anchor / 2 on
   std::int32_t groups = 0, group_heads = 0, chunks = 0;
+  std::int32_t components = 0;  // of a group, padded to whole 64
+  // Of each four components where their digits are, the lowest first: places / 4; negative: no more.
+  const short4* quad_digits = nullptr;  // [groups][components / 4]
   struct Group {
-    const float* analysis;       // A' [D, chunks * 64]
+    const float* analysis;       // A' [D, components]
     const float* means;          // [D], keys before RoPE, then values
-    const float* inverse_steps;  // [chunks * 64], 0 at empty places
+    const float* inverse_steps;  // [components], 0 at empty places
     const float* inverse_sigma;
     const float* lowest;  // of codes, two's complement
     const float* highest;

@@ -117,6 +117,8 @@ TEST(DeviceAttention, FullRankIsExact) {
 TEST(DeviceAttention, CodesOfTwoBits) {
   KVSPAN_NEEDS_DEVICE();
   check({"two bits, 6 chunks", bands("share=kvgroup,bits=1.55,levels=0/2,grain=64"), 4, 4, 128});
+  check({"two bits, 7 chunks", bands("share=kvgroup,bits=1.7,levels=0/2"), 4, 4, 128});
+  check({"two bits, 9 chunks", bands("bits=2.2,levels=0/2/4/6/8"), 2, 4, 128});
   check({"two bits, 8 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 128});
   check({"two bits, 4 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 64});
 }
@@ -126,10 +128,11 @@ TEST(DeviceAttention, CodesOfMixedWidths) {
   check({"all levels", bands("bits=2.5"), 2, 4, 64});
   check({"wide codes", bands("bits=4.5,grain=64"), 2, 4, 128});
   check({"narrow codes", bands("bits=1,levels=0-3,grain=64"), 2, 4, 128});
-  check({"one head of 256", bands("bits=2,grain=64"), 1, 4, 256});
+  check({"one head of 256", bands("bits=2"), 1, 4, 256});
+  check({"even widths", bands("bits=2,levels=0/2/4/6/8"), 2, 4, 128});
   check({"three heads of 64", bands("bits=2"), 3, 3, 64});
-  check({"four heads", bands("bits=2,share=kvgroup,heads=4,grain=64"), 4, 4, 128});
-  check({"eight heads", bands("bits=2,share=kvgroup,heads=8,grain=64"), 8, 4, 64});
+  check({"four heads", bands("bits=2,share=kvgroup,heads=4"), 4, 4, 128});
+  check({"eight heads", bands("bits=2,share=kvgroup,heads=8,levels=0/2/4/6/8"), 8, 4, 64});
   check({"no gain", bands("bits=2,gain=none"), 2, 4, 64});
 }
 

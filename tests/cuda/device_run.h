@@ -158,7 +158,7 @@ inline FilledCache filled_cache(const std::string& recipe, const SyntheticText& 
 inline std::vector<cuda::BandsTiles> layouts_of(
     std::span<const std::shared_ptr<const BandsCode>> codes) {
   int chunks = 0;
-  for (const auto& code : codes) chunks = std::max(chunks, (code->places() + 63) / 64);
+  for (const auto& code : codes) chunks = std::max(chunks, cuda::BandsTiles(code->layout()).chunks());
   std::vector<cuda::BandsTiles> layouts;
   for (const auto& code : codes) layouts.emplace_back(code->layout(), chunks);
   return layouts;
@@ -189,7 +189,10 @@ class Reference {
         sink_(sink),
         coded_(coded),
         layouts_(layouts_of(codes_)) {
-    for (const cuda::BandsTiles& layout : layouts_) units_.push_back(cuda::score_units(layout));
+    for (const cuda::BandsTiles& layout : layouts_) {
+      const int even = (layout.chunks() + 1) / 2 * 2;
+      units_.push_back(layout.all_of_width(2) ? cuda::paired_units(layout, even) : cuda::score_units(layout));
+    }
     for (const auto& code : codes_) {
       for (std::int32_t h = 0; h < code->heads(); ++h) {
         std::vector<float> rows(std::size_t(code->key_dim()) * std::size_t(code->places()));
@@ -278,6 +281,11 @@ class Reference {
     // Bytes that are multiplied, each as far as it is from its middle.
     double square = 0.0;
     for (const cuda::ScoreUnit& unit : units_[g]) {
+      const bool refined = std::any_of(units_[g].begin(), units_[g].end(), [&](const auto& other) {
+        return other.refines && other.chunk == unit.chunk && !unit.refines;
+      });
+      if (unit.chunk >= layouts_[g].chunks()) continue;  // empty
+      if (refined) continue;  // what is left of its coefficients is rounded in the other
       for (int c = 0; c < 4; ++c) {
         const std::vector<int> bytes = unit_bytes_of(tile, unit, token, c);
         for (std::size_t i = 0; i < 16; ++i) {

@@ -126,7 +126,7 @@ TEST(SavedPages, CodesAreWherePutPutsThem) {
   Random random(4);
   const LayerShape layer = shape_of(1, 8, 8);
   for (const BandsLayout& layout : layouts()) {
-    for (const int chunks : {0, 12}) {  // as many as the layout needs, and more
+    for (const int chunks : {0, 24}) {  // as many as the layout needs, and more
       const BandsTiles tiles(layout, chunks);
       const CodePages pages(layout, chunks);
       const std::size_t places = layout.quads() * kBandQuad;
@@ -190,7 +190,7 @@ TEST(SavedPages, AHostsCacheComesBack) {
         const LayerTokens given = host.give(static_cast<int>(l)).value();
         LayerTokens got = given;
         int chunks = 0;
-        for (const auto& code : codes[l]) chunks = std::max(chunks, (code->places() + 63) / 64);
+        for (const auto& code : codes[l]) chunks = std::max(chunks, BandsTiles(code->layout()).chunks());
         for (std::size_t g = 0; g < got.groups.size(); ++g) {
           for (auto* side : {&got.groups[g].keys, &got.groups[g].values}) {
             std::fill(side->begin(), side->end(), Half{});

@@ -18,14 +18,12 @@ inline std::uint32_t unit_word_at(const std::byte* tile, int at) {
 // The 16 bytes that lane c makes of a token's words in a unit, as kernels make them.
 inline std::vector<int> unit_bytes_of(const std::byte* tile, const cuda::ScoreUnit& unit, int token, int c) {
   std::uint32_t words[4];
-  const auto plane = [&](int p) { return unit_word_at(tile, unit.offset + 512 * p + 16 * token + 4 * c); };
+  // A chunk of single bits is half as long, and may be the tile's last.
+  const std::uint32_t pairs = unit.kind == 2 ? unit_word_at(tile, unit.offset + 16 * token + 4 * c) : 0;
   const int b = token / 8;
   const std::uint32_t two = unit_word_at(tile, unit.offset + 32 * cuda::quad_of(token) + 8 * c + b / 2 * 4);
   for (unsigned s = 0; s < 4; ++s) {
-    words[s] = unit.kind == 1   ? cuda::spread_bits(two >> (b % 2 * 16) & 0xffffu) << s
-               : unit.kind == 2 ? plane(0) << (2 * s)
-               : unit.kind == 4 ? plane(int(s / 2)) << (4 * (s % 2))
-                                : plane(int(s));
+    words[s] = unit.kind == 1 ? cuda::spread_bits(two >> (b % 2 * 16) & 0xffffu) << s : pairs << (2 * s);
   }
   std::vector<int> bytes;
   for (unsigned i = 0; i < 16; ++i) bytes.push_back(int(words[i / 4] >> (8 * (i % 4)) & 0xffu));

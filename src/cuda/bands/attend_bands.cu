@@ -8,12 +8,12 @@ namespace kvspan::cuda {
 namespace {
 
 template <class Shape>
-int shared_bytes(const AttendNeed& need) {
+int shared_bytes(int units, const AttendNeed& need) {
   AttendCall call;  // as the layer's will be
   call.mean_terms = need.mean_terms;
   call.most_tile_bytes = need.tile_bytes;
   call.chunks = need.chunks;
-  call.units = need.units;
+  call.units = units;
   call.padded_queries = Shape::kRows;
   return AttendMemory<Shape>(call).bytes;
 }
@@ -38,17 +38,18 @@ const AttendVariant* find_variant(const AttendNeed& need) {
   // 16 warps. Those with fewer teams are for codes whose tiles are large.
   static const AttendVariant kVariants[] = {
       variant<1, 2, 2, 8, true>(),  variant<1, 3, 2, 6, true>(),  variant<1, 4, 2, 6, true>(),
-      variant<1, 4, 2, 6, false>(), variant<1, 4, 2, 2, false>(), variant<2, 4, 2, 4, true>(),
-      variant<2, 4, 4, 2, true>(),  variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(),
-      variant<2, 4, 4, 1, false>(), variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),
-      variant<4, 2, 8, 1, false>(), variant<4, 3, 8, 1, false>(),
+      variant<1, 5, 2, 4, true>(),  variant<1, 6, 2, 4, true>(),  variant<1, 4, 2, 6, false>(),
+      variant<1, 5, 2, 4, false>(), variant<1, 6, 2, 4, false>(), variant<2, 3, 2, 4, true>(),
+      variant<2, 4, 2, 4, true>(),  variant<2, 4, 4, 2, true>(),  variant<2, 4, 2, 4, false>(),
+      variant<2, 4, 4, 2, false>(), variant<2, 4, 4, 1, false>(), variant<4, 2, 8, 1, true>(),
+      variant<4, 3, 8, 1, true>(),  variant<4, 2, 8, 1, false>(), variant<4, 3, 8, 1, false>(),
   };
   constexpr int kMostShared = 227 * 1024;
   for (const AttendVariant& v : kVariants) {
     if (need.queries > v.rows || need.chunks > v.most_chunks) continue;
-    // Codes of one width have all chunks unrolled.
-    if (v.uniform2 && (!need.uniform2 || need.chunks != v.most_chunks)) continue;
-    if (v.shared_bytes(need) > kMostShared) continue;
+    // All chunks are unrolled, two at a time: one that is not there reads what follows, for nothing.
+    if (v.uniform2 && (!need.uniform2 || need.chunks + 1 < v.most_chunks)) continue;
+    if (v.shared_bytes(v.units(need), need) > kMostShared) continue;
     return &v;
   }
   return nullptr;
@@ -74,11 +75,11 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
 
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream) {
-  const AttendNeed need{call.padded_queries,  call.chunks,     call.units, variant.uniform2,
-                        call.most_tile_bytes, call.mean_terms};
+  const AttendNeed need{call.padded_queries, call.chunks, 0, variant.uniform2, call.most_tile_bytes,
+                        call.mean_terms};
   const OverlappingLaunch launch(
       dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups)),
-      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(need), stream);
+      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call.units, need), stream);
   void* arguments[] = {const_cast<AttendCall*>(&call)};
   return cudaLaunchKernelExC(launch.config(), variant.kernel, arguments);
 }

@@ -80,44 +80,14 @@ __device__ __forceinline__ void load_queries(const MovedQueries<Shape>& moved, i
 // Two words of each of the thread's four tokens; kHigh: the unit's words 2 and 3.
 template <class Shape, bool kHigh>
 __device__ __forceinline__ void score_words(const std::uint32_t (&x)[4], const std::uint32_t (&y)[4],
-                                            const uint4 (&q)[Shape::kRows8], bool first,
-                                            ScoreSums<Shape>& sums) {
+                                            const uint4 (&q)[Shape::kRows8], ScoreSums<Shape>& sums) {
   constexpr int kChain = kHigh ? Shape::kChains - 1 : 0;
 #pragma unroll
   for (int n = 0; n < Shape::kRows8; ++n) {
     const std::uint32_t p = kHigh ? q[n].z : q[n].x, r = kHigh ? q[n].w : q[n].y;
-    auto& low = sums[kChain][0][n];
-    auto& high = sums[kChain][1][n];
-    if (first && (Shape::kChains > 1 || !kHigh)) {
-      mma_u8_s8_first(low, x[0], x[1], y[0], y[1], p, r);
-      mma_u8_s8_first(high, x[2], x[3], y[2], y[3], p, r);
-    } else {
-      mma_u8_s8(low, x[0], x[1], y[0], y[1], p, r);
-      mma_u8_s8(high, x[2], x[3], y[2], y[3], p, r);
-    }
+    mma_u8_s8(sums[kChain][0][n], x[0], x[1], y[0], y[1], p, r);
+    mma_u8_s8(sums[kChain][1][n], x[2], x[3], y[2], y[3], p, r);
   }
-}
-
-// The same words shifted: by 0 and kBy, and, of a unit that has one plane, by twice and three times
-// that.
-template <class Shape, int kBy, bool kHigh>
-__device__ __forceinline__ void score_shifted(const std::uint32_t (&t)[4],
-                                              const uint4 (&q)[Shape::kRows8], bool first,
-                                              ScoreSums<Shape>& sums) {
-  std::uint32_t y[4];
-#pragma unroll
-  for (int b = 0; b < 4; ++b) y[b] = t[b] << kBy;
-  score_words<Shape, kHigh>(t, y, q, first, sums);
-}
-template <class Shape, int kBy>
-__device__ __forceinline__ void score_plane(const std::uint32_t (&t)[4],
-                                            const uint4 (&q)[Shape::kRows8], bool first,
-                                            ScoreSums<Shape>& sums) {
-  std::uint32_t y[4], z[4];
-  score_shifted<Shape, kBy, false>(t, q, first, sums);
-#pragma unroll
-  for (int b = 0; b < 4; ++b) y[b] = t[b] << (2 * kBy), z[b] = t[b] << (3 * kBy);
-  score_words<Shape, true>(y, z, q, first, sums);
 }
 
 // A unit at `unit` in shared memory.
@@ -125,26 +95,18 @@ template <class Shape, int kKind>
 __device__ __forceinline__ void score_unit(std::uint32_t unit, const UnpackLane& lane,
                                            const uint4 (&q)[Shape::kRows8],
                                            ScoreSums<Shape>& sums) {
-  std::uint32_t t[4], u[4];
+  std::uint32_t t[4], x[4], y[4];
   if constexpr (kKind == 2) {
     load_matrices(unit + lane.rows, t);
-    score_plane<Shape, 2>(t, q, false, sums);
-  } else if constexpr (kKind == 1) {
-    read_token_bits(unit, lane, t);
-    score_plane<Shape, 1>(t, q, false, sums);
-  } else if constexpr (kKind == 4) {
-    load_matrices(unit + lane.rows, t);
-    load_matrices(unit + kPlaneBytes + lane.rows, u);
-    score_shifted<Shape, 4, false>(t, q, false, sums);
-    score_shifted<Shape, 4, true>(u, q, false, sums);
   } else {
-    load_matrices(unit + lane.rows, t);
-    load_matrices(unit + kPlaneBytes + lane.rows, u);
-    score_words<Shape, false>(t, u, q, false, sums);
-    load_matrices(unit + 2 * kPlaneBytes + lane.rows, t);
-    load_matrices(unit + 3 * kPlaneBytes + lane.rows, u);
-    score_words<Shape, true>(t, u, q, false, sums);
+    read_token_bits(unit, lane, t);
   }
+#pragma unroll
+  for (int b = 0; b < 4; ++b) y[b] = t[b] << kKind;
+  score_words<Shape, false>(t, y, q, sums);
+#pragma unroll
+  for (int b = 0; b < 4; ++b) x[b] = t[b] << (2 * kKind), y[b] = t[b] << (3 * kKind);
+  score_words<Shape, true>(x, y, q, sums);
 }
 
 // Units first .. first + count - 1, all of one kind. What the next one reads is asked for before this one's
@@ -153,7 +115,7 @@ template <class Shape, int kKind>
 __device__ __forceinline__ void score_run(int first, int count, const std::uint32_t* unit_words,
                                           std::uint32_t tile, const MovedQueries<Shape>& moved,
                                           const UnpackLane& lane, ScoreSums<Shape>& sums) {
-#pragma unroll(Shape::kRows8 == 1 && kKind <= 2 ? 2 : 1)
+#pragma unroll(Shape::kRows8 == 1 ? 2 : 1)
   for (int k = first; k < first + count; ++k) {
     uint4 q[Shape::kRows8];
     load_queries<Shape>(moved, k, q);
@@ -185,27 +147,53 @@ __device__ __forceinline__ void score_pair(const std::uint32_t (&t)[2][4],
   }
 }
 
+template <class Shape>
+__device__ __forceinline__ void shift_sums(std::uint32_t by, ScoreSums<Shape>& sums) {
+  if (by == 0) return;
+#pragma unroll
+  for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
+    sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] <<= by;
+  }
+}
+
+// Units k and k + 1, of the chunks of 2 bits from `chunks` on.
+template <class Shape>
+__device__ __forceinline__ void score_chunks(std::uint32_t chunks, int k, const MovedQueries<Shape>& moved,
+                                             const UnpackLane& lane, ScoreSums<Shape>& sums) {
+  std::uint32_t t[2][4];  // the first two tokens of a quad from two chunks, and the last two
+  load_matrices(chunks + lane.pair_rows, t[0]);
+  load_matrices(chunks + lane.pair_rows + 16 * 16, t[1]);
+  uint4 q[2][Shape::kRows8];  // words 0 and 1, 2 and 3 of both
+  load_queries<Shape>(moved, k, q[0]);
+  load_queries<Shape>(moved, k + 1, q[1]);
+  score_pair<Shape, 0>(t, q, k == 0, sums);
+  score_pair<Shape, 1>(t, q, k == 0, sums);
+  score_pair<Shape, 2>(t, q, k == 0, sums);
+  score_pair<Shape, 3>(t, q, k == 0, sums);
+}
+
+// How much the sums so far are shifted before a unit.
+__device__ __forceinline__ std::uint32_t shift_before(std::uint32_t unit_word) {
+  return unit_word >> 20 & 15u;
+}
+
 // All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory.
 template <class Shape>
 __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words,
                                            std::uint32_t tile, const MovedQueries<Shape>& moved,
                                            const UnpackLane& lane, ScoreSums<Shape>& sums) {
   if constexpr (Shape::kUniform2) {
-    constexpr int kMost = Shape::kTeam * Shape::kChunks;  // exactly so many (find_variant)
+    constexpr int kMost = Shape::kTeam * Shape::kChunks;
     static_assert(kMost % 2 == 0);
 #pragma unroll
     for (int k = 0; k < kMost; k += 2) {
-      std::uint32_t t[2][4];  // the first two tokens of a quad from two chunks, and the last two
-      const std::uint32_t from = tile + static_cast<unsigned>(k * kPlaneBytes) + lane.pair_rows;
-      load_matrices(from, t[0]);
-      load_matrices(from + 16 * 16, t[1]);
-      uint4 q[2][Shape::kRows8];  // words 0 and 1, 2 and 3 of both
-      load_queries<Shape>(moved, k, q[0]);
-      load_queries<Shape>(moved, k + 1, q[1]);
-      score_pair<Shape, 0>(t, q, k == 0, sums);
-      score_pair<Shape, 1>(t, q, k == 0, sums);
-      score_pair<Shape, 2>(t, q, k == 0, sums);
-      score_pair<Shape, 3>(t, q, k == 0, sums);
+      if (k > 0) shift_sums<Shape>(shift_before(unit_words[k]), sums);
+      score_chunks<Shape>(tile + static_cast<unsigned>(k * kPairBytes), k, moved, lane, sums);
+    }
+#pragma unroll 1
+    for (int k = kMost; k < units; k += 2) {  // what rounding has left of the first
+      shift_sums<Shape>(shift_before(unit_words[k]), sums);
+      score_chunks<Shape>(tile + static_cast<unsigned>((k - kMost) * kPairBytes), k, moved, lane, sums);
     }
   } else {
 #pragma unroll
@@ -215,26 +203,12 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
 #pragma unroll 1
     for (int k = 0; k < units;) {
       const std::uint32_t word = unit_words[k];
-      const int before = static_cast<int>(word >> 20 & 15u), count = static_cast<int>(word >> 28);
-      if (before != 0) {
-#pragma unroll
-        for (int i = 0; i < Shape::kChains * 2 * Shape::kRows8 * 4; ++i) {
-          sums[i / (8 * Shape::kRows8)][i / (4 * Shape::kRows8) % 2][i / 4 % Shape::kRows8][i % 4] <<= before;
-        }
-      }
-      switch (word >> 16 & 15u) {
-        case 1:
-          score_run<Shape, 1>(k, count, unit_words, tile, moved, lane, sums);
-          break;
-        case 2:
-          score_run<Shape, 2>(k, count, unit_words, tile, moved, lane, sums);
-          break;
-        case 4:
-          score_run<Shape, 4>(k, count, unit_words, tile, moved, lane, sums);
-          break;
-        default:
-          score_run<Shape, 8>(k, count, unit_words, tile, moved, lane, sums);
-          break;
+      const int count = static_cast<int>(word >> 28);
+      shift_sums<Shape>(shift_before(word), sums);
+      if ((word >> 16 & 3u) == 2) {
+        score_run<Shape, 2>(k, count, unit_words, tile, moved, lane, sums);
+      } else {
+        score_run<Shape, 1>(k, count, unit_words, tile, moved, lane, sums);
       }
       k += count;
     }
@@ -260,63 +234,35 @@ __device__ __forceinline__ void add_products(const std::uint32_t (&a)[4],
   }
 }
 
-template <class Shape, int kWidth>
-__device__ __forceinline__ void sum_field_pair(const std::uint32_t (&x)[4],
-                                               const std::uint32_t (&z)[2],
-                                               const std::uint32_t (&high)[4],
-                                               const std::uint32_t (&w)[Shape::kRows8][2],
-                                               int pair, ChunkSums<Shape>& sums) {
-  std::uint32_t a[4];
-  if (pair == 0) {
-    codes_by_place<kWidth, 0>(x, z, high, a);
-    add_products<Shape>(a, w, sums[0]);
-    codes_by_place<kWidth, 1>(x, z, high, a);
-    add_products<Shape>(a, w, sums[1]);
-  } else {
-    codes_by_place<kWidth, 2>(x, z, high, a);
-    add_products<Shape>(a, w, sums[2]);
-    codes_by_place<kWidth, 3>(x, z, high, a);
-    add_products<Shape>(a, w, sums[3]);
-  }
-}
-
 // One chunk of a tile of 32 tokens, its places as rows, added to the sums.
 template <class Shape, int kWidth>
 __device__ __forceinline__ void sum_chunk(std::uint32_t chunk, const UnpackLane& lane,
                                           const std::uint32_t (&w)[Shape::kRows8][2],
                                           ChunkSums<Shape>& sums) {
-  std::uint32_t x[4] = {}, z[2] = {}, high[4] = {};
-  if constexpr (kWidth % 2 == 1) read_place_bits(chunk + kWidth / 2 * kPlaneBytes, lane, z);
-  if constexpr (kWidth == 6) read_places(chunk + 2 * kPlaneBytes, lane, high);
-  if constexpr (kWidth == 8) {
-#pragma unroll
-    for (int f = 0; f < 4; ++f) {
-      read_places(chunk + static_cast<unsigned>(f * kPlaneBytes), lane, x);
-      add_products<Shape>(x, w, sums[f]);
-    }
+  std::uint32_t a[4];
+  if constexpr (kWidth == 2) {
+    std::uint32_t x[4];
+    read_places(chunk, lane, x);
+    pairs_below<0>(x, a);
+    add_products<Shape>(a, w, sums[0]);
+    pairs_below<1>(x, a);
+    add_products<Shape>(a, w, sums[1]);
+    pairs_below<2>(x, a);
+    add_products<Shape>(a, w, sums[2]);
+    pairs_below<3>(x, a);
+    add_products<Shape>(a, w, sums[3]);
   } else {
-    if constexpr (kWidth > 1) read_places(chunk, lane, x);
-    sum_field_pair<Shape, kWidth>(x, z, high, w, 0, sums);
-    if constexpr (kWidth >= 4) read_places(chunk + kPlaneBytes, lane, x);
-    sum_field_pair<Shape, kWidth>(x, z, high, w, 1, sums);
+    std::uint32_t z[2];
+    read_place_bits(chunk, lane, z);
+    bits_by_place<0>(z, a);
+    add_products<Shape>(a, w, sums[0]);
+    bits_by_place<1>(z, a);
+    add_products<Shape>(a, w, sums[1]);
+    bits_by_place<2>(z, a);
+    add_products<Shape>(a, w, sums[2]);
+    bits_by_place<3>(z, a);
+    add_products<Shape>(a, w, sums[3]);
   }
-}
-
-// Codes of 2 bits, each with those below it (codes_below).
-template <class Shape>
-__device__ __forceinline__ void sum_chunk_2(std::uint32_t chunk, const UnpackLane& lane,
-                                            const std::uint32_t (&w)[Shape::kRows8][2],
-                                            ChunkSums<Shape>& sums) {
-  std::uint32_t x[4], a[4];
-  read_places(chunk, lane, x);
-  codes_below<0>(x, a);
-  add_products<Shape>(a, w, sums[0]);
-  codes_below<1>(x, a);
-  add_products<Shape>(a, w, sums[1]);
-  codes_below<2>(x, a);
-  add_products<Shape>(a, w, sums[2]);
-  codes_below<3>(x, a);
-  add_products<Shape>(a, w, sums[3]);
 }
 
 // kTiles tiles at once, `tile_bytes` apart.
@@ -326,34 +272,7 @@ __device__ __forceinline__ void sum_tiles(std::uint32_t chunk, unsigned tile_byt
                                           ChunkSums<Shape>& sums) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kWidth == 2) {
-      sum_chunk_2<Shape>(chunk + static_cast<unsigned>(t) * tile_bytes, lane, w[t], sums);
-    } else {
-      sum_chunk<Shape, kWidth>(chunk + static_cast<unsigned>(t) * tile_bytes, lane, w[t], sums);
-    }
-  }
-}
-
-template <class Shape, int kTiles>
-__device__ __forceinline__ void sum_chunk_of(std::uint32_t width, std::uint32_t chunk, unsigned tile_bytes,
-                                             const UnpackLane& lane,
-                                             const std::uint32_t (&w)[kTiles][Shape::kRows8][2],
-                                             ChunkSums<Shape>& sums) {
-  switch (width) {
-    case 1:
-      return sum_tiles<Shape, 1, kTiles>(chunk, tile_bytes, lane, w, sums);
-    case 2:
-      return sum_tiles<Shape, 2, kTiles>(chunk, tile_bytes, lane, w, sums);
-    case 3:
-      return sum_tiles<Shape, 3, kTiles>(chunk, tile_bytes, lane, w, sums);
-    case 4:
-      return sum_tiles<Shape, 4, kTiles>(chunk, tile_bytes, lane, w, sums);
-    case 5:
-      return sum_tiles<Shape, 5, kTiles>(chunk, tile_bytes, lane, w, sums);
-    case 6:
-      return sum_tiles<Shape, 6, kTiles>(chunk, tile_bytes, lane, w, sums);
-    default:
-      return sum_tiles<Shape, 8, kTiles>(chunk, tile_bytes, lane, w, sums);
+    sum_chunk<Shape, kWidth>(chunk + static_cast<unsigned>(t) * tile_bytes, lane, w[t], sums);
   }
 }
 

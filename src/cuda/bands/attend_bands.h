@@ -10,8 +10,9 @@ namespace kvspan::cuda {
 
 // What a group's codes ask of a kernel.
 struct AttendNeed {
-  int queries, chunks, units;
-  bool uniform2;  // all codes have 2 bits
+  int queries, chunks;
+  int refined;    // chunks that are scored twice, at most (score_units.h)
+  bool uniform2;  // all digits have 2 bits
   int tile_bytes, mean_terms;
 };
 
@@ -23,7 +24,12 @@ struct AttendVariant {
   bool uniform2;
   const void* kernel;
   int threads;
-  int (*shared_bytes)(const AttendNeed& need);
+  int (*shared_bytes)(int units, const AttendNeed& need);
+
+  // Of a group at most.
+  int units(const AttendNeed& need) const {
+    return uniform2 ? most_chunks + (need.refined + 1) / 2 * 2 : need.chunks + need.refined;
+  }
 };
 
 // The first that fits, also in shared memory; null: none does.

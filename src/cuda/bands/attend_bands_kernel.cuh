@@ -187,12 +187,16 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
 #pragma unroll
     for (int k = 0; k < Shape::kChunks; ++k) {
       if constexpr (Shape::kUniform2) {
-        sum_chunk_2<Shape>(
-            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPlaneBytes), unpack, w[0],
+        sum_chunk<Shape, 2>(
+            codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPairBytes), unpack, w[0],
             acc[k]);
       } else if (own[k] != 0) {
-        sum_chunk_of<Shape, kTiles>(own[k] >> 24, codes + (own[k] & 0xffffffu),
-                                    static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
+        const std::uint32_t chunk = codes + (own[k] & 0xffffffu);
+        if (own[k] >> 24 == 2) {
+          sum_tiles<Shape, 2, kTiles>(chunk, static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
+        } else {
+          sum_tiles<Shape, 1, kTiles>(chunk, static_cast<unsigned>(tile_bytes), unpack, w, acc[k]);
+        }
       }
     }
   }
@@ -315,7 +319,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (int i = threadIdx.x; i < count; i += Shape::kThreads) {
       reinterpret_cast<uint4*>(shared)[i] = __ldg(call.mean_table + i);
     }
-    if (!Shape::kUniform2 && threadIdx.x < kMaxUnits) {
+    if (threadIdx.x < kMaxUnits) {
       unit_words[threadIdx.x] = __ldg(call.unit_table + group * kMaxUnits + threadIdx.x);
     }
     if (threadIdx.x == 0) {
@@ -330,7 +334,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll 1
     while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_codes();
   }
-  const int units = Shape::kUniform2 ? call.units : __ldg(call.group_units + group);
+  const int units = __ldg(call.group_units + group);
   cudaGridDependencySynchronize();  // moved and folded queries are there
   int anchor = begin * kTeam * kTileTokens / call.anchor, next_anchor = 0;
   if (asks_queries && begin < end) {

@@ -9,20 +9,36 @@
 namespace kvspan::cuda {
 namespace {
 
+// The component that a place of digits belongs to, and what the digit's 1 counts in its codes. component < 0: empty.
+struct PlaceDigit {
+  std::ptrdiff_t component;
+  int shift;
+};
+PlaceDigit digit_at(const BandsCode& code, const BandsTiles& tiles, std::size_t place) {
+  if (place / 4 >= tiles.digits().size()) return {-1, 0};
+  const BandsTiles::DigitQuad& quad = tiles.digits()[place / 4];
+  const std::ptrdiff_t component = std::ptrdiff_t{quad.quad} * 4 + static_cast<std::ptrdiff_t>(place % 4);
+  const bool there = quad.quad >= 0 && component < static_cast<std::ptrdiff_t>(code.layout().stored());
+  return {there ? component : -1, quad.shift};
+}
+
 // What a unit's 64 coefficients are of a key's numbers, [64][dim].
-std::vector<double> coefficient_rows(const BandsCode& code, const ScoreUnit& unit,
+std::vector<double> coefficient_rows(const BandsCode& code, const BandsTiles& tiles, const ScoreUnit& unit,
                                      const std::vector<float>& key_rows) {
   const auto dim = static_cast<std::size_t>(code.key_dim());
-  const auto places = static_cast<std::size_t>(code.places());
+  const auto components = static_cast<std::size_t>(code.places());
   const UnitForm& form = unit_form(unit.kind);
   std::vector<double> rows(64 * dim);
   for (std::size_t i = 0; i < 64 * 16; ++i) {
     const std::size_t byte = i / 16, field = i % 16;
-    const double by = std::ldexp(form.inverse[byte % 16][field], form.exponent);
-    const std::size_t place =
-        static_cast<std::size_t>(unit.chunk) * kChunkPlaces + byte / 16 * 16 + field;
-    if (by == 0.0 || place >= places) continue;
-    for (std::size_t k = 0; k < dim; ++k) rows[byte * dim + k] += by * key_rows[k * places + place];
+    const PlaceDigit digit = digit_at(
+        code, tiles, static_cast<std::size_t>(unit.chunk) * kChunkPlaces + byte / 16 * 16 + field);
+    if (digit.component < 0) continue;
+    const double by =
+        std::ldexp(form.inverse[byte % 16][field], form.exponent + digit.shift - unit.shift);
+    if (by == 0.0) continue;
+    const float* const from = key_rows.data() + digit.component;
+    for (std::size_t k = 0; k < dim; ++k) rows[byte * dim + k] += by * from[k * components];
   }
   return rows;
 }
@@ -38,7 +54,7 @@ void put_key_basis(const BandsCode& code, int panel_units, int key_steps, BandsO
     std::vector<std::vector<double>> of_units;
     double most = 0.0;
     for (const ScoreUnit& unit : to.units) {
-      of_units.push_back(coefficient_rows(code, unit, key_rows));
+      of_units.push_back(coefficient_rows(code, to.tiles, unit, key_rows));
       for (const double x : of_units.back()) most = std::max(most, std::abs(x));
     }
     to.key_scales.push_back(static_cast<float>(most));
@@ -58,41 +74,48 @@ void put_key_basis(const BandsCode& code, int panel_units, int key_steps, BandsO
   }
 }
 
-void put_value_basis(const BandsCode& code, std::size_t places, BandsOperands& to) {
+void put_value_basis(const BandsCode& code, BandsOperands& to) {
+  const std::size_t places = to.tiles.digits().size() * 4;
   for (std::int32_t h = 0; h < code.heads(); ++h) {
     const BandsCode::Rows rows = code.value_rows(h);
     for (std::int32_t i = 0; i < code.value_dim(); ++i) {
       const Half* row = rows.numbers + static_cast<std::ptrdiff_t>(i) * code.row_stride();
-      to.value_basis.insert(to.value_basis.end(), row, row + code.places());
-      to.value_basis.resize(to.value_basis.size() + places -
-                            static_cast<std::size_t>(code.places()));
+      for (std::size_t p = 0; p < places; ++p) {
+        const PlaceDigit digit = digit_at(code, to.tiles, p);
+        to.value_basis.push_back(digit.component < 0 ? Half{} : row[digit.component]);
+      }
       to.value_scales.push_back(rows.scales[i]);
       to.value_scales.push_back(code.value_mean(h)[i]);
     }
   }
+  for (std::size_t p = 0; p < places; ++p) {
+    const PlaceDigit digit = digit_at(code, to.tiles, p);
+    to.steps.push_back(digit.component < 0 ? 0.0f : std::ldexp(code.steps()[digit.component], digit.shift));
+  }
 }
 
-void put_quantizer(const BandsCode& code, std::size_t places, BandsOperands& to) {
+void put_quantizer(const BandsCode& code, std::size_t components, BandsOperands& to) {
   const auto stored = code.layout().stored();
-  for (std::size_t p = 0; p < places; ++p) {
+  for (std::size_t p = 0; p < components; ++p) {
     const bool there = p < stored;
     const float half = there ? static_cast<float>(1 << (code.layout().width(p) - 1)) : 0.0f;
-    to.steps.push_back(there ? code.steps()[p] : 0.0f);
     to.inverse_steps.push_back(there ? 1.0f / code.steps()[p] : 0.0f);
     to.inverse_sigma.push_back(there ? code.inverse_sigma()[p] : 0.0f);
     to.lowest.push_back(-half);
     to.highest.push_back(there ? half - 1.0f : 0.0f);
   }
+  to.quad_digits.assign(to.tiles.of_quads().begin(), to.tiles.of_quads().end());
+  to.quad_digits.resize(components / 4, {-1, -1, -1, -1});
 }
 
-void put_analysis(const BandsCode& code, std::size_t places, BandsOperands& to) {
+void put_analysis(const BandsCode& code, std::size_t components, BandsOperands& to) {
   const auto width = static_cast<std::size_t>(code.width());
   const auto own = static_cast<std::size_t>(code.places());
   std::vector<float> rows(width * own);
   code.read_analysis(rows.data());
-  to.analysis.assign(width * places, 0.0f);
+  to.analysis.assign(width * components, 0.0f);
   for (std::size_t j = 0; j < width; ++j) {
-    std::copy_n(rows.data() + j * own, own, to.analysis.data() + j * places);
+    std::copy_n(rows.data() + j * own, own, to.analysis.data() + j * components);
   }
   to.means.assign(code.key_mean(0), code.key_mean(0) + code.key_width());
   to.means.insert(to.means.end(), code.value_mean(0),
@@ -101,28 +124,29 @@ void put_analysis(const BandsCode& code, std::size_t places, BandsOperands& to) 
 
 }  // namespace
 
-BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps) {
+BandsOperands bands_operands(const BandsCode& code, int chunks, int components, int paired, int key_steps) {
   BandsOperands to;
   to.tiles = BandsTiles(code.layout(), chunks);
-  const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
-  to.units = score_units(to.tiles);
-  put_key_basis(code, panel_units, key_steps, to);
-  put_value_basis(code, places, to);
-  put_quantizer(code, places, to);
-  put_analysis(code, places, to);
+  to.units = paired > 0 ? paired_units(to.tiles, paired) : score_units(to.tiles);
+  put_key_basis(code, paired > 0 ? 2 : 1, key_steps, to);
+  put_value_basis(code, to);
+  put_quantizer(code, static_cast<std::size_t>(components), to);
+  put_analysis(code, static_cast<std::size_t>(components), to);
   return to;
 }
 
 // In f16, over the power of two above a row's largest number.
 void SynthesisOperands::add(const BandsCode& code, int chunks) {
-  const auto places = static_cast<std::size_t>(chunks) * kChunkPlaces;
+  const BandsTiles tiles(code.layout(), chunks);
   const auto own = static_cast<std::size_t>(code.places());
+  // number(component): what a level 1 of it adds.
   const auto put_row = [&](const auto& number) {
-    std::vector<float> row(places);
+    std::vector<float> row;
     float most = 0.0f;
-    for (std::size_t p = 0; p < own; ++p) {
-      row[p] = number(p);
-      most = std::max(most, std::abs(row[p]));
+    for (std::size_t p = 0; p < tiles.digits().size() * 4; ++p) {
+      const PlaceDigit digit = digit_at(code, tiles, p);
+      row.push_back(digit.component < 0 ? 0.0f : std::ldexp(number(static_cast<std::size_t>(digit.component)), digit.shift));
+      most = std::max(most, std::abs(row.back()));
     }
     int exponent = 0;
     std::frexp(most, &exponent);

@@ -14,7 +14,8 @@
 
 namespace kvspan::cuda {
 
-// places below are those of all chunks, empty ones included.
+// places below are those of the digits of all chunks, empty ones included (cuda/bands/bands_tiles.h);
+// components those of the code's layout, padded.
 struct BandsOperands {
   BandsTiles tiles;
   std::vector<ScoreUnit> units;
@@ -23,14 +24,16 @@ struct BandsOperands {
   std::vector<float> key_means;        // [heads][key_dim], turned by half a position back
   std::vector<Half> value_basis;       // [heads * value_dim][places]
   std::vector<float> value_scales;     // [heads * value_dim][2]: scale of a row, and mean
-  std::vector<float> steps;            // [places], 0 at empty ones
-  std::vector<float> analysis;         // A' [D][places]
+  std::vector<float> steps;            // [places], of digits; 0 at empty ones
+  std::vector<float> analysis;         // A' [D][components]
   std::vector<float> means;            // [D]
-  std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [places]
+  std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [components]
+  std::vector<BandsTiles::QuadDigits> quad_digits;                   // [components / 4]
 };
 
-// chunks: at least those of the code. key_steps: of 16 numbers of a key.
-BandsOperands bands_operands(const BandsCode& code, int chunks, int panel_units, int key_steps);
+// chunks, components: at least those of the code. key_steps: of 16 numbers of a key.
+// paired: the chunks that a kernel for digits of 2 bits reads (paired_units), or 0.
+BandsOperands bands_operands(const BandsCode& code, int chunks, int components, int paired, int key_steps);
 
 // What rebuilds rows from codes, of one group after the other.
 struct SynthesisOperands {

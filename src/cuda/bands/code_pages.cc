@@ -11,62 +11,29 @@
 namespace kvspan::cuda {
 namespace {
 
-std::uint32_t word_at(const std::byte* chunk, int word) {
-  std::uint32_t found = 0;
-  std::memcpy(&found, chunk + static_cast<std::ptrdiff_t>(word) * 4, sizeof(found));
-  return found;
-}
-
-void add_bits(std::byte* chunk, const CodeField& field, std::uint32_t bits) {
-  const std::uint32_t word = word_at(chunk, field.word) | (bits & ((1u << field.bits) - 1u))
-                                                              << field.shift;
-  std::memcpy(chunk + static_cast<std::ptrdiff_t>(field.word) * 4, &word, sizeof(word));
-}
-
-// What BandsTiles::put and get do, for the first `count` places of a chunk. Many codes go this way:
-// their width is known when this is compiled. The chunk was zeros.
-template <int kWidth>
-void put_codes(const std::int8_t* codes, int token, int count, std::byte* chunk) {
-  for (int p = 0; p < count; ++p) {
-    const CodeFields fields = fields_of(kWidth, token, p);
-    const auto u = static_cast<std::uint32_t>(codes[p] + (1 << (kWidth - 1)));
-    add_bits(chunk, fields.low, u);
-    if (fields.high.bits > 0) add_bits(chunk, fields.high, u >> fields.low.bits);
+// The four digits of a quad of one token, one in each byte, in their chunk. The chunk was zeros.
+void put_digits(int width, std::uint32_t digits, int token, int quad, std::byte* chunk) {
+  if (width == 2) {
+    // Bits 2 f of one byte.
+    chunk[16 * token + quad] = static_cast<std::byte>(digits | digits >> 6 | digits >> 12 | digits >> 18);
+    return;
+  }
+  for (int f = 0; f < 4; ++f) {
+    const DigitField field = field_of(1, token, 4 * quad + f);
+    chunk[4 * field.word + field.shift / 8] |= static_cast<std::byte>((digits >> (8 * f) & 1u) << (field.shift % 8));
   }
 }
-template <int kWidth>
-void get_codes(const std::byte* chunk, int token, int count, std::int8_t* codes) {
-  for (int p = 0; p < count; ++p) {
-    const CodeFields fields = fields_of(kWidth, token, p);
-    std::uint32_t u =
-        word_at(chunk, fields.low.word) >> fields.low.shift & ((1u << fields.low.bits) - 1u);
-    if (fields.high.bits > 0) {
-      u |= (word_at(chunk, fields.high.word) >> fields.high.shift & ((1u << fields.high.bits) - 1u))
-           << fields.low.bits;
-    }
-    codes[p] = static_cast<std::int8_t>(static_cast<int>(u) - (1 << (kWidth - 1)));
+std::uint32_t get_digits(int width, const std::byte* chunk, int token, int quad) {
+  if (width == 2) {
+    const auto byte = static_cast<std::uint32_t>(chunk[16 * token + quad]);
+    return (byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303u;
   }
-}
-
-// Calls use.template operator()<width>().
-template <class Use>
-void by_width(int width, const Use& use) {
-  switch (width) {
-    case 1:
-      return use.template operator()<1>();
-    case 2:
-      return use.template operator()<2>();
-    case 3:
-      return use.template operator()<3>();
-    case 4:
-      return use.template operator()<4>();
-    case 5:
-      return use.template operator()<5>();
-    case 6:
-      return use.template operator()<6>();
-    default:
-      return use.template operator()<8>();
+  std::uint32_t digits = 0;
+  for (int f = 0; f < 4; ++f) {
+    const DigitField field = field_of(1, token, 4 * quad + f);
+    digits |= (static_cast<std::uint32_t>(chunk[4 * field.word + field.shift / 8]) >> (field.shift % 8) & 1u) << (8 * f);
   }
+  return digits;
 }
 
 }  // namespace
@@ -91,16 +58,14 @@ void CodePages::each_token(Byte* tiles, const LayerTokens& held, std::int32_t pa
   }
 }
 
-// Calls use.operator()<width>(offset of the chunk, its first place, how many of its places have
-// codes).
+// Calls use(width, shift, offset of the chunk, quad within it) for the digits of a quad.
 template <class Use>
-void CodePages::each_chunk(const Use& use) const {
-  for (std::size_t k = 0; k * kChunkPlaces < stored_; ++k) {
-    const std::size_t first = k * kChunkPlaces;
-    const int count = static_cast<int>(std::min<std::size_t>(kChunkPlaces, stored_ - first));
-    const auto offset = static_cast<std::size_t>(tiles_.offset(static_cast<int>(k))) * 4;
-    by_width(tiles_.widths()[k],
-             [&]<int kWidth>() { use.template operator()<kWidth>(offset, first, count); });
+void CodePages::each_digit(std::size_t quad, const Use& use) const {
+  for (const std::int16_t at : tiles_.of_quads()[quad]) {
+    if (at < 0) break;
+    const int chunk = at / kChunkQuads;
+    use(tiles_.widths()[static_cast<std::size_t>(chunk)], tiles_.digits()[static_cast<std::size_t>(at)].shift,
+        tiles_.offset(chunk) * 4, at % kChunkQuads);
   }
 }
 
@@ -109,10 +74,17 @@ std::vector<std::byte> CodePages::page_of(const LayerTokens& from, std::size_t g
   std::vector<std::byte> tiles(page_bytes());
   const GroupTokens& tokens = from.groups[group];
   each_token(tiles.data(), from, page, [&](std::byte* tile, int token, std::size_t number) {
-    each_chunk([&]<int kWidth>(std::size_t offset, std::size_t first, int count) {
-      put_codes<kWidth>(tokens.codes.data() + number * places_ + first, token, count,
-                        tile + offset);
-    });
+    const std::int8_t* const codes = tokens.codes.data() + number * places_;
+    for (std::size_t q = 0; q < places_ / 4; ++q) {
+      std::uint32_t unsigned_codes = 0;
+      for (std::size_t p = 4 * q; p < std::min(4 * q + 4, stored_); ++p) {
+        unsigned_codes |= static_cast<std::uint32_t>(codes[p] + tiles_.middle(q)) << (8 * (p % 4));
+      }
+      each_digit(q, [&](int width, int shift, int offset, int quad) {
+        const std::uint32_t each = (1u << width) - 1u;
+        put_digits(width, unsigned_codes >> shift & each * 0x01010101u, token, quad, tile + offset);
+      });
+    }
     tiles_.put_gain(tile, token, tokens.gains[number]);
   });
   return tiles;
@@ -122,10 +94,17 @@ void CodePages::read_page(std::span<const std::byte> tiles, std::int32_t page, s
                           LayerTokens& to) const {
   GroupTokens& tokens = to.groups[group];
   each_token(tiles.data(), to, page, [&](const std::byte* tile, int token, std::size_t number) {
-    each_chunk([&]<int kWidth>(std::size_t offset, std::size_t first, int count) {
-      get_codes<kWidth>(tile + offset, token, count,
-                        tokens.codes.data() + number * places_ + first);
-    });
+    std::int8_t* const codes = tokens.codes.data() + number * places_;
+    for (std::size_t q = 0; q < places_ / 4; ++q) {
+      std::uint32_t unsigned_codes = 0;
+      each_digit(q, [&](int width, int shift, int offset, int quad) {
+        unsigned_codes |= get_digits(width, tile + offset, token, quad) << shift;
+      });
+      for (std::size_t p = 4 * q; p < std::min(4 * q + 4, stored_); ++p) {
+        const auto u = static_cast<int>(unsigned_codes >> (8 * (p % 4)) & 0xffu);
+        codes[p] = static_cast<std::int8_t>(u - tiles_.middle(q));
+      }
+    }
     tokens.gains[number] = tiles_.gain(tile, token);
   });
 }

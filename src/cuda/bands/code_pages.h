@@ -37,7 +37,7 @@ class CodePages {
   template <class Byte, class Use>
   void each_token(Byte* tiles, const LayerTokens& held, std::int32_t page, const Use& use) const;
   template <class Use>
-  void each_chunk(const Use& use) const;
+  void each_digit(std::size_t quad, const Use& use) const;
 
   BandsTiles tiles_;
   std::size_t places_, stored_;  // of the layout; those not stored have no codes

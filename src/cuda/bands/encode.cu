@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
 // does it on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in
-// f32, the gain is its root mean square, codes are rounded down and packed into the tile's half.
+// f32, the gain is its root mean square, codes are rounded down and their digits packed into the tile's half.
 #include <algorithm>
 
 #include "cuda/kernels/mma.cuh"
@@ -16,10 +16,10 @@ constexpr int kThreads = 256;
 // Of a block that codes so many tokens.
 struct Memory {
   int z, c, tile, gains, bytes;
-  __host__ __device__ Memory(int width, int places, int tile_bytes, int tokens) {
+  __host__ __device__ Memory(int width, int components, int tile_bytes, int tokens) {
     z = 0;
     c = z + width * tokens * 4;
-    tile = c + places * tokens * 4;
+    tile = c + components * tokens * 4;
     gains = tile + tile_bytes;
     bytes = gains + tokens * 8;
   }
@@ -68,15 +68,15 @@ __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group
   }
 }
 
-// c [places][kTokens].
+// c [components][kTokens].
 template <int kTokens>
-__device__ void analyse(const float* analysis, int width, int places, const float* z, float* c) {
-  for (int p = threadIdx.x; p < places; p += kThreads) {
+__device__ void analyse(const float* analysis, int width, int components, const float* z, float* c) {
+  for (int p = threadIdx.x; p < components; p += kThreads) {
     float sum[kTokens] = {};
     const float* a = analysis + p;
     // Few blocks run where a prompt's step is coded: what they wait for has to be asked for together.
 #pragma unroll 8
-    for (int j = 0; j < width; ++j, a += places) {
+    for (int j = 0; j < width; ++j, a += components) {
       const float x = __ldg(a);
       const float4* const row = reinterpret_cast<const float4*>(z + j * kTokens);
 #pragma unroll
@@ -95,13 +95,13 @@ __device__ void analyse(const float* analysis, int width, int places, const floa
 
 // The code of a token's gain and the factor of its components, by a warp for each token.
 template <int kTokens>
-__device__ void find_gains(const EncodeCall::Group& code, int places, const float* c,
+__device__ void find_gains(const EncodeCall::Group& code, int components, const float* c,
                            std::int8_t* gains, float* factors) {
   const int lane = threadIdx.x & 31;
   for (int t = threadIdx.x >> 5; t < kTokens; t += kThreads / 32) {
     float sum = 0.0f;
 #pragma unroll 4
-    for (int p = lane; p < places; p += 32) {
+    for (int p = lane; p < components; p += 32) {
       const float x = c[p * kTokens + t] * code.inverse_sigma[p];
       sum = fmaf(x, x, sum);
     }
@@ -138,30 +138,35 @@ __global__ void __launch_bounds__(kThreads)
   auto* const gains = reinterpret_cast<std::int8_t*>(factors + kTokens);
   const EncodeCall::Group& code = call.group_table[group];
   const int width = call.group_heads * (call.key_dim + call.value_dim);
-  const int places = call.chunks * kChunkPlaces;
+  const int components = call.components;
   const int tile_bytes = call.tile_bytes[group], tile_words = (tile_bytes - kTileTail) / 4;
   gather<kTokens>(call, item, group, position, z);
   for (int i = threadIdx.x; i < tile_words; i += kThreads) words[i] = 0;
   __syncthreads();
-  analyse<kTokens>(code.analysis, width, places, z, c);
+  analyse<kTokens>(code.analysis, width, components, z, c);
   __syncthreads();
-  find_gains<kTokens>(code, places, c, gains, factors);
+  find_gains<kTokens>(code, components, c, gains, factors);
   __syncthreads();
   const int first = position % kTileTokens;
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;
   const std::int32_t* const offsets = call.chunk_offsets + group * kMaxChunks;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < places * kTokens; i += kThreads) {
-    const int p = i / kTokens, t = i % kTokens, chunk = p / kChunkPlaces;
+  const short4* const quad_digits = call.quad_digits + group * (components / 4);
+#pragma unroll 2
+  for (int i = threadIdx.x; i < components * kTokens; i += kThreads) {
+    const int p = i / kTokens, t = i % kTokens;
     if (code.inverse_steps[p] == 0.0f) continue;
     const float level = floorf(c[i] * factors[t] * code.inverse_steps[p]);
-    const int v = static_cast<int>(fminf(fmaxf(level, code.lowest[p]), code.highest[p]));
-    const auto u = static_cast<std::uint32_t>(v + (1 << (widths[chunk] - 1)));
-    const CodeFields fields = fields_of(widths[chunk], first + t, p % kChunkPlaces);
-    std::uint32_t* const at = words + offsets[chunk];
-    atomicOr(at + fields.low.word, (u & ((1u << fields.low.bits) - 1u)) << fields.low.shift);
-    if (fields.high.bits > 0) {
-      atomicOr(at + fields.high.word, (u >> fields.low.bits) << fields.high.shift);
+    const float lowest = code.lowest[p];
+    auto u = static_cast<std::uint32_t>(fminf(fmaxf(level, lowest), code.highest[p]) - lowest);
+    const short4 digits = __ldg(quad_digits + p / 4);
+    const int at[kMaxDigits] = {digits.x, digits.y, digits.z, digits.w};
+#pragma unroll
+    for (int d = 0; d < kMaxDigits; ++d) {
+      if (at[d] < 0) break;
+      const int chunk = at[d] / kChunkQuads, bits = widths[chunk];
+      const DigitField field = field_of(bits, first + t, at[d] % kChunkQuads * 4 + p % 4);
+      atomicOr(words + offsets[chunk] + field.word, (u & ((1u << bits) - 1u)) << field.shift);
+      u >>= 2;
     }
   }
   __syncthreads();
@@ -207,11 +212,10 @@ cudaError_t launch(const EncodeCall& call, const Memory& memory, cudaStream_t st
 cudaError_t launch_encode(const EncodeCall& call, cudaStream_t stream) {
   if (call.total_halves == 0) return cudaSuccess;
   const int width = call.group_heads * (call.key_dim + call.value_dim);
-  const int places = call.chunks * kChunkPlaces;
   // Wide groups: half as many tokens, so that two blocks' memory is not needed for one.
-  const Memory memory(width, places, call.most_tile_bytes, 16);
+  const Memory memory(width, call.components, call.most_tile_bytes, 16);
   if (memory.bytes <= 160 * 1024) return launch<16>(call, memory, stream);
-  return launch<8>(call, Memory(width, places, call.most_tile_bytes, 8), stream);
+  return launch<8>(call, Memory(width, call.components, call.most_tile_bytes, 8), stream);
 }
 
 }  // namespace kvspan::cuda

@@ -12,8 +12,8 @@
 namespace kvspan::cuda {
 namespace {
 
-int chunks_of(const BandsCode& code) {
-  return (code.places() + kChunkPlaces - 1) / kChunkPlaces;
+int whole_chunks(int places) {
+  return (places + kChunkPlaces - 1) / kChunkPlaces * kChunkPlaces;
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
                               std::span<const std::shared_ptr<const BandsCode>> codes,
                               RopeTables& ropes, bool rebuilds) {
   const BandsCode& first = *codes.front();
-  int chunks = 0;
+  int chunks = 0, components = 0;
   bool uniform2 = true;
   for (const auto& code : codes) {
     if (code->heads() != first.heads()) {
@@ -64,7 +64,8 @@ Status LayerTables::add_codes(const LayerShape& layer,
           "one size",
           first.heads(), code->heads());
     }
-    chunks = std::max(chunks, chunks_of(*code));
+    chunks = std::max(chunks, BandsTiles(code->layout()).chunks());
+    components = std::max(components, whole_chunks(code->places()));
   }
   if (first.rope().angles.size() % 2 != 0) {
     return fail(ErrorCode::kUnsupported,
@@ -72,32 +73,35 @@ Status LayerTables::add_codes(const LayerShape& layer,
                 2 * first.rope().angles.size());
   }
   const int queries = first.heads() * (layer.query_heads / layer.kv_heads);
-  int most = 0;
-  std::size_t units = 0;
+  int most = 0, refined = 0;
   for (const auto& code : codes) {
     const BandsTiles tiles(code->layout(), chunks);
     uniform2 = uniform2 && tiles.all_of_width(2);
-    units = std::max(units, score_units(tiles).size());
+    int own = 0;
+    for (const ScoreUnit& unit : score_units(tiles)) own += unit.refines ? 1 : 0;
+    refined = std::max(refined, own);
     most = std::max(most, static_cast<int>(tiles.tile_bytes()));
   }
   KVSPAN_TRY(const RopeTable* rope, ropes.find(first.rope(), first.anchor_block()));
   const AnchoredMeans means(first.rope(), kMeanBlock, first.key_mean(0), first.heads(),
                             layer.key_dim, MemoryKind::kShared, nullptr);
   const MeanOperands mean = mean_operands(means);
-  const AttendNeed need{queries, chunks, static_cast<int>(units), uniform2, most, mean.terms};
+  const AttendNeed need{queries, chunks, refined, uniform2, most, mean.terms};
   variant = find_variant(need);
   if (variant == nullptr) {
     return fail(
         ErrorCode::kUnsupported,
-        "a code of {} components and {} bytes for 32 tokens is not on the device for {} query "
-        "heads; allowed: 512 components for up to 8, 1024 for up to 16, 1536 for up to 32, of "
-        "few bits",
+        "a code of {} digits in {} bytes for 32 tokens is not on the device for {} query heads; allowed: "
+        "768 for up to 8, 1024 for up to 16, 1536 for up to 32, of fewer bytes",
         chunks * kChunkPlaces, most, queries);
   }
   const int panel_units = variant->uniform2 ? 2 : 1;
+  const auto units = static_cast<std::size_t>(variant->units(need));
   std::vector<BandsOperands> operands;
   for (const auto& code : codes) {
-    operands.push_back(bands_operands(*code, chunks, panel_units, (layer.key_dim + 15) / 16));
+    operands.push_back(
+        bands_operands(*code, chunks, components, variant->uniform2 ? variant->most_chunks : 0,
+                       (layer.key_dim + 15) / 16));
   }
 
   BandsOperands all;  // of all groups, one after the other
@@ -125,7 +129,8 @@ Status LayerTables::add_codes(const LayerShape& layer,
         ++run;
       }
       unit_table[g * kMaxUnits + u] =
-          unit_word(unit.offset, unit.kind, unit.exponent - before, last - unit.exponent, run);
+          unit_word(unit.offset, unit.kind, unit.exponent - before, last - unit.exponent, run) |
+          (unit.refines ? kRefines : 0);
       before = unit.exponent;
     }
     for (std::size_t i = 0; i < o.units.size() * 64; ++i) {
@@ -157,6 +162,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
     add(all.value_basis, o.value_basis);
     add(all.value_scales, o.value_scales);
     add(all.steps, o.steps);
+    add(all.quad_digits, o.quad_digits);
     EncodeCall::Group encoder{};
     KVSPAN_TRY(encoder.analysis, upload<float>(o.analysis));
     KVSPAN_TRY(encoder.means, upload<float>(o.means));
@@ -236,13 +242,17 @@ Status LayerTables::add_codes(const LayerShape& layer,
   e.groups = a.groups;
   e.group_heads = a.group_heads;
   e.chunks = chunks;
+  e.components = components;
+  static_assert(sizeof(BandsTiles::QuadDigits) == sizeof(short4));
+  KVSPAN_TRY(const BandsTiles::QuadDigits* digits, upload<BandsTiles::QuadDigits>(all.quad_digits));
+  e.quad_digits = reinterpret_cast<const short4*>(digits);
   e.chunk_widths = a.chunk_widths;
   e.chunk_offsets = a.chunk_offsets;
   e.tile_bytes = a.tile_bytes;
   e.most_tile_bytes = most;
   KVSPAN_TRY(e.group_table, upload<EncodeCall::Group>(encoders));
 
-  blocks_at_once = cuda::blocks_at_once(*variant, variant->shared_bytes(need));
+  blocks_at_once = cuda::blocks_at_once(*variant, variant->shared_bytes(a.units, need));
   if (blocks_at_once == 0) {
     return fail(ErrorCode::kUnsupported,
                 "attention to a code of {} bytes a tile does not fit this device: {}", most,

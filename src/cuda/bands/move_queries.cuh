@@ -254,7 +254,9 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
       const auto* const halves = reinterpret_cast<const __half2*>(&raw[w / 2]) + w % 2 * 2;
       const float2 x = __half22float2(halves[0]), y = __half22float2(halves[1]);
       const auto whole = [&](float number) {
-        return __float_as_uint(fmaf(number, inverse, kUnits));
+        if ((word & kRefines) == 0) return __float_as_uint(fmaf(number, inverse, kUnits));
+        const float scaled = number * inverse, left = scaled - rintf(scaled);
+        return __float_as_uint(fmaf(left, 1 << kRefinedBits, kUnits));
       };
       bytes[w] = __byte_perm(__byte_perm(whole(x.x), whole(x.y), 0x0040),
                              __byte_perm(whole(y.x), whole(y.y), 0x0040), 0x5410);

@@ -32,14 +32,8 @@ __global__ void __launch_bounds__(kThreads)
       layer.chunk_offsets[group * kMaxChunks + chunk];
   const float middle = 0.5f * static_cast<float>((1 << width) - 1);
   const auto level = [&](int p) {
-    const CodeFields fields = fields_of(width, token, p);
-    std::uint32_t u = words[fields.low.word] >> fields.low.shift & ((1u << fields.low.bits) - 1u);
-    if (fields.high.bits > 0) {
-      const std::uint32_t high =
-          words[fields.high.word] >> fields.high.shift & ((1u << fields.high.bits) - 1u);
-      u |= high << fields.low.bits;
-    }
-    return static_cast<float>(u) - middle;
+    const DigitField field = field_of(width, token, p);
+    return static_cast<float>(words[field.word] >> field.shift & ((1u << width) - 1u)) - middle;
   };
   __half2 levels[kLevelPlaces / 2];
 #pragma unroll

@@ -8,51 +8,20 @@
 namespace kvspan::cuda {
 namespace {
 
-// The four words of a lane whose fields have the given values.
-std::array<std::uint32_t, 4> words_of(int kind, const std::array<int, 16>& fields) {
-  std::array<std::uint32_t, 4> words{};
-  const auto field = [&](int i) {
-    return static_cast<std::uint32_t>(fields[static_cast<std::size_t>(i)]);
-  };
-  std::uint32_t planes[4] = {};
+// The four words of a lane whose digits have the given values.
+std::array<std::uint32_t, 4> words_of(int kind, const std::array<int, 16>& digits) {
+  std::uint32_t packed = 0;
   for (int i = 0; i < 16; ++i) {
-    const int k = i / 4, f = i % 4;
-    switch (kind) {
-      case 1:
-        planes[0] |= field(i) << (k / 2 * 8 + 2 * f + k % 2);
-        break;
-      case 2:
-        planes[0] |= field(i) << (8 * k + 2 * f);
-        break;
-      case 4:
-        planes[f / 2] |= field(i) << (8 * k + 4 * (f % 2));
-        break;
-      default:
-        planes[f] |= field(i) << (8 * k);
-        break;
-    }
+    const int k = i / 4, f = i % 4, at = kind == 2 ? 8 * k + 2 * f : k / 2 * 8 + 2 * f + k % 2;
+    packed |= static_cast<std::uint32_t>(digits[static_cast<std::size_t>(i)]) << at;
   }
-  for (unsigned s = 0; s < 4; ++s) {
-    switch (kind) {
-      case 1:
-        words[s] = spread_bits(planes[0]) << s;
-        break;
-      case 2:
-        words[s] = planes[0] << (2 * s);
-        break;
-      case 4:
-        words[s] = planes[s / 2] << (4 * (s % 2));
-        break;
-      default:
-        words[s] = planes[s];
-        break;
-    }
-  }
-  return words;
+  if (kind == 1) packed = spread_bits(packed);
+  const auto by = static_cast<unsigned>(kind);
+  return {packed, packed << by, packed << (2 * by), packed << (3 * by)};
 }
 
-std::array<int, 16> bytes_of(int kind, const std::array<int, 16>& fields) {
-  const std::array<std::uint32_t, 4> words = words_of(kind, fields);
+std::array<int, 16> bytes_of(int kind, const std::array<int, 16>& digits) {
+  const std::array<std::uint32_t, 4> words = words_of(kind, digits);
   std::array<int, 16> bytes{};
   for (std::size_t i = 0; i < 16; ++i) {
     bytes[i] = static_cast<int>(words[i / 4] >> (8 * (i % 4)) & 0xffu);
@@ -87,7 +56,7 @@ Matrix inverted(Matrix a) {
 UnitForm make_form(int kind) {
   UnitForm form{};
   std::array<int, 16> all{};
-  Matrix fields_by_bytes{};  // q = M' u
+  Matrix digits_by_bytes{};  // q = M' u
   for (std::size_t i = 0; i < 16; ++i) {
     std::array<int, 16> one{};
     one[i] = 1;
@@ -95,52 +64,53 @@ UnitForm make_form(int kind) {
     const std::array<int, 16> bytes = bytes_of(kind, one);
     for (std::size_t b = 0; b < 16; ++b) {
       form.bytes[b][i] = bytes[b];
-      fields_by_bytes[i][b] = bytes[b];
+      digits_by_bytes[i][b] = bytes[b];
     }
   }
-  form.inverse = inverted(fields_by_bytes);
+  form.inverse = inverted(digits_by_bytes);
   const std::array<int, 16> full = bytes_of(kind, all);
   for (std::size_t b = 0; b < 16; ++b) form.full[b] = static_cast<std::uint8_t>(full[b]);
-  form.exponent = 8 - kind;  // a field on top of a byte counts 2^(8 - kind)
+  form.exponent = 8 - kind;  // a digit on top of a byte counts 2^(8 - kind)
   return form;
+}
+
+// The unit of a chunk whose highest digits lie at `shift`, and the one that refines it.
+void add_unit(const BandsTiles& tiles, int chunk, int shift, std::vector<ScoreUnit>& units) {
+  constexpr int kRefinedShift = 6;  // the highest digits of 8 bits
+  const bool there = chunk < tiles.chunks();
+  const int width = there ? tiles.widths()[static_cast<std::size_t>(chunk)] : 2;
+  const int offset = there ? 4 * tiles.offset(chunk) : 4 * chunk * chunk_words(2);
+  units.push_back({chunk, offset, width, shift, unit_form(width).exponent - shift});
+  if (shift < kRefinedShift) return;
+  units.push_back({chunk, offset, width, shift, units.back().exponent + kRefinedBits, true});
 }
 
 }  // namespace
 
 const UnitForm& unit_form(int kind) {
-  static const UnitForm kForms[] = {make_form(1), make_form(2), make_form(4), make_form(8)};
-  return kForms[kind == 1 ? 0 : kind == 2 ? 1 : kind == 4 ? 2 : 3];
+  static const UnitForm kForms[] = {make_form(1), make_form(2)};
+  return kForms[kind - 1];
 }
 
 std::vector<ScoreUnit> score_units(const BandsTiles& tiles) {
-  constexpr int kPlane = 16 * kTileTokens;  // bytes
   std::vector<ScoreUnit> units;
-  for (int k = 0; k < tiles.chunks(); ++k) {
-    const int width = tiles.widths()[static_cast<std::size_t>(k)], offset = 4 * tiles.offset(k);
-    const auto add = [&](int kind, int planes_before, int weight_bits) {
-      units.push_back({k, offset + planes_before * kPlane, kind, 8 - kind - weight_bits,
-                       1 << weight_bits});
-    };
-    switch (width) {
-      case 1:
-      case 2:
-      case 4:
-      case 8:
-        add(width, 0, 0);
-        break;
-      case 3:
-        add(2, 0, 0), add(1, 1, 2);
-        break;
-      case 5:
-        add(4, 0, 0), add(1, 2, 4);
-        break;
-      default:
-        add(4, 0, 0), add(2, 2, 4);
-        break;
-    }
-  }
+  for (int k = 0; k < tiles.chunks(); ++k) add_unit(tiles, k, tiles.shift(k), units);
   std::stable_sort(units.begin(), units.end(),
                    [](const ScoreUnit& a, const ScoreUnit& b) { return a.exponent < b.exponent; });
+  return units;
+}
+
+std::vector<ScoreUnit> paired_units(const BandsTiles& tiles, int chunks) {
+  std::vector<ScoreUnit> units, refining;
+  for (int k = 0; k < chunks; ++k) {
+    // The first of a pair has the higher digits.
+    const int first = k - k % 2, shift = first < tiles.chunks() ? tiles.shift(first) : 0;
+    std::vector<ScoreUnit> own;
+    add_unit(tiles, k, shift, own);
+    units.push_back(own[0]);
+    if (own.size() > 1) refining.push_back(own[1]);
+  }
+  units.insert(units.end(), refining.begin(), refining.end());
   return units;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a chunk of 64 places by 32 tokens from packed planes (cuda/bands/bands_tiles.h) to
+// Digits of a chunk of 64 places by 32 tokens as they are packed (cuda/bands/bands_tiles.h) to
 // operands of small matrix products: with tokens as rows for scores, with places as rows for sums.
 // With g = lane / 4 and c = lane % 4 a thread meets tokens token_at(g, 0..3) as rows, and places
 // 8 g .. 8 g + 7 as rows. In the latter fields are masked where they lie: products count by powers
@@ -14,7 +14,7 @@
 
 namespace kvspan::cuda {
 
-inline constexpr int kPlaneBytes = 16 * kTileTokens;
+inline constexpr int kPairBytes = 16 * kTileTokens;  // of a chunk of digits of 2 bits
 
 // Left for positive n, right for negative: a left shift can go to the multipliers, which are idle.
 template <int kBy>
@@ -39,11 +39,11 @@ __device__ __forceinline__ std::uint32_t held(std::uint32_t x) {
   return x;
 }
 
-// Where a lane reads, in bytes from a plane's beginning.
+// Where a lane reads, in bytes from a chunk's beginning.
 struct UnpackLane {
   std::uint32_t rows, columns;       // of ldmatrix, as it is and transposed
-  std::uint32_t pair_rows;           // of two planes, the first two tokens of a quad from each
-  std::uint32_t bits, column_bits;   // of planes of single bits
+  std::uint32_t pair_rows;           // of two chunks, the first two tokens of a quad from each
+  std::uint32_t bits, column_bits;   // of chunks of single bits
   std::uint32_t bit_bytes;           // which bytes of two words are the lane's places
   __device__ __forceinline__ explicit UnpackLane(int lane) {
     const int matrix = lane / 8, row = lane % 8, g = lane / 4, c = lane % 4;
@@ -60,9 +60,9 @@ struct UnpackLane {
 };
 
 // Single bits with tokens as rows: what spread_bits makes of the lane's 16 bits of token b.
-__device__ __forceinline__ void read_token_bits(std::uint32_t plane, const UnpackLane& lane,
+__device__ __forceinline__ void read_token_bits(std::uint32_t chunk, const UnpackLane& lane,
                                                 std::uint32_t (&t)[4]) {
-  const uint2 x = load_shared2(plane + lane.bits);
+  const uint2 x = load_shared2(chunk + lane.bits);
   const std::uint32_t low = x.x << 4 & 0xfff0fff0u, high = x.y << 4 & 0xfff0fff0u;
   t[0] = __byte_perm(x.x, low, 0x5410);
   t[1] = __byte_perm(x.x, low, 0x7632);
@@ -70,12 +70,12 @@ __device__ __forceinline__ void read_token_bits(std::uint32_t plane, const Unpac
   t[3] = __byte_perm(x.y, high, 0x7632);
 }
 
-// A plane with places as rows: x[0] byte 2 g and x[1] byte 2 g + 1 of tokens token_at(c, 0..3),
+// Digits of 2 bits with places as rows: x[0] byte 2 g and x[1] byte 2 g + 1 of tokens token_at(c, 0..3),
 // x[2] and x[3] of token_at(c + 4, 0..3).
-__device__ __forceinline__ void read_places(std::uint32_t plane, const UnpackLane& lane,
+__device__ __forceinline__ void read_places(std::uint32_t chunk, const UnpackLane& lane,
                                             std::uint32_t (&x)[4]) {
   std::uint32_t t[4];
-  load_transposed(plane + lane.columns, t);
+  load_transposed(chunk + lane.columns, t);
   x[0] = __byte_perm(t[0], t[1], 0x6420);
   x[1] = __byte_perm(t[0], t[1], 0x7531);
   x[2] = __byte_perm(t[2], t[3], 0x6420);
@@ -84,58 +84,33 @@ __device__ __forceinline__ void read_places(std::uint32_t plane, const UnpackLan
 
 // The same of single bits: bit 2 f + e is place 8 g + 4 e + f; of tokens token_at(c, 0..3) and
 // token_at(c + 4, 0..3).
-__device__ __forceinline__ void read_place_bits(std::uint32_t plane, const UnpackLane& lane,
+__device__ __forceinline__ void read_place_bits(std::uint32_t chunk, const UnpackLane& lane,
                                                 std::uint32_t (&z)[2]) {
-  const uint2 x = load_shared2(plane + lane.column_bits);
-  const uint2 y = load_shared2(plane + lane.column_bits + 128);
+  const uint2 x = load_shared2(chunk + lane.column_bits);
+  const uint2 y = load_shared2(chunk + lane.column_bits + 128);
   z[0] = __byte_perm(x.x, x.y, lane.bit_bytes);
   z[1] = __byte_perm(y.x, y.y, lane.bit_bytes);
 }
 
-// How far the code of place 4 e + f of eight lies above the lowest bit in codes_by_place.
+// How far the digit of place 4 e + f of eight lies above the lowest bit in the operands below.
 __host__ __device__ constexpr int sum_shift(int width, int e, int f) {
-  return width == 1   ? 2 * f + e
-         : width == 2 ? 2 * f
-         : width == 3 ? (f == 3 ? 4 : 2 * f)
-         : width == 4 ? 4 * (f % 2)
-                      : 0;
+  return width == 1 ? 2 * f + e : 2 * f;
 }
 
-// An operand with places 8 g + f (first and third register) and 8 g + 4 + f as rows, of codes of 2
-// bits that carry those of the fields below: differences of sums make that good.
+// Operands with places 8 g + f (first and third register) and 8 g + 4 + f as rows. Digits of 2 bits carry
+// those of the fields below: differences of sums make that good.
 template <int kField>
-__device__ __forceinline__ void codes_below(const std::uint32_t (&x)[4], std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void pairs_below(const std::uint32_t (&x)[4], std::uint32_t (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = kField == 3 ? x[i] : field<2 * kField + 2, 0, 0>(x[i]);
 }
-
-// An operand with places 8 g + f and 8 g + 4 + f as rows, times 1 << sum_shift. x: the plane of the
-// field; z: single bits; high: the plane of the two highest of 6.
-template <int kWidth, int kField>
-__device__ __forceinline__ void codes_by_place(const std::uint32_t (&x)[4],
-                                               const std::uint32_t (&z)[2],
-                                               const std::uint32_t (&high)[4],
-                                               std::uint32_t (&a)[4]) {
+// Single bits.
+template <int kField>
+__device__ __forceinline__ void bits_by_place(const std::uint32_t (&z)[2], std::uint32_t (&a)[4]) {
   constexpr int f = kField;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const std::uint32_t bits = z[i / 2];
-    if constexpr (kWidth == 1) {
-      a[i] = i % 2 == 0 ? field<1, 2 * f, 2 * f>(bits) : field<1, 2 * f + 1, 2 * f + 1>(bits);
-    } else if constexpr (kWidth == 3) {
-      constexpr int kTo = f == 3 ? 4 : 2 * f;
-      a[i] = field<2, 2 * f, kTo>(x[i]) | (i % 2 == 0 ? field<1, 2 * f, kTo + 2>(bits)
-                                                      : field<1, 2 * f + 1, kTo + 2>(bits));
-    } else if constexpr (kWidth == 4) {
-      a[i] = field<4, 4 * (f % 2), 4 * (f % 2)>(x[i]);
-    } else if constexpr (kWidth == 5) {
-      a[i] = field<4, 4 * (f % 2), 0>(x[i]) | (i % 2 == 0 ? field<1, 2 * f, 4>(bits)
-                                                          : field<1, 2 * f + 1, 4>(bits));
-    } else if constexpr (kWidth == 6) {
-      a[i] = field<4, 4 * (f % 2), 0>(x[i]) | field<2, 2 * f, 4>(high[i]);
-    } else {
-      a[i] = x[i];
-    }
+    a[i] = i % 2 == 0 ? field<1, 2 * f, 2 * f>(z[i / 2]) : field<1, 2 * f + 1, 2 * f + 1>(z[i / 2]);
   }
 }
 
