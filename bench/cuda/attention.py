@@ -25,7 +25,7 @@ def bands(keys):
 
 # name, shape, group's KV heads, halvings of variance, (sequences, tokens), recipe
 def cases():
-    two = "share=kvgroup,heads={},levels=0/2,bits=1.53"
+    two = "share=kvgroup,heads={},levels=0/2,bits=1.5"
     mixed = "share=kvgroup,heads={},levels=0/2/4/6/8,bits=2,anchor={}"
     for where in (LONG, BATCH):
         for anchor in (256, 1024):
@@ -34,7 +34,7 @@ def cases():
         for anchor in (256, 1024):
             yield f"even widths, groups of 2, anchor {anchor}", LLAMA, 2, 5, where, bands(mixed.format(2, anchor))
         yield "bits=2, all levels, groups of 2", LLAMA, 2, 5, where, bands("share=kvgroup,bits=2,anchor=1024")
-        yield "Gemma, two bits", GEMMA, 1, 4, where, bands("levels=0/2,bits=1.53,anchor=1024")
+        yield "Gemma, two bits", GEMMA, 1, 4, where, bands("levels=0/2,bits=1.5,anchor=1024")
         yield "Gemma, even widths", GEMMA, 1, 5, where, bands("levels=0/2/4/6/8,bits=2,anchor=1024")
     yield "two bits, groups of 2, anchor 1024", LLAMA, 2, 4, MILLION, bands(two.format(2) + ",anchor=1024")
     for where in (LONG, BATCH):

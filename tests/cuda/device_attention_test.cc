@@ -126,12 +126,13 @@ TEST(DeviceAttention, CodesOfTwoBits) {
 TEST(DeviceAttention, CodesOfMixedWidths) {
   KVSPAN_NEEDS_DEVICE();
   check({"all levels", bands("bits=2.5"), 2, 4, 64});
-  check({"wide codes", bands("bits=4.5,grain=64"), 2, 4, 128});
+  check({"wide codes", bands("bits=3.25"), 2, 4, 128});
   check({"narrow codes", bands("bits=1,levels=0-3,grain=64"), 2, 4, 128});
   check({"one head of 256", bands("bits=2"), 1, 4, 256});
   check({"even widths", bands("bits=2,levels=0/2/4/6/8"), 2, 4, 128});
   check({"three heads of 64", bands("bits=2"), 3, 3, 64});
-  check({"four heads", bands("bits=2,share=kvgroup,heads=4"), 4, 4, 128});
+  check({"four heads", bands("bits=2,share=kvgroup,heads=4,levels=0/2/4/6/8"), 4, 4, 128});
+  check({"four heads, all widths", bands("bits=2,share=kvgroup,heads=4"), 4, 4, 64});
   check({"eight heads", bands("bits=2,share=kvgroup,heads=8,levels=0/2/4/6/8"), 8, 4, 64});
   check({"no gain", bands("bits=2,gain=none"), 2, 4, 64});
 }

@@ -39,10 +39,11 @@ const AttendVariant* find_variant(const AttendNeed& need) {
   static const AttendVariant kVariants[] = {
       variant<1, 2, 2, 8, true>(),  variant<1, 3, 2, 6, true>(),  variant<1, 4, 2, 6, true>(),
       variant<1, 5, 2, 4, true>(),  variant<1, 6, 2, 4, true>(),  variant<1, 4, 2, 6, false>(),
-      variant<1, 5, 2, 4, false>(), variant<1, 6, 2, 4, false>(), variant<2, 3, 2, 4, true>(),
-      variant<2, 4, 2, 4, true>(),  variant<2, 4, 4, 2, true>(),  variant<2, 4, 2, 4, false>(),
-      variant<2, 4, 4, 2, false>(), variant<2, 4, 4, 1, false>(), variant<4, 2, 8, 1, true>(),
-      variant<4, 3, 8, 1, true>(),  variant<4, 2, 8, 1, false>(), variant<4, 3, 8, 1, false>(),
+      variant<1, 5, 2, 4, false>(), variant<1, 6, 2, 4, false>(), variant<1, 8, 2, 3, false>(),
+      variant<2, 3, 2, 4, true>(),  variant<2, 4, 2, 4, true>(),  variant<2, 4, 4, 2, true>(),
+      variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(), variant<2, 4, 4, 1, false>(),
+      variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),  variant<4, 2, 8, 1, false>(),
+      variant<4, 3, 8, 1, false>(),
   };
   constexpr int kMostShared = 227 * 1024;
   for (const AttendVariant& v : kVariants) {

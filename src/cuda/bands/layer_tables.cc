@@ -92,7 +92,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
     return fail(
         ErrorCode::kUnsupported,
         "a code of {} digits in {} bytes for 32 tokens is not on the device for {} query heads; allowed: "
-        "768 for up to 8, 1024 for up to 16, 1536 for up to 32, of fewer bytes",
+        "1024 for up to 16, 1536 for up to 32, of fewer bytes",
         chunks * kChunkPlaces, most, queries);
   }
   const int panel_units = variant->uniform2 ? 2 : 1;
