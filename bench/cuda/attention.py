@@ -40,7 +40,6 @@ def cases():
     for where in (LONG, BATCH):
         yield "two bits, groups of 4", LLAMA, 4, 4, where, bands(two.format(4))
         yield "even widths, groups of 4", LLAMA, 4, 5, where, bands(mixed.format(4, 256))
-        yield "two bits, groups of 8", LLAMA, 8, 4, where, bands(two.format(8))
         yield "full", LLAMA, 1, 4, where, "full"
 
 

@@ -26,7 +26,7 @@ constexpr std::array<KeyDeclaration, 21> kBandsKeys{
           "times the work of reading"),
     of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),
     count("grain", "1", 1, 1024,
-          "neighbouring directions, by importance, that get the same width; GPUs read 64 at once"),
+          "neighbouring directions, by importance, that get the same width"),
     word("rope", "anchor", "anchor|pre|post", kRope.summary),
     count("anchor", "256", 16, 4096, kAnchorSummary, 16),
     word("gain", "token", "token|none", "one scale for each token, or none"),
