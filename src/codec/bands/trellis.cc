@@ -5,8 +5,9 @@
 #include <arm_neon.h>
 #endif
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 #include "base/kernels_by_level.h"
 
@@ -45,6 +46,11 @@ constexpr double kDistortions[kTrellisMaxBits] = {0.29556, 0.08041, 0.02167,
 // Lowest bits of earlier codes that have a say.
 constexpr int memory_of(int width) {
   return kTrellisMaxBits - width;
+}
+
+// Whether the fifth bit of h has no say.
+constexpr bool forgets_fifth(int width) {
+  return memory_of(width) < 5;
 }
 
 std::uint8_t index_of(int width, std::uint8_t history, std::int8_t code) {
@@ -107,58 +113,81 @@ TrellisEncoder::Lanes TrellisEncoder::load(const float* from) {
   return Lanes{from[0], from[1], from[2], from[3]};
 }
 
-void TrellisEncoder::measure(int width, Lanes x, Lanes weights, Lanes* least) {
-  const float* levels = levels_of(width);
-  const int highs = 1 << (width - 1);
-  for (int before = 0; before < 1 << memory_of(width); ++before, levels += 2 * highs) {
+// What the nearest codes of a quad leave, by the bits that matter, the newest lowest: [2^(7 - kWidth)].
+template <int kWidth>
+void TrellisEncoder::measure(Lanes x, Lanes weights, Lanes* least) {
+  constexpr int kHighs = 1 << (kWidth - 1), kBefore = 1 << memory_of(kWidth);
+  const float* levels = levels_of(kWidth);
+#pragma GCC unroll 4
+  for (int before = 0; before < kBefore; ++before, levels += 2 * kHighs) {
+#pragma GCC unroll 2
     for (int bit = 0; bit < 2; ++bit) {
       Lanes best = distance(x, levels[bit]);
-      for (int high = 1; high < highs; ++high) best = smaller(best, distance(x, levels[high << 1 | bit]));
+#pragma GCC unroll 32
+      for (int high = 1; high < kHighs; ++high) best = smaller(best, distance(x, levels[high << 1 | bit]));
       least[before << 1 | bit] = weights * (best * best);
+    }
+  }
+}
+
+template <int kWidth>
+void TrellisEncoder::advance(Lanes x, Lanes weights, const Lanes* cost, Lanes* next, Mask* steps) {
+  constexpr std::size_t kMatter = (std::size_t{1} << memory_of(kWidth)) - 1;
+  std::array<Lanes, 2 << memory_of(kWidth)> least;
+  measure<kWidth>(x, weights, least.data());
+#pragma GCC unroll 16
+  for (std::size_t from = 0; from < kStates / 2; ++from) {
+    const std::size_t other = from | kStates / 2;
+    if constexpr (forgets_fifth(kWidth)) {
+      // Both states have the same codes before them: the cheaper one goes on, whatever comes.
+      const Lanes best = smaller(cost[from], cost[other]);
+      steps[from] = cost[other] < cost[from];
+      next[from << 1] = best + least[(from & kMatter) << 1];
+      next[from << 1 | 1] = best + least[(from & kMatter) << 1 | 1];
+    } else {
+      for (std::size_t bit = 0; bit < 2; ++bit) {
+        const Lanes one = cost[from] + least[from << 1 | bit];
+        const Lanes two = cost[other] + least[other << 1 | bit];
+        steps[from << 1 | bit] = two < one;
+        next[from << 1 | bit] = smaller(one, two);
+      }
     }
   }
 }
 
 void TrellisEncoder::encode(std::span<const std::uint8_t> widths, const float* x,
                             const float* weights, std::int8_t* codes, std::int8_t* values) {
+  static constexpr Advance kAdvance[] = {nullptr, &advance<1>, &advance<2>, &advance<3>,
+                                         &advance<4>, &advance<5>, &advance<6>};
   steps_.resize(widths.size());
-  cost_.fill(Lanes{} + 1e30f);
-  cost_[0] = Lanes{};
-  std::array<Lanes, 64> least;
+  Lanes *cost = costs_[0].data(), *next = costs_[1].data();
+  std::fill_n(cost, kStates, Lanes{} + 1e30f);
+  cost[0] = Lanes{};
   for (std::size_t q = 0; q < widths.size(); ++q) {
     if (widths[q] > kTrellisMaxBits) continue;
-    measure(widths[q], load(x + 4 * q), load(weights + 4 * q), least.data());
-    const std::size_t matter = (std::size_t{1} << memory_of(widths[q])) - 1;
-    for (std::size_t from = 0; from < kStates / 2; ++from) {
-      const std::size_t other = from | kStates / 2;
-      for (std::size_t bit = 0; bit < 2; ++bit) {
-        const Lanes one = cost_[from] + least[(from & matter) << 1 | bit];
-        const Lanes two = cost_[other] + least[(other & matter) << 1 | bit];
-        steps_[q][from << 1 | bit] = two < one;
-        next_[from << 1 | bit] = smaller(one, two);
-      }
-    }
-    cost_.swap(next_);
+    kAdvance[widths[q]](load(x + 4 * q), load(weights + 4 * q), cost, next, steps_[q].data());
+    std::swap(cost, next);
   }
-  for (std::size_t i = 0; i < 4; ++i) trace(widths, x, i, codes, values);
+  for (std::size_t i = 0; i < 4; ++i) trace(widths, x, cost, i, codes, values);
 }
 
 // Back along the best path of one chain. Upper bits of its codes are those nearest to the numbers.
-void TrellisEncoder::trace(std::span<const std::uint8_t> widths, const float* x, std::size_t chain,
-                           std::int8_t* codes, std::int8_t* values) const {
+void TrellisEncoder::trace(std::span<const std::uint8_t> widths, const float* x, const Lanes* cost,
+                           std::size_t chain, std::int8_t* codes, std::int8_t* values) const {
   std::size_t state = 0;
   for (std::size_t s = 1; s < kStates; ++s) {
-    if (cost_[s][chain] < cost_[state][chain]) state = s;
+    if (cost[s][chain] < cost[state][chain]) state = s;
   }
   for (std::size_t q = widths.size(); q-- > 0;) {
     const int width = widths[q];
     if (width > kTrellisMaxBits) continue;  // its code is not of the trellis
-    const std::size_t from = state >> 1 | (steps_[q][state][chain] != 0 ? kStates / 2 : 0);
+    const std::size_t step = forgets_fifth(width) ? state >> 1 : state;
+    const std::size_t from = state >> 1 | (steps_[q][step][chain] != 0 ? kStates / 2 : 0);
     const std::size_t history = (from << width) % kTrellisEntries;
     const float* levels = levels_of(width) + history;
     int low = static_cast<int>(state & 1);
-    float best = std::numeric_limits<float>::infinity();
-    for (int trial = low; trial < 1 << width; trial += 2) {
+    float best = std::fabs(x[4 * q + chain] - levels[low]);
+    for (int trial = low + 2; trial < 1 << width; trial += 2) {
       const float off = std::fabs(x[4 * q + chain] - levels[trial]);
       if (off >= best) continue;
       best = off;
