@@ -239,30 +239,16 @@ template <class Shape, int kWidth>
 __device__ __forceinline__ void sum_chunk(std::uint32_t chunk, const UnpackLane& lane,
                                           const std::uint32_t (&w)[Shape::kRows8][2],
                                           ChunkSums<Shape>& sums) {
-  std::uint32_t a[4];
-  if constexpr (kWidth == 2) {
-    std::uint32_t x[4];
-    read_places(chunk, lane, x);
-    pairs_below<0>(x, a);
-    add_products<Shape>(a, w, sums[0]);
-    pairs_below<1>(x, a);
-    add_products<Shape>(a, w, sums[1]);
-    pairs_below<2>(x, a);
-    add_products<Shape>(a, w, sums[2]);
-    pairs_below<3>(x, a);
-    add_products<Shape>(a, w, sums[3]);
-  } else {
-    std::uint32_t z[2];
-    read_place_bits(chunk, lane, z);
-    bits_by_place<0>(z, a);
-    add_products<Shape>(a, w, sums[0]);
-    bits_by_place<1>(z, a);
-    add_products<Shape>(a, w, sums[1]);
-    bits_by_place<2>(z, a);
-    add_products<Shape>(a, w, sums[2]);
-    bits_by_place<3>(z, a);
-    add_products<Shape>(a, w, sums[3]);
-  }
+  std::uint32_t x[2 * kWidth], a[4];
+  read_places(chunk, lane, x);
+  digits_by_place<0>(x, a);
+  add_products<Shape>(a, w, sums[0]);
+  digits_by_place<1>(x, a);
+  add_products<Shape>(a, w, sums[1]);
+  digits_by_place<2>(x, a);
+  add_products<Shape>(a, w, sums[2]);
+  digits_by_place<3>(x, a);
+  add_products<Shape>(a, w, sums[3]);
 }
 
 // kTiles tiles at once, `tile_bytes` apart.

@@ -84,8 +84,8 @@ __device__ __forceinline__ void read_places(std::uint32_t chunk, const UnpackLan
 
 // The same of single bits: bit 2 f + e is place 8 g + 4 e + f; of tokens token_at(c, 0..3) and
 // token_at(c + 4, 0..3).
-__device__ __forceinline__ void read_place_bits(std::uint32_t chunk, const UnpackLane& lane,
-                                                std::uint32_t (&z)[2]) {
+__device__ __forceinline__ void read_places(std::uint32_t chunk, const UnpackLane& lane,
+                                            std::uint32_t (&z)[2]) {
   const uint2 x = load_shared2(chunk + lane.column_bits);
   const uint2 y = load_shared2(chunk + lane.column_bits + 128);
   z[0] = __byte_perm(x.x, x.y, lane.bit_bytes);
@@ -100,13 +100,13 @@ __host__ __device__ constexpr int sum_shift(int width, int e, int f) {
 // Operands with places 8 g + f (first and third register) and 8 g + 4 + f as rows. Digits of 2 bits carry
 // those of the fields below: differences of sums make that good.
 template <int kField>
-__device__ __forceinline__ void pairs_below(const std::uint32_t (&x)[4], std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void digits_by_place(const std::uint32_t (&x)[4], std::uint32_t (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) a[i] = kField == 3 ? x[i] : field<2 * kField + 2, 0, 0>(x[i]);
 }
 // Single bits.
 template <int kField>
-__device__ __forceinline__ void bits_by_place(const std::uint32_t (&z)[2], std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void digits_by_place(const std::uint32_t (&z)[2], std::uint32_t (&a)[4]) {
   constexpr int f = kField;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
