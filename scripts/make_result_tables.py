@@ -292,7 +292,7 @@ def cuda(results):
         note = f" {document['note']}" if "note" in document else ""
         yield f"One layer, one query position of each sequence, {document['gpu']['name']}; `{document['command']}`.{note}"
         yield ""
-        yield from table(["case", "sequences", "widths of 64 directions", "bytes a token", "us", "SDPA in f16, us", "faster", "file"], rows)
+        yield from table(["case", "sequences", "widths of 64 digits", "bytes a token", "us", "SDPA in f16, us", "faster", "file"], rows)
         eigen = document.get("eigen")
         if eigen:
             yield (f"Gram eigenproblems, {eigen['case']}: {eigen['ms']:.1f} ms; `torch.linalg.eigh` {eigen['torch_eigh_ms']:.0f} ms, "
