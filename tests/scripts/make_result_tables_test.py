@@ -4,6 +4,7 @@
 
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -31,6 +32,12 @@ class MakeResultTables(unittest.TestCase):
         page = (TREE / "docs/results/tables.md").read_text(encoding="utf-8")
         self.assertEqual(page.splitlines(), make_result_tables.page(TREE / "docs/results").splitlines(),
                          "run: scripts/make_result_tables.py > docs/results/tables.md")
+
+    def test_result_files_name_no_folder_of_a_machine(self):
+        rooted = re.compile(r'(?<![\w~.:/>-])/[\w.-]+/[\w.-]+')
+        for path in sorted((TREE / "docs/results").rglob("*.json")):
+            found = rooted.search(path.read_text(encoding="utf-8"))
+            self.assertIsNone(found, f"{path.name}: {found and found.group()}; shorten it, as in ~/.cache/kvspan")
 
     def page_of(self, **documents):
         with tempfile.TemporaryDirectory(prefix="kvspan-test-") as folder:
