@@ -8,13 +8,7 @@ namespace kvspan::cuda {
 namespace {
 
 template <class Shape>
-int shared_bytes(int units, const AttendNeed& need) {
-  AttendCall call;  // as the layer's will be
-  call.mean_terms = need.mean_terms;
-  call.most_tile_bytes = need.tile_bytes;
-  call.chunks = need.chunks;
-  call.units = units;
-  call.padded_queries = Shape::kRows;
+int shared_bytes(const AttendCall& call) {
   return AttendMemory<Shape>(call).bytes;
 }
 
@@ -46,12 +40,16 @@ const AttendVariant* find_variant(const AttendNeed& need) {
       variant<4, 3, 8, 1, false>(),
   };
   constexpr int kMostShared = 227 * 1024;
+  AttendCall call;  // as the layer's will be
+  call.mean_terms = need.mean_terms;
+  call.most_tile_bytes = need.tile_bytes;
   for (const AttendVariant& v : kVariants) {
     if (need.queries > v.rows || need.chunks > v.most_chunks) continue;
     // All chunks are unrolled, two at a time: one that is not there reads what follows, for nothing.
     if (v.uniform2 && (!need.uniform2 || need.chunks + 1 < v.most_chunks)) continue;
-    if (v.shared_bytes(v.units(need), need) > kMostShared) continue;
-    return &v;
+    call.units = v.units(need);
+    call.padded_queries = v.rows;
+    if (v.shared_bytes(call) <= kMostShared) return &v;
   }
   return nullptr;
 }
@@ -76,11 +74,9 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
 
 cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
                                 cudaStream_t stream) {
-  const AttendNeed need{call.padded_queries, call.chunks, 0, variant.uniform2, call.most_tile_bytes,
-                        call.mean_terms};
   const OverlappingLaunch launch(
       dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups)),
-      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call.units, need), stream);
+      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call), stream);
   void* arguments[] = {const_cast<AttendCall*>(&call)};
   return cudaLaunchKernelExC(launch.config(), variant.kernel, arguments);
 }

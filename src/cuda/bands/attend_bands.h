@@ -24,7 +24,7 @@ struct AttendVariant {
   bool uniform2;
   const void* kernel;
   int threads;
-  int (*shared_bytes)(int units, const AttendNeed& need);
+  int (*shared_bytes)(const AttendCall& call);
 
   // Of a group at most.
   int units(const AttendNeed& need) const {

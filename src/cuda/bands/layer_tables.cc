@@ -252,7 +252,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   e.most_tile_bytes = most;
   KVSPAN_TRY(e.group_table, upload<EncodeCall::Group>(encoders));
 
-  blocks_at_once = cuda::blocks_at_once(*variant, variant->shared_bytes(a.units, need));
+  blocks_at_once = cuda::blocks_at_once(*variant, variant->shared_bytes(a));
   if (blocks_at_once == 0) {
     return fail(ErrorCode::kUnsupported,
                 "attention to a code of {} bytes a tile does not fit this device: {}", most,
