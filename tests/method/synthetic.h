@@ -95,6 +95,16 @@ class SyntheticText {
     }
   }
 
+  // The first `count` numbers of all values become 0.
+  void clear_values(std::int32_t count) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const auto dim = std::size_t(shape_.layers[i].value_dim);
+      for (std::size_t at = 0; at < layers_[i].values.size(); at += dim) {
+        std::fill_n(layers_[i].values.begin() + std::ptrdiff_t(at), count, 0.0f);
+      }
+    }
+  }
+
   // Rows of all layers become those of the first, but for noise.
   void make_layers_alike(float noise, Random& random) {
     for (std::size_t i = 1; i < layers_.size(); ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "method/bands/band_steps.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -31,7 +32,7 @@ std::vector<float> uniform_steps(const Matrix& samples, const BandsLayout& layou
   return steps;
 }
 
-// Root mean square of each component; 1 where a component is nothing but zeros.
+// Root mean square of each component.
 std::vector<double> spreads(const Matrix& samples, std::size_t stored) {
   std::vector<double> spread(stored);
   for (std::size_t s = 0; s < samples.rows(); ++s) {
@@ -39,9 +40,7 @@ std::vector<double> spreads(const Matrix& samples, std::size_t stored) {
       spread[p] += double{samples(s, p)} * double{samples(s, p)};
     }
   }
-  for (double& x : spread) {
-    x = x > 0.0 ? std::sqrt(x / static_cast<double>(samples.rows())) : 1.0;
-  }
+  for (double& x : spread) x = std::sqrt(x / static_cast<double>(samples.rows()));
   return spread;
 }
 
@@ -66,18 +65,18 @@ std::vector<double> trellis_errors(const Matrix& samples, const BandsLayout& lay
   return errors;
 }
 
-}  // namespace
-
-std::vector<float> fit_band_steps(const Matrix& samples, const BandsLayout& layout) {
+// Of those that are not nothing but zeros, the others have any.
+std::vector<float> fitted_steps(const Matrix& samples, const BandsLayout& layout,
+                                const std::vector<double>& spread) {
   std::vector<float> best = uniform_steps(samples, layout);
   if (layout.quantizer() == BandsQuantizer::kUniform) return best;
-  const std::vector<double> spread = spreads(samples, layout.stored());
   std::vector<double> least(best.size(), std::numeric_limits<double>::infinity());
   for (const double size : kSizes) {
     std::vector<float> steps = best;
     for (std::size_t p = 0; p < steps.size(); ++p) {
       if (!chained(layout, p)) continue;
-      steps[p] = static_cast<float>(size * spread[p] / trellis_units(layout.width(p)));
+      steps[p] = static_cast<float>(size * (spread[p] > 0.0 ? spread[p] : 1.0) /
+                                    trellis_units(layout.width(p)));
     }
     const std::vector<double> errors = trellis_errors(samples, layout, steps);
     for (std::size_t p = 0; p < steps.size(); ++p) {
@@ -87,6 +86,21 @@ std::vector<float> fit_band_steps(const Matrix& samples, const BandsLayout& layo
     }
   }
   return best;
+}
+
+}  // namespace
+
+std::vector<float> fit_band_steps(const Matrix& samples, const BandsLayout& layout) {
+  const std::vector<double> spread = spreads(samples, layout.stored());
+  std::vector<float> steps = fitted_steps(samples, layout, spread);
+  float least = std::numeric_limits<float>::infinity();
+  for (std::size_t p = 0; p < steps.size(); ++p) {
+    if (spread[p] > 0.0) least = std::min(least, steps[p]);
+  }
+  for (std::size_t p = 0; p < steps.size() && std::isfinite(least); ++p) {
+    if (spread[p] == 0.0) steps[p] = least;
+  }
+  return steps;
 }
 
 }  // namespace kvspan

@@ -19,6 +19,9 @@ namespace {
 // Of a sequence's own codes, which are saved with it: what a direction without any variance would
 // leave without bound.
 constexpr float kLeastSpread = 1e-12f;
+// Of the largest variance: below it is what sums in f32 leave of numbers that cancel, in directions
+// that no row has. Divided by its own spread, as gains do, that noise would drown all the rest.
+constexpr double kNothing = 1e-12;
 
 void centre(std::span<const float> mean, MatrixD& second) {
   for (std::size_t i = 0; i < mean.size(); ++i) {
@@ -199,6 +202,8 @@ Status BandsDesigner::analyse(BandsUnit& u, const UnitCalibration& learnt, doubl
   const MatrixD second = take_moment(u, learnt);
   KVSPAN_TRY(Transform transform, leading_transform(second, metric_of(u, learnt, alpha)));
   u.power = std::move(transform.power);
+  const double least = kNothing * *std::max_element(u.power.begin(), u.power.end());
+  for (double& power : u.power) power = power > least ? power : 0.0;
   if (directions) u.synthesis = std::move(transform.synthesis);
   return {};
 }
@@ -211,7 +216,7 @@ Status BandsDesigner::finish(BandsUnit& u, const UnitCalibration& learnt, double
   BandsParts parts = bands_parts(layer(u), u.heads.count, u.keys, u.values, options_);
   parts.components = static_cast<std::int32_t>(d);
   const MatrixD metric = metric_of(u, learnt, alpha);
-  const Matrix synthesis = std::move(u.synthesis);
+  Matrix synthesis = std::move(u.synthesis);
   parts.bits = u.bits;
   std::vector<float> sigma(d), steps(d, 1.0f);
   for (std::size_t i = 0; i < d; ++i) {
@@ -220,6 +225,10 @@ Status BandsDesigner::finish(BandsUnit& u, const UnitCalibration& learnt, double
   }
   parts.sigma = sigma;
   KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits, options_.quantizer));
+  // Directions without variance that fill the last quad must not add anything to what is read.
+  for (std::size_t i = 0; i < d; ++i) {
+    for (std::size_t j = 0; j < d && u.power[i] == 0.0; ++j) synthesis(j, i) = 0.0f;
+  }
   const Matrix c = sample_coefficients(
       u, learnt, stored_analysis(metric, synthesis, nk, dk, dv, layout), layout, sigma);
   const std::vector<float> fitted = fit_band_steps(c, layout);
