@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cache/bands/token_gain.h"
 #include "cuda/attend_call.h"
 
 namespace kvspan::cuda {
@@ -50,11 +51,10 @@ struct EncodeCall {
     const float* analysis;       // A' [D, components]
     const float* means;          // [D], keys before RoPE, then values
     const float* inverse_steps;  // [components], 0 at empty places
-    const float* inverse_sigma;
     const float* lowest;  // of codes, two's complement
     const float* highest;
-    float stored = 0.0f;  // components
-    bool gain = true;
+    GainRule gain;  // of all components
+    bool has_gain = true;
   };
   const Group* group_table = nullptr;
   const std::uint8_t* chunk_widths = nullptr;

@@ -137,19 +137,16 @@ void BandsCode::quantize(std::int32_t count, const float* c, std::int8_t* codes,
   }
 }
 
+GainRule BandsCode::gain_rule() const noexcept {
+  return {places_, inverse_sigma_.as<float>(), reach_.as<float>(), static_cast<float>(layout_.stored()), fine_};
+}
+
 void BandsCode::quantize_token(const float* c, std::int8_t* codes, std::int8_t* values,
                                std::int8_t* gain) const {
   float factor = 1.0f;
   *gain = 0;
   if (gain_) {
-    double sum = 0.0;
-    const float* inverse = inverse_sigma_.as<float>();
-    for (std::int32_t i = 0; i < places_; ++i) {
-      const double x = double{c[i]} * double{inverse[i]};
-      sum += x * x;
-    }
-    *gain =
-        log_gain_code(static_cast<float>(std::sqrt(sum / static_cast<double>(layout_.stored()))));
+    *gain = log_gain_code(gain_rule().gain_of(c));
     factor = 1.0f / log_gain(*gain);
   }
   const bool trellis = layout_.quantizer() == BandsQuantizer::kTrellis;
@@ -220,7 +217,8 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + weights_.bytes() + key_blocks_.bytes() + value_blocks_.bytes() +
          synthesis_.bytes() + row_scales_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
-         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + key_tiles_.bytes() +
+         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() +
+         reach_.bytes() + key_tiles_.bytes() +
          key_scales_.bytes() + key_weights_.bytes() + key_mean_.bytes() + anchored_means_.bytes() +
          value_mean_.bytes();
 }

@@ -6,8 +6,8 @@
 //     x_v = v - m
 //     c = A z, z^ = B c^             A [C, D], B [D, C]; only components with bits are kept
 //     c^_i = g step_i (v_i + 1/2)    v_i: what code i stands for, itself or by a trellis; g the
-//                                    token's gain: the root mean square of c_i / sigma_i over the
-//                                    kept components, in 8 bits (codec/bands/midrise.h); or 1
+//                                    token's gain (cache/bands/token_gain.h), in 8 bits
+//                                    (codec/bands/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
 // C is D, or more where layers are coded together: then each has a code with its own rows of B and the same components, and c
@@ -31,6 +31,7 @@
 #include "base/half.h"
 #include "base/memory.h"
 #include "cache/bands/anchored_means.h"
+#include "cache/bands/token_gain.h"
 #include "cache/rope.h"
 #include "codec/bands/bands_pack.h"
 #include "codec/bands/midrise.h"
@@ -92,9 +93,10 @@ class BandsCode {
   const BandsLayout& layout() const noexcept { return layout_; }
   // Places of the layout, empty ones included: 4 quads().
   std::int32_t places() const noexcept { return places_; }
-  // Neighbouring quads that share a scale of a rounded query: those of one width, and of the next
-  // ones while their steps are alike. Usually that is all: where bits are spent best, every
-  // component is off by about as much.
+  // Neighbouring quads that share a scale of a rounded query: those whose steps are alike, at most
+  // kMostRanges. Usually that is all: where bits are spent best, every component is off by about
+  // as much; but the strongest are, where they have all the bits that there are, by more.
+  static constexpr std::size_t kMostRanges = 8;
   struct ScaleRange {
     std::int32_t first_quad, quads;
     bool small = false;  // products of a token's codes with bytes sum to less than 2^22
@@ -158,8 +160,8 @@ class BandsCode {
 
   // A' [D, places], as encode applies it.
   void read_analysis(float* to) const;
-  // [places]: what c is divided by for the gain, inverted; 0 where that has no say.
-  const float* inverse_sigma() const noexcept { return inverse_sigma_.as<float>(); }
+  // How tokens get their gains, where they have any.
+  GainRule gain_rule() const noexcept;
 
   // z [D] of a token from its rows as attention sees them: keys [heads][key_dim] after RoPE, values
   // [heads][value_dim]; rows are `stride` apart from head to head.
@@ -232,7 +234,8 @@ class BandsCode {
   Buffer weights_;                    // [D], where A' = M B
   Buffer key_blocks_, value_blocks_;  // [heads][dim^2], where M is not diagonal
   Buffer synthesis_, row_scales_;     // B in f16 [D, row_stride], [D]
-  Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_;  // [places]
+  Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_, reach_;  // [places]
+  float fine_ = 0.0f;  // see GainRule
   Buffer key_tiles_, key_scales_, key_weights_;
   Buffer key_mean_, value_mean_;  // [heads * dim]
   AnchoredMeans anchored_means_;

@@ -102,6 +102,10 @@ float row_scale(float most) {
   return std::scalbn(1.0f, exponent + (rounds_to_2 ? 1 : 0));
 }
 
+// Quads whose steps are compared with those of a range at once, and how far apart they may be.
+constexpr std::int32_t kRangePart = 16;
+constexpr double kAlike = 2.5;
+
 }  // namespace
 
 Result<std::shared_ptr<const BandsCode>> BandsCode::create(const BandsParts& parts,
@@ -162,6 +166,7 @@ Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& 
   lowest_ = floats(n);
   highest_ = floats(n);
   inverse_sigma_ = floats(n);
+  reach_ = floats(n);
   for (std::size_t p = 0; p < layout_.stored(); ++p) {
     const std::size_t from = layout_.order()[p];
     for (std::size_t j = 0; j < d && !follows; ++j) {
@@ -173,6 +178,8 @@ Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& 
     lowest_.as<float>()[p] = -half;
     highest_.as<float>()[p] = half - 1.0f;
     inverse_sigma_.as<float>()[p] = parts.sigma[from] > 0.0f ? 1.0f / parts.sigma[from] : 0.0f;
+    reach_.as<float>()[p] = layout_.reach(layout_.width(p)) * parts.steps[from];
+    fine_ += layout_.fine_error(layout_.width(p)) * parts.steps[from] * parts.steps[from];
   }
   make_scale_ranges();
   if (value_dim_ > 0) {
@@ -228,12 +235,13 @@ void BandsCode::make_scale_ranges() {
   const auto width = [&](std::int32_t quad) {
     return layout_.width(static_cast<std::size_t>(quad) * kBandQuad);
   };
-  double range_step = 0.0;  // mean step of the first width of the range
+  double range_step = 0.0;  // mean step of the first part of the range
   for (std::int32_t from = 0, to = 0; from < quads; from = to) {
-    for (to = from; to < quads && width(to) == width(from); ++to) {
+    for (to = from; to < quads && to < from + kRangePart && width(to) == width(from); ++to) {
     }
     const double step = std::accumulate(steps() + 4 * from, steps() + 4 * to, 0.0) / (to - from);
-    if (ranges_.empty() || step > 2.5 * range_step || range_step > 2.5 * step) {
+    const bool alike = step <= kAlike * range_step && range_step <= kAlike * step;
+    if (ranges_.empty() || (!alike && ranges_.size() < kMostRanges)) {
       ranges_.push_back({from, 0});
       range_step = step;
     }

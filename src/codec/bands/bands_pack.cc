@@ -83,7 +83,7 @@ void BandsLayout::unpack_range(const WidthRange& range, const std::uint8_t* tile
   std::int8_t* const to = out + range.first * kBandCodes;
   const std::uint8_t* const from = tile + range.offset;
   const auto width = static_cast<std::size_t>(range.width);
-  const bool trellis = quantizer_ == BandsQuantizer::kTrellis && range.width <= kTrellisMaxBits;
+  const bool trellis = chained(range.width);
   if (trellis && kernels_->read[width] != nullptr) {
     return kernels_->read[width](from, range.count, history, to);
   }
@@ -91,9 +91,22 @@ void BandsLayout::unpack_range(const WidthRange& range, const std::uint8_t* tile
   if (trellis) (*trellis_)[width](to, range.count, history);
 }
 
+bool BandsLayout::chained(int width) const noexcept {
+  return quantizer_ == BandsQuantizer::kTrellis && width <= kTrellisMaxBits;
+}
+
+float BandsLayout::reach(int width) const noexcept {
+  return static_cast<float>(largest(width)) + (chained(width) ? 0.5f : 0.0f);
+}
+
+float BandsLayout::fine_error(int width) const noexcept {
+  if (!chained(width)) return 1.0f / 12.0f;
+  return static_cast<float>(trellis_distortion(width) * trellis_units(width) * trellis_units(width));
+}
+
 int BandsLayout::largest(int width) const noexcept {
   int most = 1 << (width - 1);
-  if (quantizer_ == BandsQuantizer::kTrellis && width <= kTrellisMaxBits) {
+  if (chained(width)) {
     most = 0;
     for (int i = 0; i < kTrellisEntries; ++i) {
       most = std::max(most, std::abs(int{trellis_table(width)[i]}));

@@ -73,6 +73,10 @@ class BandsLayout {
   BandsQuantizer quantizer() const noexcept { return quantizer_; }
   // The largest magnitude of what codes of `width` bits stand for.
   int largest(int width) const noexcept;
+  // Of codes of `width` bits, in steps: how far from 0 numbers may be that still are met, and the
+  // mean squared error of those.
+  float reach(int width) const noexcept;
+  float fine_error(int width) const noexcept;
   std::size_t tile_bytes() const noexcept { return tile_bytes_; }
   std::size_t unpacked_bytes() const noexcept { return quads() * kBandCodes; }
 
@@ -101,6 +105,8 @@ class BandsLayout {
     std::size_t first, count, offset;
     int width;
   };
+  // Whether codes of so many bits follow the trellis.
+  bool chained(int width) const noexcept;
   void unpack_range(const WidthRange& range, const std::uint8_t* tile, std::uint8_t* history,
                   std::int8_t* out) const noexcept;
 

@@ -100,7 +100,8 @@ void put_quantizer(const BandsCode& code, std::size_t components, BandsOperands&
     const bool there = p < stored;
     const float half = there ? static_cast<float>(1 << (code.layout().width(p) - 1)) : 0.0f;
     to.inverse_steps.push_back(there ? 1.0f / code.steps()[p] : 0.0f);
-    to.inverse_sigma.push_back(there ? code.inverse_sigma()[p] : 0.0f);
+    to.inverse_sigma.push_back(there ? code.gain_rule().inverse_sigma[p] : 0.0f);
+    to.reach.push_back(there ? code.gain_rule().reach[p] : 0.0f);
     to.lowest.push_back(-half);
     to.highest.push_back(there ? half - 1.0f : 0.0f);
   }

@@ -27,8 +27,8 @@ struct BandsOperands {
   std::vector<float> steps;            // [places], of digits; 0 at empty ones
   std::vector<float> analysis;         // A' [D][components]
   std::vector<float> means;            // [D]
-  std::vector<float> inverse_steps, inverse_sigma, lowest, highest;  // [components]
-  std::vector<BandsTiles::QuadDigits> quad_digits;                   // [components / 4]
+  std::vector<float> inverse_steps, inverse_sigma, reach, lowest, highest;  // [components]
+  std::vector<BandsTiles::QuadDigits> quad_digits;                          // [components / 4]
 };
 
 // chunks, components: at least those of the code. key_steps: of 16 numbers of a key.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
 // does it on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in
-// f32, the gain is its root mean square, codes are rounded down and their digits packed into the tile's half.
+// f32, the gain is found, codes are rounded down and their digits packed into the tile's half.
 #include <algorithm>
 
 #include "cuda/kernels/mma.cuh"
@@ -93,27 +93,52 @@ __device__ void analyse(const float* analysis, int width, int components, const 
   }
 }
 
+__device__ float sum_of_warp(float x) {
+  for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(~0u, x, o);
+  return x;
+}
+
+// GainRule::gain_of, by a warp; c: of one token, `stride` apart.
+__device__ float gain_of(const GainRule& rule, const float* c, int stride) {
+  const int lane = threadIdx.x & 31;
+  float squares = 0.0f;
+#pragma unroll 4
+  for (int p = lane; p < rule.places; p += 32) {
+    const float x = c[p * stride] * rule.inverse_sigma[p];
+    squares = fmaf(x, x, squares);
+  }
+  const float rms = sqrtf(sum_of_warp(squares) / rule.stored);
+  float gain = rms;
+  for (int round = 0; round < GainRule::kRounds; ++round) {
+    float met = 0.0f, reached = 0.0f;
+#pragma unroll 4
+    for (int p = lane; p < rule.places; p += 32) {
+      const float size = fabsf(c[p * stride]), reach = rule.reach[p];
+      const float r = size > gain * reach ? reach : 0.0f;
+      met = fmaf(r, size, met);
+      reached = fmaf(r, r, reached);
+    }
+    met = sum_of_warp(met);
+    reached = sum_of_warp(reached);
+    if (!(met > 0.0f)) break;
+    gain = fmaxf(rms, met / (rule.fine + reached));
+  }
+  return gain;
+}
+
 // The code of a token's gain and the factor of its components, by a warp for each token.
 template <int kTokens>
-__device__ void find_gains(const EncodeCall::Group& code, int components, const float* c,
-                           std::int8_t* gains, float* factors) {
-  const int lane = threadIdx.x & 31;
+__device__ void find_gains(const EncodeCall::Group& code, const float* c, std::int8_t* gains,
+                           float* factors) {
   for (int t = threadIdx.x >> 5; t < kTokens; t += kThreads / 32) {
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int p = lane; p < components; p += 32) {
-      const float x = c[p * kTokens + t] * code.inverse_sigma[p];
-      sum = fmaf(x, x, sum);
+    float level = 0.0f;
+    if (code.has_gain) {
+      const float gain = gain_of(code.gain, c + t, kTokens);
+      level = gain > 0x1p-16f ? fminf(fmaxf(roundf(8.0f * log2f(gain)), -128.0f), 127.0f) : -128.0f;
     }
-    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-    if (lane != 0) continue;
-    float gain = 0.0f;
-    if (code.gain) {
-      const float rms = sqrtf(sum / code.stored);
-      gain = rms > 0x1p-16f ? fminf(fmaxf(roundf(8.0f * log2f(rms)), -128.0f), 127.0f) : -128.0f;
-    }
-    gains[t] = static_cast<std::int8_t>(gain);
-    factors[t] = code.gain ? 1.0f / exp2f(gain / 8.0f) : 1.0f;
+    if ((threadIdx.x & 31) != 0) continue;
+    gains[t] = static_cast<std::int8_t>(level);
+    factors[t] = code.has_gain ? 1.0f / exp2f(level / 8.0f) : 1.0f;
   }
 }
 
@@ -145,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   analyse<kTokens>(code.analysis, width, components, z, c);
   __syncthreads();
-  find_gains<kTokens>(code, components, c, gains, factors);
+  find_gains<kTokens>(code, c, gains, factors);
   __syncthreads();
   const int first = position % kTileTokens;
   const std::uint8_t* const widths = call.chunk_widths + group * kMaxChunks;

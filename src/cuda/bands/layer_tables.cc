@@ -167,11 +167,13 @@ Status LayerTables::add_codes(const LayerShape& layer,
     KVSPAN_TRY(encoder.analysis, upload<float>(o.analysis));
     KVSPAN_TRY(encoder.means, upload<float>(o.means));
     KVSPAN_TRY(encoder.inverse_steps, upload<float>(o.inverse_steps));
-    KVSPAN_TRY(encoder.inverse_sigma, upload<float>(o.inverse_sigma));
     KVSPAN_TRY(encoder.lowest, upload<float>(o.lowest));
     KVSPAN_TRY(encoder.highest, upload<float>(o.highest));
-    encoder.stored = static_cast<float>(codes[g]->layout().stored());
-    encoder.gain = codes[g]->gain();
+    encoder.gain = codes[g]->gain_rule();
+    encoder.gain.places = components;
+    KVSPAN_TRY(encoder.gain.inverse_sigma, upload<float>(o.inverse_sigma));
+    KVSPAN_TRY(encoder.gain.reach, upload<float>(o.reach));
+    encoder.has_gain = codes[g]->gain();
     encoders.push_back(encoder);
     for (int k = 0; k < chunks; ++k) {
       widths[g * kMaxChunks + static_cast<std::size_t>(k)] =

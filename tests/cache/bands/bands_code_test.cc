@@ -173,7 +173,7 @@ TEST(BandsCode, TakesTwoBytesForANumberOfTheSynthesis) {
   const auto ledger = std::make_shared<Ledger>();
   const auto code = BandsCode::create(parts, ledger).value();
   // Weights, means and scales of rows; steps, their inverses, bounds and spreads of places.
-  EXPECT_EQ(code->bytes(), 2 * d * d + 4 * (3 + 5) * d);
+  EXPECT_EQ(code->bytes(), 2 * d * d + 4 * (3 + 6) * d);
   EXPECT_EQ(ledger->bytes(MemoryKind::kShared), code->bytes());
 }
 
@@ -270,6 +270,41 @@ TEST(BandsCode, LoadRefusesWhatSaveDoesNotWrite) {
     EXPECT_TRUE(refused(with(numbers, to_half(number).bits))) << number;
   }
   EXPECT_TRUE(refused(with(numbers, std::uint16_t{0x7e00}))) << "not a number";
+}
+
+// Quads whose steps are far apart do not share a scale, of whatever widths they are; there are never more ranges than
+// products take.
+TEST(BandsCode, RangesHaveAlikeSteps) {
+  constexpr std::size_t kNumbers = 1024;
+  std::vector<float> synthesis(kNumbers * kNumbers), mean(kNumbers), weights(kNumbers, 1.0f), sigma(kNumbers, 1.0f);
+  for (std::size_t i = 0; i < kNumbers; ++i) synthesis[i * kNumbers + i] = 1.0f;
+  for (const double fall : {1.0, 2.0, 16.0, 1e6}) {
+    std::vector<float> steps(kNumbers);
+    for (std::size_t i = 0; i < kNumbers; ++i) steps[i] = float(std::pow(fall, -double(i) / kNumbers));
+    BandsParts parts;
+    parts.value_dim = kNumbers;
+    parts.value_mean = mean;
+    parts.synthesis = {synthesis.data(), {kNumbers, kNumbers}};
+    const std::vector<std::uint8_t> bits(kNumbers, 8);
+    parts.bits = bits;
+    parts.steps = steps;
+    parts.sigma = sigma;
+    parts.weights = weights;
+    const auto code = BandsCode::create(parts, nullptr).value();
+    const auto ranges = code->scale_ranges();
+    EXPECT_LE(ranges.size(), BandsCode::kMostRanges);
+    std::int32_t next = 0;
+    for (const BandsCode::ScaleRange& range : ranges) {
+      EXPECT_EQ(range.first_quad, next);
+      next += range.quads;
+      // Compared 64 at a time.
+      if (fall < 1e6) {
+        EXPECT_LE(code->steps()[4 * range.first_quad], 2.7f * code->steps()[4 * (next - 16)]);
+      }
+    }
+    EXPECT_EQ(next, 256);
+    EXPECT_EQ(ranges.size() == 1, fall < 2.5);
+  }
 }
 
 }  // namespace

@@ -159,6 +159,33 @@ double bits_of(const BandsCode& code) {
   return double(code.layout().tile_bytes()) * 8.0 / 16.0 / double(code.width());
 }
 
+// Directions that no row has are not coded, nor do they drown the rest where they fill up a quad: the more bits, the
+// less error, up to exact.
+TEST(BandsDesign, DirectionsWithoutVarianceAreLeftOut) {
+  SyntheticText text(testing::synthetic_shape(1), 300, 6);
+  text.clear_values(5);
+  const Calibration calibration = text.calibration();
+  const auto outputs = [&](const std::string& recipe) {
+    MethodCache cache(prepare(text.shape(), Recipe::parse(recipe).value(), &calibration).value());
+    return testing::run(cache, text, 0, 300, 10);
+  };
+  const std::vector<float> full = outputs("full");
+  double before = 1.0;
+  for (const char* bits : {"2", "4", "6", "8"}) {
+    const std::vector<float> out =
+        outputs(std::string("bands:sink=0,recent=0,anchor=32,escape=0,bits=") + bits);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < out.size(); ++i) sum += std::pow(double{out[i]} - full[i], 2.0);
+    const double error = std::sqrt(sum / double(out.size()));
+    // From 6 bits on it is that of reading, in bytes.
+    EXPECT_LT(error, std::max(0.9 * before, 1e-3)) << bits;
+    before = error;
+  }
+  const auto prepared = prepare(text.shape(), Recipe::parse("bands:bits=8,levels=0-6/8").value(), &calibration).value();
+  const auto store = prepared->layers[0].groups[0].make_store(prepared->shared);
+  EXPECT_EQ(dynamic_cast<BandsTokens&>(*store).keys().code().layout().stored(), 64u - 8u);
+}
+
 // Of a direction with bits, the last of them took off at least what a bit is worth, and one more would take off less.
 TEST(BandsDesign, KnowsWhatABitIsWorth) {
   const SyntheticText text(testing::synthetic_shape(), 400, 5);
@@ -172,7 +199,7 @@ TEST(BandsDesign, KnowsWhatABitIsWorth) {
   for (const auto& layer : designed) {
     const BandsCode& code = *layer[0].keys;
     for (std::size_t i = 0; i < code.layout().stored(); ++i) {
-      const double power = 1.0 / std::pow(double{code.inverse_sigma()[i]}, 2.0);
+      const double power = 1.0 / std::pow(double{code.gain_rule().inverse_sigma[i]}, 2.0);
       const int bits = code.layout().width(i);
       const double last = power * (trellis_distortion_of(bits - 1) - trellis_distortion_of(bits));
       ++count;

@@ -18,7 +18,7 @@ inline constexpr std::int32_t kBandsStretchTiles = 16;
 inline constexpr std::int32_t kBandsStretchTokens = 16 * kBandsStretchTiles;
 
 // Scales of one query at most: one for each range of components.
-inline constexpr std::int32_t kBandScales = 8;
+inline constexpr auto kBandScales = static_cast<std::int32_t>(BandsCode::kMostRanges);
 
 // Bytes of a rounded query for a range: its places, then zeros up to whole 64.
 constexpr std::int32_t query_bytes(const BandsCode::ScaleRange& range) noexcept {
