@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int width = keys + heads * value_dim;
   const EncodeCall::Group& code = layer.group_table[group];
   float gain = 1.0f;
-  if (code.gain) {
+  if (code.has_gain) {
     const auto* const gains = reinterpret_cast<const std::int8_t*>(
         tile_at(layer, tiles, group, position) + layer.tile_bytes[group] - kTileTail);
     gain = exp2f(static_cast<float>(gains[gain_byte(position % kTileTokens)]) / 8.0f);
