@@ -149,17 +149,16 @@ void BandsCode::quantize_token(const float* c, std::int8_t* codes, std::int8_t* 
     *gain = log_gain_code(gain_rule().gain_of(c));
     factor = 1.0f / log_gain(*gain);
   }
-  const bool trellis = layout_.quantizer() == BandsQuantizer::kTrellis;
   const std::span<const std::uint8_t> widths = layout_.quad_widths();
   for (std::size_t q = 0; q < widths.size(); ++q) {
-    if (trellis && widths[q] <= kTrellisMaxBits) continue;
+    if (layout_.chained(widths[q])) continue;
     for (std::size_t i = kBandQuad * q; i < kBandQuad * (q + 1); ++i) {
       const float level = std::floor(c[i] * factor * inverse_steps_.as<float>()[i]);
       codes[i] = values[i] = static_cast<std::int8_t>(
           std::clamp(level, lowest_.as<float>()[i], highest_.as<float>()[i]));
     }
   }
-  if (trellis) find_path(c, factor, codes, values);
+  if (layout_.quantizer() == BandsQuantizer::kTrellis) find_path(c, factor, codes, values);
 }
 
 // Of the components that follow a trellis; the others have their codes.
@@ -217,9 +216,8 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
 std::size_t BandsCode::bytes() const noexcept {
   return analysis_.bytes() + weights_.bytes() + key_blocks_.bytes() + value_blocks_.bytes() +
          synthesis_.bytes() + row_scales_.bytes() + steps_.bytes() + inverse_steps_.bytes() +
-         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() +
-         reach_.bytes() + key_tiles_.bytes() +
-         key_scales_.bytes() + key_weights_.bytes() + key_mean_.bytes() + anchored_means_.bytes() +
+         lowest_.bytes() + highest_.bytes() + inverse_sigma_.bytes() + reach_.bytes() +
+         key_tiles_.bytes() + key_scales_.bytes() + key_weights_.bytes() + key_mean_.bytes() + anchored_means_.bytes() +
          value_mean_.bytes();
 }
 

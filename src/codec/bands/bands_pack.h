@@ -71,6 +71,8 @@ class BandsLayout {
   int width(std::size_t i) const noexcept { return widths_[i / kBandQuad]; }
   std::span<const std::uint8_t> quad_widths() const noexcept { return widths_; }
   BandsQuantizer quantizer() const noexcept { return quantizer_; }
+  // Whether codes of so many bits follow the trellis.
+  bool chained(int width) const noexcept;
   // The largest magnitude of what codes of `width` bits stand for.
   int largest(int width) const noexcept;
   // Of codes of `width` bits, in steps: how far from 0 numbers may be that still are met, and the
@@ -105,8 +107,6 @@ class BandsLayout {
     std::size_t first, count, offset;
     int width;
   };
-  // Whether codes of so many bits follow the trellis.
-  bool chained(int width) const noexcept;
   void unpack_range(const WidthRange& range, const std::uint8_t* tile, std::uint8_t* history,
                   std::int8_t* out) const noexcept;
 

@@ -16,16 +16,11 @@ namespace {
 constexpr std::array<double, 7> kSizes{0.9, 1.0, 1.12, 1.25, 1.5, 1.8, 2.2};
 constexpr std::size_t kMostStepSamples = 1024;
 
-// Whether the component at a stored place follows the trellis.
-bool chained(const BandsLayout& layout, std::size_t place) {
-  return layout.quantizer() == BandsQuantizer::kTrellis && layout.width(place) <= kTrellisMaxBits;
-}
-
-// Of those that do not.
+// Of components that do not follow the trellis.
 std::vector<float> uniform_steps(const Matrix& samples, const BandsLayout& layout) {
   std::vector<float> steps(layout.stored()), column(samples.rows());
   for (std::size_t p = 0; p < steps.size(); ++p) {
-    if (chained(layout, p)) continue;
+    if (layout.chained(layout.width(p))) continue;
     for (std::size_t s = 0; s < column.size(); ++s) column[s] = samples(s, p);
     steps[p] = static_cast<float>(fit_midrise(column, layout.width(p)).step);
   }
@@ -74,13 +69,13 @@ std::vector<float> fitted_steps(const Matrix& samples, const BandsLayout& layout
   for (const double size : kSizes) {
     std::vector<float> steps = best;
     for (std::size_t p = 0; p < steps.size(); ++p) {
-      if (!chained(layout, p)) continue;
+      if (!layout.chained(layout.width(p))) continue;
       steps[p] = static_cast<float>(size * (spread[p] > 0.0 ? spread[p] : 1.0) /
                                     trellis_units(layout.width(p)));
     }
     const std::vector<double> errors = trellis_errors(samples, layout, steps);
     for (std::size_t p = 0; p < steps.size(); ++p) {
-      if (!chained(layout, p) || errors[p] >= least[p]) continue;
+      if (!layout.chained(layout.width(p)) || errors[p] >= least[p]) continue;
       least[p] = errors[p];
       best[p] = steps[p];
     }
