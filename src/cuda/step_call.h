@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cache/bands/token_gain.h"
+#include "codec/token_gain.h"
 #include "cuda/attend_call.h"
 
 namespace kvspan::cuda {

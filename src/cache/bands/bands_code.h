@@ -6,7 +6,7 @@
 //     x_v = v - m
 //     c = A z, z^ = B c^             A [C, D], B [D, C]; only components with bits are kept
 //     c^_i = g step_i (v_i + 1/2)    v_i: what code i stands for, itself or by a trellis; g the
-//                                    token's gain (cache/bands/token_gain.h), in 8 bits
+//                                    token's gain (codec/token_gain.h), in 8 bits
 //                                    (codec/bands/midrise.h); or 1
 // so that k = R(t_a)(x_k + Rot(t - t_a) mu) and v = x_v + m. Scores use the key rows of B, values
 // leave through the value rows: one unpacking serves both.
@@ -31,10 +31,10 @@
 #include "base/half.h"
 #include "base/memory.h"
 #include "cache/bands/anchored_means.h"
-#include "cache/bands/token_gain.h"
 #include "cache/rope.h"
 #include "codec/bands/bands_pack.h"
 #include "codec/bands/midrise.h"
+#include "codec/token_gain.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
 #include "kvspan/tensor_view.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gain of a token of bands, which its components c are divided by before they are coded: the
+// The gain of a token, which its components c are divided by before they are coded: the
 // root mean square of c_i / sigma_i, or more where numbers would be cut off at what their codes
 // reach. With gain g a component is off by about g^2 fine_i, or by (|c_i| - g reach_i)^2 where it
 // is beyond g reach_i; the sum of both is convex in g and least where

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/bands/token_gain.h"
+#include "codec/token_gain.h"
 
 #include <gtest/gtest.h>
 
