@@ -227,7 +227,8 @@ Status BandsDesigner::finish(BandsUnit& u, const UnitCalibration& learnt, double
   KVSPAN_TRY(const BandsLayout layout, BandsLayout::create(u.bits, options_.quantizer));
   // Directions without variance that fill the last quad must not add anything to what is read.
   for (std::size_t i = 0; i < d; ++i) {
-    for (std::size_t j = 0; j < d && u.power[i] == 0.0; ++j) synthesis(j, i) = 0.0f;
+    if (u.power[i] > 0.0) continue;
+    for (std::size_t j = 0; j < d; ++j) synthesis(j, i) = 0.0f;
   }
   const Matrix c = sample_coefficients(
       u, learnt, stored_analysis(metric, synthesis, nk, dk, dv, layout), layout, sigma);
