@@ -10,7 +10,7 @@
 //           their positions and met by the query as it is: exact but for f32, and slow
 //   values  sum w v^ = B_v (sum w c^) + m sum w: weights times gains rounded to 7 bits with a scale
 //           for 128 tokens
-//           stretches of 128 tokens that hardly count count as means (BandsRunner::kLightShare)
+//           stretches of 128 tokens that hardly count count as means (StretchSoftmax::kLightShare)
 // Error of the roundings: a score is off by at most the sum over ranges of scale / 2 times the gain
 // times sum |code + 1/2|, an output by its weights' roundings, 1/254 of the largest weight in 128
 // tokens.

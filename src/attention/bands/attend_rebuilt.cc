@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/attend.h"
+#include "attention/bands/rebuilt_runner.h"
 #include "base/fail.h"
 #include "base/help_wanted.h"
 #include "cache/visible.h"
@@ -35,25 +35,26 @@ class RebuildScratch final : public ScratchPart {
   void make(std::int32_t index, int place) noexcept;
   std::span<const TileRange> ranges() const noexcept { return ranges_; }
   void rebuild(std::span<const StorePart> parts, const TileRange& range, int place) noexcept;
-  const std::vector<HeadGroup>& groups() const noexcept { return groups_; }
+  std::span<const RebuiltPart> parts() const noexcept { return parts_; }
+  float* work(int place) noexcept { return work_.as<float>() + static_cast<std::size_t>(place) * work_stride_; }
 
   std::size_t bytes() const noexcept override {
     std::size_t sum = work_.bytes();
     for (const RebuildTable& table : tables_) sum += table.bytes();
-    for (const Segment& rows : rows_) sum += rows.keys.bytes() + rows.values.bytes();
+    for (const RoundedRows& rows : rows_) sum += rows.bytes();
+    for (const Positions& positions : positions_) sum += positions.bytes();
     return sum;
   }
 
  private:
-  void make_rows(const std::vector<GroupShape>& shapes);
-  float* work(int place) noexcept { return work_.as<float>() + static_cast<std::size_t>(place) * work_stride_; }
+  void make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads);
 
   std::vector<RebuildTable> tables_;       // [2 parts]: of keys, or of both sides; of values
   std::vector<std::int32_t> first_made_;   // [2 parts + 1], sums of their parts()
-  std::vector<GroupShape> shapes_;         // [parts]
-  std::vector<Segment> rows_;              // [parts], without positions
-  std::vector<SegmentList> lists_;         // [parts], those rows
-  std::vector<HeadGroup> groups_;          // [parts]
+  std::vector<std::int32_t> heads_;        // [parts]
+  std::vector<RoundedRows> rows_;          // [parts]
+  std::vector<Positions> positions_;       // [parts], of the rows at the moment
+  std::vector<RebuiltPart> parts_;
   std::vector<TileRange> ranges_;
   Buffer work_;
   std::size_t work_stride_ = 0;
@@ -63,7 +64,7 @@ void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart>
   tables_.resize(std::max(tables_.size(), 2 * parts.size()));
   first_made_.assign(1, 0);
   work_stride_ = 0;
-  std::vector<GroupShape> shapes;
+  std::vector<std::int32_t> heads;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const BandsTokens& tokens = tokens_of(parts[i]);
     const bool joint = &tokens.keys() == &tokens.value_store();
@@ -73,53 +74,47 @@ void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart>
       first_made_.push_back(first_made_.back() + (side == 0 || !joint ? table.parts() : 0));
       if (side == 0 || !joint) work_stride_ = std::max(work_stride_, floats_in_lines(table.work_floats()));
     }
-    shapes.push_back({tokens.keys().code().heads(), layer.key_dim, layer.value_dim, Element::kF16});
+    heads.push_back(tokens.keys().code().heads());
   }
-  if (shapes != shapes_) make_rows(shapes);
+  make_rows(layer, heads);
+  work_stride_ = std::max(work_stride_, floats_in_lines(RebuiltRunner::work_floats(layer, rows_.front())));
   const std::size_t work = work_stride_ * static_cast<std::size_t>(threads) * sizeof(float);
   if (work_.bytes() < work) work_ = Buffer(work, MemoryKind::kFullRank, nullptr);
 }
 
 // Kept for the next call: fresh memory is slow to touch.
-void RebuildScratch::make_rows(const std::vector<GroupShape>& shapes) {
-  constexpr std::int32_t kCapacity = kRebuiltTiles * kTile;
-  shapes_.clear();
-  lists_.clear();
-  rows_.clear();
-  for (const GroupShape& shape : shapes) {
-    Segment segment;
-    segment.capacity = kCapacity;
-    segment.keys = RowSide(shape.heads, shape.key_dim, kCapacity, shape.element, nullptr);
-    segment.values = RowSide(shape.heads, shape.value_dim, kCapacity, shape.element, nullptr);
-    rows_.push_back(std::move(segment));
+void RebuildScratch::make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads) {
+  if (heads == heads_ && rows_.front().key_dim() == padded_dim(layer.key_dim) &&
+      rows_.front().value_dim() == padded_dim(layer.value_dim)) {
+    return;
   }
-  shapes_ = shapes;
+  heads_.clear();
+  rows_.clear();
+  for (const std::int32_t n : heads) rows_.emplace_back(n, layer.key_dim, layer.value_dim, kRebuiltTiles * kTile);
+  heads_ = heads;
 }
 
 void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) {
-  lists_.clear();
-  lists_.reserve(parts.size());
-  groups_.clear();
+  positions_.assign(parts.size(), {});
+  parts_.clear();
   ranges_.clear();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const BandsTokens& tokens = tokens_of(parts[i]);
     const BandsStore& keys = tokens.keys();
-    Segment segment = rows_[i];
+    Positions& positions = positions_[i];
     const std::int32_t end = std::min(tokens.tiles_read(), from + kRebuiltTiles);
     for (std::int32_t k = from; k < end;) {
       const std::int32_t tile = tokens.tile_read(k);
       std::int32_t n = 1;
       while (k + n < end && tokens.tile_read(k + n) == tile + n) ++n;
       n = tables_[2 * i].together(keys, tile, n);
-      ranges_.push_back({i, tile, n, segment.tokens()});
+      ranges_.push_back({i, tile, n, positions.size()});
       for (std::int32_t t = tile * kTile; t < (tile + n) * kTile; ++t) {
-        if (!tokens.escaped(t)) segment.positions.push(keys.first_position() + t, segment.capacity, nullptr);
+        if (!tokens.escaped(t)) positions.push(keys.first_position() + t, kRebuiltTiles * kTile, nullptr);
       }
       k += n;
     }
-    lists_.emplace_back(shapes_[i], nullptr);
-    if (segment.tokens() > 0) lists_.back().append(std::move(segment));
-    groups_.push_back({parts[i].first_head, &lists_.back()});
+    parts_.push_back({parts[i].first_head, &rows_[i], &positions, &tokens.value_store().code()});
   }
 }
 
@@ -131,13 +126,11 @@ void RebuildScratch::make(std::int32_t index, int place) noexcept {
 
 void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& range, int place) noexcept {
   const BandsTokens& tokens = tokens_of(parts[range.part]);
-  Segment& rows = rows_[range.part];
-  tables_[2 * range.part].rebuild(tokens.keys(), range.tile, range.tiles, range.row, rows.keys, rows.values,
-                                  work(place));
+  RoundedRows& rows = rows_[range.part];
+  tables_[2 * range.part].rebuild(tokens.keys(), range.tile, range.tiles, range.row, rows, work(place));
   if (&tokens.keys() == &tokens.value_store()) return;
   // Tiles of values have no anchors, so that they may lie together whenever those of keys do.
-  tables_[2 * range.part + 1].rebuild(tokens.value_store(), range.tile, range.tiles, range.row, rows.keys, rows.values,
-                                      work(place));
+  tables_[2 * range.part + 1].rebuild(tokens.value_store(), range.tile, range.tiles, range.row, rows, work(place));
 }
 
 }  // namespace
@@ -145,6 +138,7 @@ void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& 
 bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) noexcept {
   const LayerShape& layer = call.layer;
   const auto positions = static_cast<std::int64_t>(call.queries.positions.size());
+  if (std::max(layer.key_dim, layer.value_dim) > RoundedRows::kMostDim) return false;
   std::int32_t heads = 0;
   std::int64_t saved = 0;  // products of bytes for each token
   for (const StorePart& part : parts) {
@@ -154,15 +148,34 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
     if (part.first_head != heads || tokens.keys().has_residuals()) return false;
     heads += keys.heads();
     const std::int64_t rows = positions * keys.heads() * (layer.query_heads / layer.kv_heads);
-    constexpr std::int64_t kFloat = 4;  // products of bytes that take as long as one of floats
     const std::int64_t moved = keys.anchor_block() > 0 ? keys.key_dim() * keys.places() / keys.anchor_block() : 0;
     const std::int64_t there = keys.places() + values.places() + moved;
     const std::int64_t rebuilt = std::int64_t{keys.places()} * keys.width() +
                                  (&keys == &values ? 0 : std::int64_t{values.places()} * values.width());
-    saved += rows * (there - kFloat * (layer.key_dim + layer.value_dim)) - rebuilt - rebuilt / 4;
+    saved += rows * (there - RoundedRows::kKeyDigits * layer.key_dim - layer.value_dim) - rebuilt - rebuilt / 4;
   }
   return heads == layer.kv_heads && saved > 0;
 }
+
+namespace {
+
+// Items are heads times blocks of query positions.
+void attend_to_rows(const AttendCall& call, RebuildScratch& rebuilt, bool adds, Team& team) {
+  const auto positions = static_cast<std::int32_t>(call.queries.positions.size());
+  const std::int32_t block = RebuiltRunner::block_positions(call.layer), blocks = (positions + block - 1) / block;
+  with_help(team, [&](int place) {
+    RebuiltRunner runner(call, adds, rebuilt.work(place));
+    for (int i; (i = team.take()) < blocks * call.layer.kv_heads;) {
+      const std::int32_t head = i / blocks, first = i % blocks * block;
+      const RebuiltPart* part = &rebuilt.parts().back();
+      while (part->first_head > head) --part;
+      runner.run(*part, head - part->first_head, first, std::min(positions, first + block));
+    }
+  });
+  team.barrier();
+}
+
+}  // namespace
 
 Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch, Team& team) {
   std::int32_t from = 0, end = 0;
@@ -203,7 +216,7 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
       }
     });
     team.barrier();
-    KVSPAN_CHECK_OK(attend_segments(call.layer, rebuilt.groups(), call.queries, call.out, call.lse, scratch, team, adds));
+    attend_to_rows(call, rebuilt, adds, team);
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of many queries to tokens of bands: their rows are rebuilt once for all queries of the call, some thousand
-// tokens at a time, and read as full-rank rows are.
+// tokens at a time, and read in 8 bits by the same integer products as codes are: a row of a head is shorter than the
+// coefficients that all heads share.
 #pragma once
 
 #include <cstdint>

@@ -2,34 +2,16 @@
 #include "attention/bands/bands_runner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "attention/bands/kernels/score_steps.h"
 #include "attention/bands/tile_gains.h"
 #include "attention/score_bias.h"
 #include "attention/segments/item.h"
-#include "base/memory.h"
 #include "cache/rope.h"
 #include "cache/visible.h"
 
 namespace kvspan {
-
-struct BandsRunner::Places {
-  float* next;
-  std::size_t used = 0;
-
-  // From whole cache lines on: a register of AVX-512 is one, and tiles are whole ones.
-  float* floats(std::size_t count) {
-    float* const here = next == nullptr ? nullptr : next + used;
-    used += floats_in_lines(count);
-    return here;
-  }
-  std::int8_t* codes(std::size_t count) {
-    return reinterpret_cast<std::int8_t*>(floats((count + 3) / 4));
-  }
-};
 
 BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const BandsStore& values,
                          const Queries& queries, const BandsCut& cut,
@@ -49,10 +31,10 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       query_stride_(query_stride(key_code_.scale_ranges())),
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kStretchTokens),
-      light_(keys.has_residuals() ? 0.0f : kLightShare),
+      light_(keys.has_residuals() ? 0.0f : StretchSoftmax::kLightShare),
       batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))),
       turns_(turns) {
-  Places places{work};
+  WorkPlaces places{work};
   place(places);
 }
 
@@ -62,12 +44,12 @@ std::size_t BandsRunner::work_floats(const BandsStore& keys, const BandsStore& v
   const Queries nobody;
   AnchorTurns no_turns;
   BandsRunner runner(none, keys, values, nobody, cut, nullptr, nullptr, no_turns);
-  Places places{nullptr};
+  WorkPlaces places{nullptr};
   runner.place(places);
   return places.used;
 }
 
-void BandsRunner::place(Places& places) {
+void BandsRunner::place(WorkPlaces& places) {
   const auto rows = static_cast<std::size_t>(cut_.row_positions * cut_.query_heads);
   const auto dim = static_cast<std::size_t>(dim_), stride = static_cast<std::size_t>(key_stride_);
   const std::size_t batch_rows = rows * static_cast<std::size_t>(batch_);
@@ -79,11 +61,7 @@ void BandsRunner::place(Places& places) {
   moved_ = places.floats(kMovedRows * stride);
   offsets_ = places.floats(batch_rows);
   scales_ = places.floats(batch_rows * kBandScales);
-  scores_ = places.floats(rows * kStride);
-  kept_ = places.floats(rows);
-  others_sum_ = places.floats(rows);
-  summed_ = reinterpret_cast<float**>(places.floats(rows * sizeof(float*) / sizeof(float)));
-  weight_scales_ = places.floats(rows);
+  softmax_.place(places, cut_.row_positions * cut_.query_heads);
   key_gains_ = places.floats(kStretchTokens);
   value_gains_ = &keys_ == &values_ ? key_gains_ : places.floats(kStretchTokens);
   if (key_code_.before_rope()) {
@@ -100,7 +78,6 @@ void BandsRunner::place(Places& places) {
       places.floats(BandsStateLayout(cut_.row_positions * cut_.query_heads, value_code_).floats);
   turned_codes_ = places.codes((batch_rows + kReadAfter) * dim);
   rounded_ = places.codes(batch_rows * static_cast<std::size_t>(query_stride_));
-  weights_ = places.codes((rows + kReadAfter) * kStretchTokens);
   const std::size_t tokens = kStretchTokens;
   constexpr std::size_t kBytesAfter = 960;  // that score may read
   key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kBytesAfter);
@@ -112,12 +89,12 @@ void BandsRunner::place(Places& places) {
 void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   block_ = block;
   rows_ = cut_.rows_of(block);
-  max_ = state;
-  sum_ = state + rows_;
-  half_ = state + 2 * rows_;
+  softmax_.max = state;
+  softmax_.sum = state + rows_;
+  softmax_.weighed = state + 2 * rows_;
   const BandsStateLayout layout(rows_, value_code_);
   out_ = state + layout.coefficients;
-  std::fill(sum_, state + layout.floats, 0.0f);
+  std::fill(softmax_.sum, state + layout.floats, 0.0f);
   start_from_others();
   load_queries();
   // What the block's first query no longer sees, none does.
@@ -144,14 +121,11 @@ std::int32_t BandsRunner::together(std::int32_t i, std::int32_t n) const {
   return count;
 }
 
-// The others' log-sum-exp is the first maximum: their weights then sum to 1.
 void BandsRunner::start_from_others() {
   for (std::int32_t r = 0; r < rows_; ++r) {
     const BandsCut::Row row = cut_.row(block_, r);
-    max_[r] = others_ == nullptr
-                  ? -std::numeric_limits<float>::infinity()
-                  : others_->row(row.position)[row.query_head] * std::numbers::log2e_v<float>;
-    others_sum_[r] = std::isinf(max_[r]) ? 0.0f : 1.0f;
+    softmax_.start(r, others_ == nullptr ? -std::numeric_limits<float>::infinity()
+                                         : others_->row(row.position)[row.query_head]);
   }
 }
 
@@ -299,7 +273,7 @@ void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t
   const std::int32_t anchor = key_code_.anchor_of(position);
   if (anchor != asked_anchor_) use_anchor(anchor);
   const BandsScores to{key_gains_ + from * kTile, means_ + (block > 0 ? position % block : 0),
-                       mean_stride_, scores_ + from * kTile, kStride};
+                       mean_stride_, softmax_.scores + from * kTile, kStride};
   if (bands_.score_part != nullptr && rows_ <= kBandsPartRows) {
     ScoreSteps steps(bands_, key_code_.scale_ranges(), asked_, to);
     for (std::int32_t i = from; i < end; ++i) {
@@ -358,30 +332,11 @@ void BandsRunner::score_rebuilt(std::int32_t tokens) {
     const RowsView keys{reinterpret_cast<const std::byte*>(rows), row_stride(), Element::kF32};
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(h) * together;
     kernels_.score_rows(turned_ + row * dim_, together, dim_, keys, tokens, nullptr,
-                        scores_ + row * kStride, kStride);
+                        softmax_.scores + row * kStride, kStride);
   }
 }
 
-// Those before `from` weigh nothing.
-BandsRow BandsRunner::soften_row(float* scores, std::int32_t from, std::int32_t tokens, float light,
-                                 float* max, std::int8_t* to) const {
-  if (bands_.soften != nullptr) {
-    std::fill_n(scores, from, -std::numeric_limits<float>::infinity());
-    return bands_.soften(scores, value_gains_, tokens, light, max, to);
-  }
-  const float before = *max;
-  BandsRow row;
-  row.sum = kernels_.soften_row(scores + from, tokens - from, max);
-  row.light = *max == before && row.sum < light;
-  if (row.light) return row;
-  std::fill_n(scores, from, 0.0f);
-  row.largest = bands_.round_weights(scores, value_gains_, tokens, to, &row.weighed);
-  std::fill(to + tokens, to + kStretchTokens, std::int8_t{0});
-  return row;
-}
-
-// Scores to weights times gains, rounded, of the rows that are worth summing; sums and maxima on
-// the way.
+// Scores to weights times gains, rounded, of the rows that are worth summing.
 BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
   const std::int32_t tokens = n * kTile, position = position_of_tile(tile);
   std::int32_t escaped[kStretchTokens], escapes = 0;
@@ -391,13 +346,9 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
       if ((bits >> t & 1) != 0) escaped[escapes++] = i * kTile + t;
     }
   }
-  bool all_kept = true;
-  std::int32_t used = 0;
-  for (std::int32_t r = 0; r < rows_; ++r) {
-    float* s = scores_ + static_cast<std::ptrdiff_t>(r) * kStride;
+  const auto begin = [&](std::int32_t r, float* s) {
     const std::int32_t query = position_of(r);
     const std::int32_t from = std::clamp(first_seen(layer_, query) - position, 0, tokens);
-    if (from == tokens) continue;
     if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
     if (!layer_.alibi.empty()) {
       const std::int32_t head = cut_.row(block_, r).query_head;
@@ -407,23 +358,10 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
     for (std::int32_t i = 0; i < escapes; ++i) {
       s[escaped[i]] = -std::numeric_limits<float>::infinity();
     }
-    const float old = max_[r];
-    const BandsRow row = soften_row(s, from, tokens, light_ * (others_sum_[r] + sum_[r]), &max_[r],
-                                    weights_ + used * kStretchTokens);
-    float kept = 1.0f;
-    if (old != max_[r]) {
-      kept = std::exp2(old - max_[r]);
-      for (float* const sum : {sum_, half_, others_sum_}) sum[r] *= kept;
-      all_kept = false;
-    }
-    sum_[r] += row.sum;
-    if (row.light) continue;
-    half_[r] += row.weighed;
-    weight_scales_[used] = row.largest / 127.0f;
-    kept_[used] = kept;
-    summed_[used++] = out_ + static_cast<std::ptrdiff_t>(r) * value_code_.row_stride();
-  }
-  return {weights_, all_kept ? nullptr : kept_, weight_scales_, summed_, used};
+    return from;
+  };
+  const auto out = [&](std::int32_t r) { return out_ + static_cast<std::ptrdiff_t>(r) * value_code_.row_stride(); };
+  return softmax_.soften(rows_, tokens, value_gains_, light_, begin, out);
 }
 
 }  // namespace kvspan

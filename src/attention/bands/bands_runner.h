@@ -8,6 +8,8 @@
 #include "attention/bands/anchor_turns.h"
 #include "attention/bands/bands_cut.h"
 #include "attention/bands/kernels/bands_kernels.h"
+#include "attention/bands/stretch_softmax.h"
+#include "attention/bands/work_places.h"
 #include "attention/kernels/kernels.h"
 
 namespace kvspan {
@@ -28,22 +30,14 @@ class BandsRunner {
   // The item's tiles into `state`, laid out by BandsStateLayout.
   void run(std::int32_t block, std::int32_t chunk, float* state);
 
-  // Tokens that hardly count beside others count as the mean of values instead of being summed:
-  // stretches of tokens whose weights are less than 2^-12 of all that the row has met. That moves an
-  // output by no more than this share, for each stretch, of how far a value is from the mean. With
-  // certificates, every token is summed.
-  static constexpr float kLightShare = 0x1p-12f;
-
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
-  static constexpr std::int32_t kStretchTokens = kBandsStretchTokens;
+  static constexpr std::int32_t kStretchTokens = StretchSoftmax::kTokens;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
   static constexpr std::int32_t kMovedRows = 16;  // rows that meet the key rows of B together
-  static constexpr std::int32_t kStride = kStretchTokens + kScoreMultiple;  // of rows of scores
+  static constexpr std::int32_t kStride = StretchSoftmax::kStride;  // of rows of scores
 
-  // Hands out parts of the working memory, or counts them where there is none.
-  struct Places;
-  void place(Places& places);
+  void place(WorkPlaces& places);
 
   // Rows that meet one head of keys; they lie together.
   std::int32_t head_rows() const { return rows_ / key_code_.heads(); }
@@ -76,8 +70,6 @@ class BandsRunner {
   void score_rebuilt(std::int32_t tokens);
   void copy_means();
   BandsWeights soften(std::int32_t tile, std::int32_t n);
-  BandsRow soften_row(float* scores, std::int32_t from, std::int32_t tokens, float light,
-                      float* max, std::int8_t* to) const;
 
   const LayerShape& layer_;
   const BandsStore& keys_;
@@ -90,8 +82,7 @@ class BandsRunner {
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
   std::int32_t dim_, key_stride_, query_stride_, value_places_, mean_stride_;
-  // Share of a row's weights so far below which those of a stretch count as that of mean values.
-  float light_;
+  float light_;  // StretchSoftmax::kLightShare; with certificates 0, so that every token is summed
   std::int32_t batch_;                                 // anchors moved to at once
   std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;    // anchor_: that turned_ is turned to
   BandsQueries asked_;                                 // at asked_anchor_, the anchor in use
@@ -101,17 +92,15 @@ class BandsRunner {
   // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
   float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
   float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
-  float *scores_, *key_gains_, *value_gains_;  // of a stretch of tiles
-  float *kept_, *weight_scales_;               // of the rows that are summed over a stretch
-  float** summed_;                             // where their sums are
+  StretchSoftmax softmax_;
+  float *key_gains_, *value_gains_;  // of a stretch of tiles
   // Of keys before RoPE: B_k in f32, widened once for all tiles, [heads * dim][padded places].
   float *rebuilt_ = nullptr, *coefficients_ = nullptr, *key_rows_ = nullptr;
   bool widened_ = false;
   AnchorTurns& turns_;
   float *cosines_ = nullptr, *sines_ = nullptr;  // of rebuilt keys
-  float* others_sum_;                            // sums of the others' weights, in the unit of sum_
-  float *state_, *max_ = nullptr, *sum_ = nullptr, *half_ = nullptr, *out_ = nullptr;
-  std::int8_t *turned_codes_, *rounded_, *weights_, *key_codes_, *value_codes_;
+  float *state_, *out_ = nullptr;
+  std::int8_t *turned_codes_, *rounded_, *key_codes_, *value_codes_;
 };
 
 }  // namespace kvspan

@@ -5,7 +5,6 @@
 
 #include "attention/bands/tile_gains.h"
 #include "cache/rope.h"
-#include "cache/rows/narrow.h"
 
 namespace kvspan {
 namespace {
@@ -69,14 +68,18 @@ void RebuildTable::make(std::int32_t part, float* work) noexcept {
   make_means(part, work);
 }
 
-// The mean of anchored keys is turned from the anchor to a token's place in the block; others are the same everywhere.
+// The mean of anchored keys is turned from the anchor to a token's place in the block, that of others is the same
+// everywhere; values come without it.
 void RebuildTable::make_means(std::int32_t part, float* work) noexcept {
   const std::int32_t dim = dim_of(part), head = part % code_->heads(), block = code_->anchor_block();
-  const float* const mean = is_key(part) ? code_->key_mean(head) : code_->value_mean(head);
   float* const to = means_ + static_cast<std::ptrdiff_t>(first_row(part)) * mean_stride_;
+  if (!is_key(part)) {
+    std::fill_n(to, static_cast<std::ptrdiff_t>(dim) * mean_stride_, 0.0f);
+    return;
+  }
   for (std::int32_t place = 0; place < mean_stride_; ++place) {
-    std::copy_n(mean, dim, work);
-    if (is_key(part) && block > 0) rope_offset(code_->rope(), place - code_->anchor_of(place), work);
+    std::copy_n(code_->key_mean(head), dim, work);
+    if (block > 0) rope_offset(code_->rope(), place - code_->anchor_of(place), work);
     for (std::int32_t j = 0; j < dim; ++j) to[static_cast<std::ptrdiff_t>(j) * mean_stride_ + place] = work[j];
   }
 }
@@ -88,7 +91,7 @@ std::int32_t RebuildTable::together(const BandsStore& store, std::int32_t tile, 
 }
 
 void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row,
-                           RowSide& keys, RowSide& values, float* work) const noexcept {
+                           RoundedRows& to, float* work) const noexcept {
   const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
   const std::int32_t places = code_->places(), position = store.first_position() + tile * kCodedTile;
   auto* const codes = reinterpret_cast<std::int8_t*>(work);
@@ -119,16 +122,17 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
                      kStride});
     }
     std::fill(token + dim, token + padded, 0.0f);
-    std::int32_t to = row;
+    std::int32_t next = row;
     for (std::int32_t t = 0; t < tiles * kCodedTile; ++t) {
       if ((escaped >> t & 1) != 0) continue;
       for (std::int32_t j = 0; j < dim; ++j) token[j] = numbers[static_cast<std::ptrdiff_t>(j) * kStride + t];
-      if (is_key(part)) {
-        if (code_->before_rope()) rope_turn(rope, position + t, rope.magnitude, cosines, sines);
-        if (block > 0 || code_->before_rope()) apply_turn(rope, cosines, sines, token);
+      if (!is_key(part)) {
+        to.put_value(head, next++, token);
+        continue;
       }
-      RowSide& side = is_key(part) ? keys : values;
-      narrow_to_half(token, static_cast<std::size_t>(padded), reinterpret_cast<Half*>(side.row(head, to++)));
+      if (code_->before_rope()) rope_turn(rope, position + t, rope.magnitude, cosines, sines);
+      if (block > 0 || code_->before_rope()) apply_turn(rope, cosines, sines, token);
+      to.put_key(head, next++, token);
     }
   }
 }

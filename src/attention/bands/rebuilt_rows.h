@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tokens of bands as attention sees them, in f16, by integer products: what many queries read is cheaper to
-// rebuild once than to meet in coefficient space. Rows of B times the steps take the place of queries in
-// BandsAttentionKernels::score, so that a number of a row is one of its "scores": gain * (B c^) + mean.
+// Rows of tokens of bands as attention sees them, values without their mean, by integer products: what many queries
+// read is cheaper to rebuild once than to meet in coefficient space. Rows of B times the steps take the place of queries
+// in BandsAttentionKernels::score, so that a number of a row is one of its "scores": gain * (B c^) + mean.
 // Error of a number: half the scale of its row of B for each component, times what the codes stand for, and the
-// rounding to f16; a tenth of what quantization has cost, and less.
+// rounding of rows; a tenth of what quantization has cost, and less.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "attention/bands/kernels/bands_kernels.h"
+#include "attention/bands/rounded_rows.h"
 #include "base/memory.h"
 #include "cache/bands/bands_store.h"
-#include "cache/segments/segment.h"
 
 namespace kvspan {
 
@@ -32,9 +32,9 @@ class RebuildTable {
   std::size_t work_floats() const noexcept;
   // How many of the tiles from `tile` on, `most` at most, one call may rebuild.
   std::int32_t together(const BandsStore& store, std::int32_t tile, std::int32_t most) const noexcept;
-  // Tokens of `tiles` tiles that are not escaped become rows `row` and following of keys or values.
-  void rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row, RowSide& keys,
-               RowSide& values, float* work) const noexcept;
+  // Tokens of `tiles` tiles that are not escaped become rows `row` and following of keys, values or both.
+  void rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row, RoundedRows& rows,
+               float* work) const noexcept;
   std::size_t bytes() const noexcept { return rounded_.bytes() + numbers_.bytes(); }
 
  private:

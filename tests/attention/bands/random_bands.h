@@ -164,6 +164,7 @@ inline Attended attend(const Problem& p, int threads = 1, const std::vector<floa
 struct Expected {
   std::vector<float> k, v;  // [tokens, heads, dim]
   double lse = 0.0, spread = 0.0;
+  double heaviest = 0.0;  // the largest weight, of all that sum to 1
   std::vector<double> out;
   bool sees = false;
 
@@ -237,6 +238,7 @@ struct Expected {
     }
     for (double& x : out) x /= sees ? total : 1.0;
     lse = most + std::log(total);
+    heaviest = 1.0 / total;
   }
 };
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bands/rebuilt_runner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "attention/score_bias.h"
+#include "attention/segments/item.h"
+#include "attention/softmax_state.h"
+#include "cache/visible.h"
+
+namespace kvspan {
+
+std::size_t RebuiltRunner::work_floats(const LayerShape& layer, const RoundedRows& rows) {
+  const Queries nobody;
+  const AttendCall call{layer, nobody, {}, {}};
+  RebuiltRunner runner(call, false, nullptr);
+  WorkPlaces places{nullptr};
+  runner.place(places, rows);
+  return places.used;
+}
+
+void RebuiltRunner::place(WorkPlaces& places, const RoundedRows& rows) {
+  const std::int32_t most = block_positions(call_.layer) * group();
+  const auto n = static_cast<std::size_t>(most);
+  softmax_.place(places, most);
+  softmax_.max = places.floats(n);
+  softmax_.sum = places.floats(n);
+  softmax_.weighed = places.floats(n);
+  query_ = places.floats(static_cast<std::size_t>(rows.key_dim()));
+  scales_ = places.floats(n * kBandScales);
+  zeros_ = places.floats(std::max(n, static_cast<std::size_t>(StretchSoftmax::kTokens)));
+  out_ = places.floats(n * static_cast<std::size_t>(rows.value_dim()));
+  constexpr std::size_t kReadAfter = 15;  // rows, see BandsAttentionKernels
+  asked_.stride = query_stride(rows.key_ranges());
+  rounded_ = places.codes((n + kReadAfter) * static_cast<std::size_t>(asked_.stride));
+}
+
+void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t first, std::int32_t last) {
+  const RoundedRows& rows = *part.rows;
+  WorkPlaces places{work_};
+  place(places, rows);
+  first_head_ = part.first_head;
+  head_ = head;
+  first_ = first;
+  rows_ = (last - first) * group();
+  load_queries(rows);
+  std::fill_n(zeros_, StretchSoftmax::kTokens, 0.0f);
+  std::fill_n(out_, static_cast<std::ptrdiff_t>(rows_) * rows.value_dim(), 0.0f);
+  const std::int32_t tokens = part.positions->size(), stretch = RoundedRows::kTile * bands_.run_tiles;
+  // What the first query no longer sees, none does.
+  const std::int32_t seen = part.positions->lower_bound(first_seen(call_.layer, position_of(0)));
+  {
+    const BandsProducts products(bands_, rows_);
+    for (std::int32_t t = seen / stretch * stretch; t < tokens; t += stretch) {
+      meet(part, t, std::min(stretch, tokens - t));
+    }
+  }
+  write(part.values->value_mean(head));
+}
+
+void RebuiltRunner::load_queries(const RoundedRows& rows) {
+  const float factor = query_factor(call_.layer);
+  const std::int32_t dim = call_.layer.key_dim;
+  std::fill(query_ + dim, query_ + rows.key_dim(), 0.0f);
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const std::int32_t query = first_ + r / group();
+    const float* const from = call_.queries.rows.row(query, query_head(r));
+    for (std::int32_t i = 0; i < dim; ++i) query_[i] = factor * from[i];
+    rows.round_query(query_, rounded_ + static_cast<std::ptrdiff_t>(r) * asked_.stride, scales_ + r * kBandScales);
+    softmax_.sum[r] = softmax_.weighed[r] = 0.0f;
+    softmax_.start(r, adds_ ? call_.lse.row(query)[query_head(r)] : -std::numeric_limits<float>::infinity());
+  }
+  asked_ = {rounded_, asked_.stride, scales_, zeros_, rows_};
+}
+
+// Tokens [token, token + tokens) of the part, a stretch.
+void RebuiltRunner::meet(const RebuiltPart& part, std::int32_t token, std::int32_t tokens) {
+  const LayerShape& layer = call_.layer;
+  const RoundedRows& rows = *part.rows;
+  const std::int32_t tile = token / RoundedRows::kTile, tiles = (tokens + RoundedRows::kTile - 1) / RoundedRows::kTile;
+  const std::int32_t padded = tiles * RoundedRows::kTile;
+  bands_.score(rows.key_tiles(head_, tile), tiles, rows.key_ranges(), asked_,
+               {rows.key_scales(head_, token), zeros_, 0, softmax_.scores, StretchSoftmax::kStride});
+  const bool all_seen = layer.window == 0 && layer.chunk == 0;
+  const auto begin = [&](std::int32_t r, float* s) {
+    const std::int32_t query = position_of(r);
+    std::int32_t from = 0;
+    if (!all_seen) from = std::clamp(part.positions->lower_bound(first_seen(layer, query)) - token, 0, tokens);
+    if (from == tokens) return padded;
+    if (layer.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer.soft_cap);
+    if (!layer.alibi.empty()) {
+      add_alibi(s + from, 1, tokens - from, alibi_slope(layer, query_head(r)), query,
+                [&](std::int32_t t) { return part.positions->at(token + from + t); });
+    }
+    std::fill(s + tokens, s + padded, -std::numeric_limits<float>::infinity());
+    return from;
+  };
+  const auto out = [&](std::int32_t r) { return out_ + static_cast<std::ptrdiff_t>(r) * rows.value_dim(); };
+  const BandsWeights weights = softmax_.soften(rows_, padded, rows.value_scales(head_, token),
+                                               StretchSoftmax::kLightShare, begin, out);
+  if (weights.rows > 0) bands_.weigh(rows.value_tiles(head_, tile), tiles, rows.value_dim() / 4, weights);
+}
+
+void RebuiltRunner::write(const float* mean) {
+  const std::int32_t dim = call_.layer.value_dim;
+  const std::ptrdiff_t stride = padded_dim(dim);
+  for (std::int32_t r = 0; r < rows_; ++r) {
+    const SoftmaxState state{softmax_.max[r], softmax_.sum[r]};
+    const std::int32_t query = first_ + r / group(), head = query_head(r);
+    float* const to = call_.out.row(query, head);
+    const float* const sum = out_ + r * stride;
+    if (state.sum == 0.0f) {
+      if (!adds_) std::fill_n(to, dim, 0.0f);
+      if (!adds_ && call_.lse.data != nullptr) call_.lse.row(query)[head] = state.log_sum_exp();
+      continue;
+    }
+    MergeFactors parts{0.0f, 1.0f};
+    if (adds_) {
+      parts = merge_outputs(state.log_sum_exp(), call_.lse.row(query)[head]);
+    } else if (call_.lse.data != nullptr) {
+      call_.lse.row(query)[head] = state.log_sum_exp();
+    }
+    const float scale = parts.added / state.sum;
+    for (std::int32_t i = 0; i < dim; ++i) {
+      const float x = parts.added * mean[i] + scale * sum[i];
+      to[i] = parts.kept > 0.0f ? parts.kept * to[i] + x : x;
+    }
+  }
+}
+
+}  // namespace kvspan

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/bands/rounded_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace kvspan {
+namespace {
+
+constexpr std::size_t kBytesAfter = 960;  // that kernels may read after the last tile
+
+}  // namespace
+
+RoundedRows::Side::Side(std::int32_t heads, std::int32_t width, std::int32_t parts, std::int32_t count)
+    : dim(width), digits(parts), rows((count + kTile - 1) / kTile * kTile) {
+  const auto all = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
+  numbers = Buffer(all * static_cast<std::size_t>(dim * digits) + kBytesAfter, MemoryKind::kFullRank, nullptr);
+  scales = Buffer(all * sizeof(float), MemoryKind::kFullRank, nullptr);
+  std::fill_n(scales.as<float>(), all, 0.0f);
+}
+
+RoundedRows::RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows)
+    : key_(heads, padded_dim(key_dim), kKeyDigits, rows), value_(heads, padded_dim(value_dim), 1, rows) {
+  for (std::int32_t i = 0; i < kKeyDigits; ++i) {
+    ranges_[static_cast<std::size_t>(i)] = {i * key_.dim / 4, key_.dim / 4, key_.dim * 127 * 127 < 1 << 22};
+  }
+}
+
+void RoundedRows::Side::put(std::int32_t head, std::int32_t row, const float* from) noexcept {
+  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
+  alignas(64) std::int8_t rounded[kMostDim];
+  alignas(64) float left[kMostDim];
+  float sum = 0.0f;
+  const float most = kernels.round(from, dim, rounded, &sum);
+  scales.as<float>()[scale_at(head, row)] = most / 127.0f;
+  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+  std::int8_t* to = numbers.as<std::int8_t>() + tile_at(head, row / kTile) + row % kTile * 4;
+  for (std::int32_t digit = 0; digit < digits; ++digit) {
+    if (digit > 0) {
+      for (std::int32_t i = 0; i < dim; ++i) left[i] = kBase * (from[i] * inverse - static_cast<float>(rounded[i]));
+      for (std::int32_t i = 0; i < dim; ++i) rounded[i] = static_cast<std::int8_t>(std::lrintf(left[i]));
+    }
+    for (std::int32_t i = 0; i < dim; i += 4, to += 4 * kTile) std::memcpy(to, rounded + i, 4);
+  }
+}
+
+void RoundedRows::put_key(std::int32_t head, std::int32_t row, const float* numbers) noexcept {
+  key_.put(head, row, numbers);
+}
+
+void RoundedRows::put_value(std::int32_t head, std::int32_t row, const float* numbers) noexcept {
+  value_.put(head, row, numbers);
+}
+
+void RoundedRows::round_query(const float* numbers, std::int8_t* to, float* scales) const noexcept {
+  const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
+  const std::int32_t bytes = query_bytes(ranges_.front());
+  float sum = 0.0f;
+  scales[0] = kernels.round(numbers, key_.dim, to, &sum) / 127.0f;
+  std::fill(to + key_.dim, to + bytes, std::int8_t{0});
+  // The same query meets every digit.
+  for (std::int32_t digit = 1; digit < kKeyDigits; ++digit) {
+    std::copy_n(to, bytes, to + digit * bytes);
+    scales[digit] = scales[digit - 1] / kBase;
+  }
+}
+
+}  // namespace kvspan
