@@ -14,24 +14,6 @@ using cuda::LayerTables;
 
 namespace {
 
-// Whether numbers of the queries of all coded layers lie in the same places of working memory, or
-// there are no places without a query.
-bool padding_stays_clear(const std::vector<LayerTables>& layers) {
-  const AttendCall* first = nullptr;
-  bool alike = true, padded = false;
-  for (const LayerTables& layer : layers) {
-    if (!layer.coded()) continue;
-    const AttendCall& a = layer.attend;
-    const std::int32_t queries = a.query_heads / a.kv_heads * a.group_heads;
-    if (first == nullptr) first = &a;
-    alike = alike && a.units == first->units && a.padded_queries == first->padded_queries &&
-            a.mean_terms == first->mean_terms &&
-            queries == first->query_heads / first->kv_heads * first->group_heads;
-    padded = padded || queries < a.padded_queries;
-  }
-  return alike || !padded;
-}
-
 // Bytes of all pages: as asked for, or as needed and there.
 Result<std::size_t> budget_for(const DeviceOptions& options,
                                std::span<const cuda::PageNeed> needs) {
@@ -143,7 +125,6 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     row_sums.need(row_queries * std::size_t(a.value_dim), sizeof(float));
     row_states.need(row_queries, sizeof(float2));
   }
-  clears_padding_ = !padding_stays_clear(layers_);
   const Part* const parts[] = {&moved, &folded, &sums, &states, &row_sums, &row_states};
   std::size_t total = 0;
   std::byte* at[std::size(parts)];

@@ -72,7 +72,6 @@ class DeviceCache::Impl {
   cuda::DeviceRecipe recipe_;
   int processors_ = 1;
   std::int64_t launch_tokens_ = 0;
-  bool clears_padding_ = false;  // before each call: layers leave different things in its place
   std::unique_ptr<cuda::RopeTables> ropes_;
   std::vector<cuda::LayerTables> layers_;
   std::vector<cuda::PlanLimits> limits_;  // by layer

@@ -63,24 +63,6 @@ Ready ready_of(const Sequence& s, std::size_t layer, std::int32_t sink, std::int
   return {first, std::max(0, (s.tokens[layer] - first - recent) / 16)};
 }
 
-// Places of queries that a group does not have are read and never written: they have to be zeros,
-// and not what a layer whose numbers lie elsewhere has left there. Not a number would be too large
-// for a weight however often the scale of weights was raised. Coefficients may be anything, since
-// their scales are zeros.
-cudaError_t clear_padding(const AttendCall& call, cudaStream_t stream) {
-  const auto moved = static_cast<std::size_t>(call.moved_bytes());
-  const auto coefficients = static_cast<std::size_t>(call.moved_coefficients());
-  const auto groups = static_cast<std::size_t>(call.groups);
-  const cudaError_t error =
-      cudaMemset2DAsync(call.moved + coefficients, moved, 0, moved - coefficients,
-                        groups * static_cast<std::size_t>(call.total_anchors), stream);
-  if (error != cudaSuccess) return error;
-  return cudaMemsetAsync(call.folded, 0,
-                         groups * static_cast<std::size_t>(call.total_means) *
-                             static_cast<std::size_t>(call.folded_bytes()),
-                         stream);
-}
-
 }  // namespace
 
 Status DeviceCache::Impl::check_layer(int layer) const {
@@ -199,9 +181,6 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     call.queries = from_row(rows, first, size_of(queries.number));
     call.out = static_cast<std::byte*>(out.data) +
                first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
-    if (clears_padding_ && call.total_parts > 0) {
-      KVSPAN_CHECK_OK(cuda::check(clear_padding(call, stream), "clearing working memory"));
-    }
     KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, stream), "preparing queries"));
     if (call.total_parts > 0) {
       KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, stream),

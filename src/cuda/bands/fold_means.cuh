@@ -174,15 +174,19 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
   // 16 bytes by each thread at a time: two for each step of a query and block.
   const int part = threadIdx.x % 2;
 #pragma unroll 1
-  for (int i = threadIdx.x / 2; i < tile.queries * kFoldBlocks; i += 16 * kWarps) {
+  for (int i = threadIdx.x / 2; i < (tile.queries + tile.padding) * kFoldBlocks; i += 16 * kWarps) {
     const int block = i % kFoldBlocks, n = i / kFoldBlocks, query = tile.group_query + n;
     if (block >= count) continue;
+    const bool padding = n >= tile.queries;
     const std::uint32_t* from = folded + i * memory.fold_stride + 4 * part;
     auto* to = reinterpret_cast<uint4*>(call.folded + (slot + block) * call.folded_bytes() +
                                         (query / 8 * steps * 32 + query % 8 * 4 + 2 * part) * 8);
 #pragma unroll 1
     for (int s = 0; s < steps; ++s, from += 8, to += 16) {
-      *to = make_uint4(from[0], from[1], from[2], from[3]);
+      *to = padding ? make_uint4(0, 0, 0, 0) : make_uint4(from[0], from[1], from[2], from[3]);
+    }
+    if (padding) {
+      reinterpret_cast<float*>(call.folded + (slot + block) * call.folded_bytes() + call.folded_operands())[query] = 0.0f;
     }
   }
 }

@@ -327,15 +327,22 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
     __syncthreads();
     round_rows<kWarps, kTiles>(call, tile, anchors, memory, shared);
     __syncthreads();
+    const auto scales_of = [&](int a) {
+      return reinterpret_cast<float2*>(call.moved + (anchors.slot + a) * call.moved_bytes() +
+                                       call.moved_coefficients()) +
+             tile.group_query;
+    };
     const int row = threadIdx.x, a = row / kTileQueries, n = row % kTileQueries;
     if (row < 16 * kTiles && a < anchors.count && n < tile.queries) {
       const float most = reinterpret_cast<const float*>(shared + memory.most)[row];
       const float longest = reinterpret_cast<const float*>(shared + memory.longest)[n];
       // Half of what all bits would add: bytes stand for as much above as below it.
       const int off = -(reinterpret_cast<const int*>(shared + memory.levels)[row] / 2);
-      auto* const scales_of = reinterpret_cast<float2*>(
-          call.moved + (anchors.slot + a) * call.moved_bytes() + call.moved_coefficients());
-      scales_of[tile.group_query + n] = make_float2(most / 127.0f * longest * scales, __int_as_float(off));
+      scales_of(a)[n] = make_float2(most / 127.0f * longest * scales, __int_as_float(off));
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < anchors.count * tile.padding; i += 32 * kWarps) {
+      scales_of(i / tile.padding)[tile.queries + i % tile.padding] = make_float2(0.0f, 0.0f);
     }
     __syncthreads();
   }

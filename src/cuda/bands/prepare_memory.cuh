@@ -65,6 +65,10 @@ __host__ __device__ inline int head_tiles(int query_heads, int kv_heads) {
 struct HeadTile {
   int item, head, query, queries;  // KV head; its first query head, of those of the head
   int group, group_query;          // the group, and the first query of the group's
+  // Places after the tile's queries that the group has no query for, where the tile is the group's last. They are read
+  // like others and have to be zeros: not a number would be too large for a weight however often the scale of weights
+  // was raised. Coefficients there may be anything, since their scales are zeros.
+  int padding;
   std::int64_t first;              // the first query's numbers among those of the call
   __device__ __forceinline__ HeadTile(const AttendCall& call, int own_item, int tile) {
     const int repeats = call.query_heads / call.kv_heads;
@@ -75,6 +79,8 @@ struct HeadTile {
     queries = min(kTileQueries, repeats - query);
     group = head / call.group_heads;
     group_query = head % call.group_heads * repeats + query;
+    const bool last = group_query + queries == call.group_heads * repeats;
+    padding = last ? call.padded_queries - group_query - queries : 0;
     first = item * call.queries.token_stride + (head * repeats + query) * call.queries.head_stride;
   }
 };
