@@ -73,14 +73,12 @@ void BandsRunner::place(WorkPlaces& places) {
     key_rows_ =
         places.floats(static_cast<std::size_t>(key_code_.key_width() * key_code_.row_stride()));
   }
-  constexpr std::size_t kReadAfter = 15;  // rows, see BandsAttentionKernels
   state_ =
       places.floats(BandsStateLayout(cut_.row_positions * cut_.query_heads, value_code_).floats);
-  turned_codes_ = places.codes((batch_rows + kReadAfter) * dim);
+  turned_codes_ = places.codes((batch_rows + kBandsRowsAfter) * dim);
   rounded_ = places.codes(batch_rows * static_cast<std::size_t>(query_stride_));
   const std::size_t tokens = kStretchTokens;
-  constexpr std::size_t kBytesAfter = 960;  // that score may read
-  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kBytesAfter);
+  key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kBandsBytesAfter);
   value_codes_ = &keys_ == &values_
                      ? key_codes_
                      : places.codes(tokens * static_cast<std::size_t>(value_places_));

@@ -10,8 +10,6 @@ namespace kvspan {
 namespace {
 
 constexpr std::int32_t kCodedTile = BandsStore::kTileTokens;
-constexpr std::size_t kReadAfter = 15;    // rows that kernels may read after the last
-constexpr std::size_t kBytesAfter = 960;  // of codes, likewise
 
 }  // namespace
 
@@ -33,7 +31,7 @@ void RebuildTable::prepare(const BandsCode& code) {
   stride_ = query_stride(code.scale_ranges());
   mean_stride_ = code.anchor_block() > 0 ? code.anchor_block() : kStretchTokens;
   const auto width = static_cast<std::size_t>(code.width());
-  const std::size_t bytes = (width + kReadAfter) * static_cast<std::size_t>(stride_);
+  const std::size_t bytes = (width + kBandsRowsAfter) * static_cast<std::size_t>(stride_);
   if (rounded_.bytes() < bytes) rounded_ = Buffer(bytes, MemoryKind::kFullRank, nullptr);
   const std::size_t numbers = width * static_cast<std::size_t>(kBandScales + 1 + mean_stride_) * sizeof(float);
   if (numbers_.bytes() < numbers) numbers_ = Buffer(numbers, MemoryKind::kFullRank, nullptr);
@@ -46,7 +44,7 @@ void RebuildTable::prepare(const BandsCode& code) {
 std::size_t RebuildTable::work_floats() const noexcept {
   const auto places = static_cast<std::size_t>(code_->places()), dim = static_cast<std::size_t>(most_dim());
   const std::size_t making = static_cast<std::size_t>(code_->row_stride());
-  const std::size_t codes = (static_cast<std::size_t>(kStretchTokens) * places + kBytesAfter + 3) / 4;
+  const std::size_t codes = (static_cast<std::size_t>(kStretchTokens) * places + kBandsBytesAfter + 3) / 4;
   const std::size_t rebuilding = floats_in_lines(codes) + kStretchTokens + dim * kStride + 3 * floats_in_lines(dim + 8);
   return std::max(floats_in_lines(making) + dim, rebuilding);
 }
@@ -96,7 +94,7 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
   const std::int32_t places = code_->places(), position = store.first_position() + tile * kCodedTile;
   auto* const codes = reinterpret_cast<std::int8_t*>(work);
   float* const gains =
-      work + floats_in_lines((static_cast<std::size_t>(kStretchTokens * places) + kBytesAfter + 3) / 4);
+      work + floats_in_lines((static_cast<std::size_t>(kStretchTokens * places) + kBandsBytesAfter + 3) / 4);
   float* const numbers = gains + kStretchTokens;
   float* const token = numbers + static_cast<std::ptrdiff_t>(most_dim()) * kStride;
   float* const cosines = token + floats_in_lines(static_cast<std::size_t>(most_dim()) + 8);

@@ -31,9 +31,8 @@ void RebuiltRunner::place(WorkPlaces& places, const RoundedRows& rows) {
   scales_ = places.floats(n * kBandScales);
   zeros_ = places.floats(std::max(n, static_cast<std::size_t>(StretchSoftmax::kTokens)));
   out_ = places.floats(n * static_cast<std::size_t>(rows.value_dim()));
-  constexpr std::size_t kReadAfter = 15;  // rows, see BandsAttentionKernels
   asked_.stride = query_stride(rows.key_ranges());
-  rounded_ = places.codes((n + kReadAfter) * static_cast<std::size_t>(asked_.stride));
+  rounded_ = places.codes((n + kBandsRowsAfter) * static_cast<std::size_t>(asked_.stride));
 }
 
 void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t first, std::int32_t last) {

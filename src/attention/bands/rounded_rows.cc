@@ -6,16 +6,11 @@
 #include <cstring>
 
 namespace kvspan {
-namespace {
-
-constexpr std::size_t kBytesAfter = 960;  // that kernels may read after the last tile
-
-}  // namespace
 
 RoundedRows::Side::Side(std::int32_t heads, std::int32_t width, std::int32_t parts, std::int32_t count)
     : dim(width), digits(parts), rows((count + kTile - 1) / kTile * kTile) {
   const auto all = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
-  numbers = Buffer(all * static_cast<std::size_t>(dim * digits) + kBytesAfter, MemoryKind::kFullRank, nullptr);
+  numbers = Buffer(all * static_cast<std::size_t>(dim * digits) + kBandsBytesAfter, MemoryKind::kFullRank, nullptr);
   scales = Buffer(all * sizeof(float), MemoryKind::kFullRank, nullptr);
   std::fill_n(scales.as<float>(), all, 0.0f);
 }

@@ -17,28 +17,26 @@ namespace kvspan {
 
 class StretchSoftmax {
  public:
-  static constexpr std::int32_t kTokens = kBandsStretchTokens;            // of a stretch, at most
-  static constexpr std::int32_t kStride = kTokens + kScoreMultiple;       // of rows of scores
+  static constexpr std::int32_t kTokens = kBandsStretchTokens;       // of a stretch, at most
+  static constexpr std::int32_t kStride = kTokens + kScoreMultiple;  // of rows of scores
   // Tokens that hardly count beside others count as the mean of values instead of being summed:
   // stretches of tokens whose weights are less than 2^-12 of all that the row has met. That moves an
   // output by no more than this share, for each stretch, of how far a value is from the mean.
   static constexpr float kLightShare = 0x1p-12f;
 
-  // Running, [rows]: the largest score, sums of weights and of weights times gains, and the sum of
-  // weights of tokens that are elsewhere, all in the unit of the largest.
+  // Running, [rows]: the largest score, and in its unit sums of weights and of weights times gains.
   float *max = nullptr, *sum = nullptr, *weighed = nullptr;
   float* scores = nullptr;  // [rows][kStride], of the stretch at hand
 
   // With room for `rows`; max, sum and weighed are the caller's.
   void place(WorkPlaces& places, std::int32_t rows) {
-    constexpr std::size_t kReadAfter = 15;  // rows, see BandsAttentionKernels
     const auto n = static_cast<std::size_t>(rows);
     scores = places.floats(n * kStride);
     elsewhere_ = places.floats(n);
     kept_ = places.floats(n);
     scales_ = places.floats(n);
     summed_ = reinterpret_cast<float**>(places.floats(n * sizeof(float*) / sizeof(float)));
-    weights_ = places.codes((n + kReadAfter) * kTokens);
+    weights_ = places.codes((n + kBandsRowsAfter) * kTokens);
   }
 
   // Row r begins beside tokens of which it knows the natural log-sum-exp; -inf where there are none. That is
@@ -48,8 +46,9 @@ class StretchSoftmax {
     elsewhere_[r] = std::isinf(max[r]) ? 0.0f : 1.0f;
   }
 
-  // Of `rows` rows and `tokens` tokens, a multiple of 16. begin(r, scores) finishes the scores of a row and tells the first
-  // token that it sees; no weight sums to less than `light` of all so far. out(r): where its sums are.
+  // Of `rows` rows and `tokens` tokens, a multiple of 16. begin(r, scores) finishes the scores of a row and tells the
+  // first token that it sees, or `tokens`; out(r) is where its sums are. Weights below `light` of all so far, in sum, are
+  // not to be summed over.
   template <class Begin, class Out>
   BandsWeights soften(std::int32_t rows, std::int32_t tokens, const float* gains, float light, const Begin& begin,
                       const Out& out) {
@@ -99,7 +98,7 @@ class StretchSoftmax {
 
   const AttentionKernels& kernels_ = attention_kernels(cpu_level());
   const BandsAttentionKernels& bands_ = bands_attention_kernels(cpu_level());
-  float* elsewhere_ = nullptr;
+  float* elsewhere_ = nullptr;                 // running sums of the weights of tokens elsewhere
   float *kept_ = nullptr, *scales_ = nullptr;  // of the rows that are summed over a stretch
   float** summed_ = nullptr;                   // where their sums are
   std::int8_t* weights_ = nullptr;

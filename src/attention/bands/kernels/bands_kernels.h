@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -16,6 +17,9 @@ namespace kvspan {
 // Tiles that one softmax step covers at most, and whose weights are rounded with one scale.
 inline constexpr std::int32_t kBandsStretchTiles = 16;
 inline constexpr std::int32_t kBandsStretchTokens = 16 * kBandsStretchTiles;
+
+// What kernels may read after the last of what they are given, whatever it is: bytes of codes, and rows of queries or weights.
+inline constexpr std::size_t kBandsBytesAfter = 960, kBandsRowsAfter = 15;
 
 // Scales of one query at most: one for each range of components.
 inline constexpr auto kBandScales = static_cast<std::int32_t>(BandsCode::kMostRanges);
@@ -80,8 +84,7 @@ struct BandsAttentionKernels {
   std::int32_t run_tiles = 8;
   // Tokens t of tiles that follow each other: scores[r * score_stride + t] = gains[t] * (offset[r]
   // + sum over ranges of scale * (codes of the range . query)) + means[r * mean_stride + t]. `codes`
-  // starts at the first range's; ranges are all that a tile has. Up to 960 bytes after the last tile
-  // may be read, whatever they are.
+  // starts at the first range's; ranges are all that a tile has. kBandsBytesAfter.
   void (*score)(const std::int8_t* codes, std::int32_t tiles,
                 std::span<const BandsCode::ScaleRange> ranges, const BandsQueries& queries,
                 const BandsScores& to) noexcept = nullptr;
@@ -94,11 +97,11 @@ struct BandsAttentionKernels {
                 std::int32_t stride) noexcept = nullptr;
   // out[r][4 q + k] becomes kept[r] times what it was + scales[r] * sum over tiles i and t < 16 of
   // codes[i][q][t][k] * rounded[r][16 i + t]; tiles, at most kBandsStretchTiles, lie quads * 64 apart,
-  // so that sums stay below 2^22. Of `rounded`, up to 15 rows more may be read.
+  // so that sums stay below 2^22. kBandsRowsAfter, of `rounded`.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
                 const BandsWeights& weights) noexcept = nullptr;
   // to[r * to_stride + 16 i + p] = factors[16 i + p] * sum over q, k of matrix[i][q][p][k] *
-  // vectors[r * stride + 4 q + k], i < tiles. Up to 15 rows more of vectors may be read.
+  // vectors[r * stride + 4 q + k], i < tiles. kBandsRowsAfter, of vectors.
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
                   const float* factors, const std::int8_t* vectors, std::int32_t stride,
                   std::int32_t rows, float* to, std::int32_t to_stride) noexcept = nullptr;
