@@ -133,6 +133,22 @@ void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& 
   tables_[2 * range.part + 1].rebuild(tokens.value_store(), range.tile, range.tiles, range.row, rows, work(place));
 }
 
+// Items are heads times blocks of query positions.
+void attend_to_rows(const AttendCall& call, RebuildScratch& rebuilt, bool adds, Team& team) {
+  const auto positions = static_cast<std::int32_t>(call.queries.positions.size());
+  const std::int32_t block = RebuiltRunner::block_positions(call.layer), blocks = (positions + block - 1) / block;
+  with_help(team, [&](int place) {
+    RebuiltRunner runner(call, adds, rebuilt.work(place));
+    for (int i; (i = team.take()) < blocks * call.layer.kv_heads;) {
+      const std::int32_t head = i / blocks, first = i % blocks * block;
+      const RebuiltPart* part = &rebuilt.parts().back();
+      while (part->first_head > head) --part;
+      runner.run(*part, head - part->first_head, first, std::min(positions, first + block));
+    }
+  });
+  team.barrier();
+}
+
 }  // namespace
 
 bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) noexcept {
@@ -156,26 +172,6 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
   }
   return heads == layer.kv_heads && saved > 0;
 }
-
-namespace {
-
-// Items are heads times blocks of query positions.
-void attend_to_rows(const AttendCall& call, RebuildScratch& rebuilt, bool adds, Team& team) {
-  const auto positions = static_cast<std::int32_t>(call.queries.positions.size());
-  const std::int32_t block = RebuiltRunner::block_positions(call.layer), blocks = (positions + block - 1) / block;
-  with_help(team, [&](int place) {
-    RebuiltRunner runner(call, adds, rebuilt.work(place));
-    for (int i; (i = team.take()) < blocks * call.layer.kv_heads;) {
-      const std::int32_t head = i / blocks, first = i % blocks * block;
-      const RebuiltPart* part = &rebuilt.parts().back();
-      while (part->first_head > head) --part;
-      runner.run(*part, head - part->first_head, first, std::min(positions, first + block));
-    }
-  });
-  team.barrier();
-}
-
-}  // namespace
 
 Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch, Team& team) {
   std::int32_t from = 0, end = 0;

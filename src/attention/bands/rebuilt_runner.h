@@ -2,6 +2,7 @@
 // One item of attend_rebuilt: a block of query positions over all rebuilt rows of one KV head, by one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
