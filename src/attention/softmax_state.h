@@ -51,4 +51,12 @@ inline MergeFactors merge_outputs(float added_lse, float& lse) noexcept {
   return {static_cast<float>(wa / (wa + wb)), static_cast<float>(wb / (wa + wb))};
 }
 
+// Likewise of tokens with this state: with `adds` into the output that `lse` tells of, else into nothing, and `lse`, which
+// may then be null, is written.
+inline MergeFactors merge_state(const SoftmaxState& own, bool adds, float* lse) noexcept {
+  if (adds) return merge_outputs(own.log_sum_exp(), *lse);
+  if (lse != nullptr) *lse = own.log_sum_exp();
+  return {0.0f, own.sum > 0.0f ? 1.0f : 0.0f};
+}
+
 }  // namespace kvspan

@@ -51,13 +51,7 @@ void merge_row(const BandsCode& code, const BandsCut& cut, std::int32_t block, s
     c[i] = code.steps()[i] * (c[i] + 0.5f * half) * inverse;
   }
   const BandsCut::Row row = cut.row(block, r);
-  float* lse = out.lse.row(row.position) + row.query_head;
-  MergeFactors shares{0.0f, whole.sum > 0.0f ? 1.0f : 0.0f};
-  if (out.adds) {
-    shares = merge_outputs(whole.log_sum_exp(), *lse);
-  } else {
-    *lse = whole.log_sum_exp();
-  }
+  const MergeFactors shares = merge_state(whole, out.adds, out.lse.row(row.position) + row.query_head);
   states[r] = shares.kept;
   states[rows + r] = shares.added;
 }

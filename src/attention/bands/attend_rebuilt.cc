@@ -134,11 +134,11 @@ void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& 
 }
 
 // Items are heads times blocks of query positions.
-void attend_to_rows(const AttendCall& call, RebuildScratch& rebuilt, bool adds, Team& team) {
+void attend_to_rows(const AttendCall& call, RebuildScratch& rebuilt, Team& team) {
   const auto positions = static_cast<std::int32_t>(call.queries.positions.size());
   const std::int32_t block = RebuiltRunner::block_positions(call.layer), blocks = (positions + block - 1) / block;
   with_help(team, [&](int place) {
-    RebuiltRunner runner(call, adds, rebuilt.work(place));
+    RebuiltRunner runner(call, *rebuilt.parts().front().rows, rebuilt.work(place));
     for (int i; (i = team.take()) < blocks * call.layer.kv_heads;) {
       const std::int32_t head = i / blocks, first = i % blocks * block;
       const RebuiltPart* part = &rebuilt.parts().back();
@@ -199,7 +199,8 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
     for (int i; (i = team.take()) < rebuilt.table_parts();) rebuilt.make(i, place);
   });
   team.barrier();
-  for (bool adds = call.adds; from < end || !adds; from += kRebuiltTiles, adds = true) {
+  AttendCall some = call;  // to the rows at hand
+  for (; from < end || !some.adds; from += kRebuiltTiles, some.adds = true) {
     if (team.leader()) {
       scratch.prepare_part<RebuildScratch>([&](RebuildScratch& part) { part.start(parts, from); });
     }
@@ -212,7 +213,7 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
       }
     });
     team.barrier();
-    attend_to_rows(call, rebuilt, adds, team);
+    attend_to_rows(some, rebuilt, team);
   }
   return {};
 }

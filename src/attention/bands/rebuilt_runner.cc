@@ -11,25 +11,31 @@
 
 namespace kvspan {
 
+RebuiltRunner::RebuiltRunner(const AttendCall& call, const RoundedRows& rows, float* work) : call_(call) {
+  WorkPlaces places{work};
+  place(places, rows);
+  std::fill_n(zeros_, zeros_count(), 0.0f);
+  std::fill_n(query_, rows.key_dim(), 0.0f);
+}
+
 std::size_t RebuiltRunner::work_floats(const LayerShape& layer, const RoundedRows& rows) {
   const Queries nobody;
   const AttendCall call{layer, nobody, {}, {}};
-  RebuiltRunner runner(call, false, nullptr);
+  RebuiltRunner runner(call);
   WorkPlaces places{nullptr};
   runner.place(places, rows);
   return places.used;
 }
 
 void RebuiltRunner::place(WorkPlaces& places, const RoundedRows& rows) {
-  const std::int32_t most = block_positions(call_.layer) * group();
-  const auto n = static_cast<std::size_t>(most);
-  softmax_.place(places, most);
+  const auto n = static_cast<std::size_t>(most_rows());
+  softmax_.place(places, most_rows());
   softmax_.max = places.floats(n);
   softmax_.sum = places.floats(n);
   softmax_.weighed = places.floats(n);
   query_ = places.floats(static_cast<std::size_t>(rows.key_dim()));
   scales_ = places.floats(n * kBandScales);
-  zeros_ = places.floats(std::max(n, static_cast<std::size_t>(StretchSoftmax::kTokens)));
+  zeros_ = places.floats(static_cast<std::size_t>(zeros_count()));
   out_ = places.floats(n * static_cast<std::size_t>(rows.value_dim()));
   asked_.stride = query_stride(rows.key_ranges());
   rounded_ = places.codes((n + kBandsRowsAfter) * static_cast<std::size_t>(asked_.stride));
@@ -37,14 +43,11 @@ void RebuiltRunner::place(WorkPlaces& places, const RoundedRows& rows) {
 
 void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t first, std::int32_t last) {
   const RoundedRows& rows = *part.rows;
-  WorkPlaces places{work_};
-  place(places, rows);
   first_head_ = part.first_head;
   head_ = head;
   first_ = first;
   rows_ = (last - first) * group();
   load_queries(rows);
-  std::fill_n(zeros_, StretchSoftmax::kTokens, 0.0f);
   std::fill_n(out_, static_cast<std::ptrdiff_t>(rows_) * rows.value_dim(), 0.0f);
   const std::int32_t tokens = part.positions->size(), stretch = RoundedRows::kTile * bands_.run_tiles;
   // What the first query no longer sees, none does.
@@ -61,14 +64,13 @@ void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t
 void RebuiltRunner::load_queries(const RoundedRows& rows) {
   const float factor = query_factor(call_.layer);
   const std::int32_t dim = call_.layer.key_dim;
-  std::fill(query_ + dim, query_ + rows.key_dim(), 0.0f);
   for (std::int32_t r = 0; r < rows_; ++r) {
     const std::int32_t query = first_ + r / group();
     const float* const from = call_.queries.rows.row(query, query_head(r));
     for (std::int32_t i = 0; i < dim; ++i) query_[i] = factor * from[i];
     rows.round_query(query_, rounded_ + static_cast<std::ptrdiff_t>(r) * asked_.stride, scales_ + r * kBandScales);
     softmax_.sum[r] = softmax_.weighed[r] = 0.0f;
-    softmax_.start(r, adds_ ? call_.lse.row(query)[query_head(r)] : -std::numeric_limits<float>::infinity());
+    softmax_.start(r, call_.adds ? call_.lse.row(query)[query_head(r)] : -std::numeric_limits<float>::infinity());
   }
   asked_ = {rounded_, asked_.stride, scales_, zeros_, rows_};
 }
@@ -109,21 +111,12 @@ void RebuiltRunner::write(const float* mean) {
     const std::int32_t query = first_ + r / group(), head = query_head(r);
     float* const to = call_.out.row(query, head);
     const float* const sum = out_ + r * stride;
-    if (state.sum == 0.0f) {
-      if (!adds_) std::fill_n(to, dim, 0.0f);
-      if (!adds_ && call_.lse.data != nullptr) call_.lse.row(query)[head] = state.log_sum_exp();
-      continue;
-    }
-    MergeFactors parts{0.0f, 1.0f};
-    if (adds_) {
-      parts = merge_outputs(state.log_sum_exp(), call_.lse.row(query)[head]);
-    } else if (call_.lse.data != nullptr) {
-      call_.lse.row(query)[head] = state.log_sum_exp();
-    }
-    const float scale = parts.added / state.sum;
+    const MergeFactors shares =
+        merge_state(state, call_.adds, call_.lse.data != nullptr ? call_.lse.row(query) + head : nullptr);
+    const float scale = state.sum > 0.0f ? shares.added / state.sum : 0.0f;
     for (std::int32_t i = 0; i < dim; ++i) {
-      const float x = parts.added * mean[i] + scale * sum[i];
-      to[i] = parts.kept > 0.0f ? parts.kept * to[i] + x : x;
+      const float x = shares.added > 0.0f ? shares.added * mean[i] + scale * sum[i] : 0.0f;
+      to[i] = shares.kept > 0.0f ? shares.kept * to[i] + x : x;
     }
   }
 }

@@ -29,14 +29,15 @@ class RebuiltRunner {
     return std::max(1, kRowBlock / (layer.query_heads / layer.kv_heads));
   }
 
-  // Works in `work`, of work_floats() of rows like those of all parts.
-  RebuiltRunner(const AttendCall& call, bool adds, float* work) : call_(call), adds_(adds), work_(work) {}
+  // Works in `work`, of work_floats(), on rows of the size of these.
+  RebuiltRunner(const AttendCall& call, const RoundedRows& rows, float* work);
   static std::size_t work_floats(const LayerShape& layer, const RoundedRows& rows);
 
   // Query positions [first, last) of the call, with one head of the part, to the call's results.
   void run(const RebuiltPart& part, std::int32_t head, std::int32_t first, std::int32_t last);
 
  private:
+  explicit RebuiltRunner(const AttendCall& call) : call_(call) {}
   void place(WorkPlaces& places, const RoundedRows& rows);
   void load_queries(const RoundedRows& rows);
   void meet(const RebuiltPart& part, std::int32_t token, std::int32_t tokens);
@@ -47,16 +48,18 @@ class RebuiltRunner {
   std::int32_t group() const { return call_.layer.query_heads / call_.layer.kv_heads; }
   std::int32_t query_head(std::int32_t row) const { return (first_head_ + head_) * group() + row % group(); }
 
+  std::int32_t most_rows() const { return block_positions(call_.layer) * group(); }
+  std::int32_t zeros_count() const { return std::max(most_rows(), StretchSoftmax::kTokens); }
+
   const AttendCall& call_;
-  bool adds_;
-  float* work_;
   const AttentionKernels& kernels_ = attention_kernels(cpu_level());
   const BandsAttentionKernels& bands_ = bands_attention_kernels(cpu_level());
   std::int32_t first_head_ = 0, head_ = 0, first_ = 0, rows_ = 0;  // of the item
   StretchSoftmax softmax_;
   BandsQueries asked_;
   std::int8_t* rounded_ = nullptr;
-  float *query_ = nullptr, *scales_ = nullptr, *zeros_ = nullptr;
+  float *query_ = nullptr, *scales_ = nullptr;
+  float* zeros_ = nullptr;  // offsets of queries and means of tokens, which rows have none of
   float* out_ = nullptr;  // [rows][value_dim]
 };
 

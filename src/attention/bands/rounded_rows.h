@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows in tiles of 16 tokens as the integer products of bands read codes, one scale for each row and head:
-// values in 8 bits, keys in one or two digits of them.
+// values in one digit of 8 bits, keys in two.
 #pragma once
 
 #include <array>
