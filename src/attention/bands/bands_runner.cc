@@ -59,6 +59,7 @@ void BandsRunner::place(WorkPlaces& places) {
   means_ = places.floats(rows * static_cast<std::size_t>(mean_stride_));
   turned_scales_ = places.floats(batch_rows);
   moved_ = places.floats(kMovedRows * stride);
+  if (key_code_.move_digits() > 1) part_ = places.floats(kMovedRows * stride);
   offsets_ = places.floats(batch_rows);
   scales_ = places.floats(batch_rows * kBandScales);
   softmax_.place(places, cut_.row_positions * cut_.query_heads);
@@ -75,7 +76,7 @@ void BandsRunner::place(WorkPlaces& places) {
   }
   state_ =
       places.floats(BandsStateLayout(cut_.row_positions * cut_.query_heads, value_code_).floats);
-  turned_codes_ = places.codes((batch_rows + kBandsRowsAfter) * dim);
+  turned_codes_ = places.codes((static_cast<std::size_t>(key_code_.move_digits()) * batch_rows + kBandsRowsAfter) * dim);
   rounded_ = places.codes(batch_rows * static_cast<std::size_t>(query_stride_));
   const std::size_t tokens = kStretchTokens;
   key_codes_ = places.codes(tokens * static_cast<std::size_t>(key_code_.places()) + kBandsBytesAfter);
@@ -168,12 +169,31 @@ void BandsRunner::move_to_anchors(std::int32_t first, std::int32_t count) {
       for (std::int32_t r = 0; r < together; ++r, row += dim_, sums += means.sums()) {
         const std::ptrdiff_t to = (static_cast<std::ptrdiff_t>(h) * count + a) * together + r;
         float sum = 0.0f;
-        turned_scales_[to] = bands_.round(row, dim_, turned_codes_ + to * dim_, &sum) / 127.0f;
+        const float largest = bands_.round(row, dim_, turned_codes_ + to * dim_, &sum);
+        turned_scales_[to] = largest / 127.0f;
+        if (key_code_.move_digits() > 1) {
+          round_rest(row, dim_, largest, turned_codes_ + to * dim_, turned_codes_ + (heads * count * together + to) * dim_);
+        }
         if (turns) bands_.fold(means, h, row, sums);
       }
     }
   }
   move_queries(count);
+}
+
+// `count` turned queries from the at-th on, of `all` of each digit, in a head's coefficients to moved_.
+void BandsRunner::project_rows(std::int32_t head, std::ptrdiff_t at, std::ptrdiff_t all, std::int32_t count) {
+  const std::int32_t digits = key_code_.move_digits();
+  for (std::int32_t i = 0; i < digits * digits; ++i) {
+    const std::int32_t of_basis = i / digits, of_query = i % digits;
+    float* const to = i == 0 ? moved_ : part_;
+    bands_.project(key_code_.key_tiles(head, of_basis), key_code_.place_tiles(), key_code_.dim_quads(),
+                   key_code_.key_scales(head), turned_codes_ + (of_query * all + at) * dim_, dim_, count, to,
+                   key_stride_);
+    if (i == 0) continue;
+    const float unit = (of_basis > 0 ? 1.0f / kDigitBase : 1.0f) * (of_query > 0 ? 1.0f / kDigitBase : 1.0f);
+    for (std::int32_t k = 0; k < count * key_stride_; ++k) moved_[k] += unit * part_[k];
+  }
 }
 
 // A head's matrix, which stays in the first-level cache, meets its rows of all anchors.
@@ -183,9 +203,7 @@ void BandsRunner::move_queries(std::int32_t count) {
     for (std::int32_t from = 0; from < rows; from += kMovedRows) {
       const std::int32_t n = std::min(kMovedRows, rows - from);
       const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(h) * rows + from;
-      bands_.project(key_code_.key_tiles(h), key_code_.place_tiles(), key_code_.dim_quads(),
-                     key_code_.key_scales(h), turned_codes_ + at * dim_, dim_, n, moved_,
-                     key_stride_);
+      project_rows(h, at, key_code_.heads() * rows, n);
       for (std::int32_t i = 0; i < n; ++i) {
         const std::ptrdiff_t anchor = (from + i) / together;
         const std::ptrdiff_t row = anchor * rows_ + h * together + (from + i) % together;

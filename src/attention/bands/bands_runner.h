@@ -60,6 +60,7 @@ class BandsRunner {
   void load_queries();
   void turn_queries(std::int32_t anchor);
   void move_to_anchors(std::int32_t first, std::int32_t count);
+  void project_rows(std::int32_t head, std::ptrdiff_t at, std::ptrdiff_t all, std::int32_t count);
   void move_queries(std::int32_t count);
   void use_anchor(std::int32_t anchor);
   void run_tiles(std::int32_t tile, std::int32_t n);
@@ -91,6 +92,7 @@ class BandsRunner {
   float* turned_;                                      // [rows][dim]
   // Of a batch, [anchors][rows]; turned queries, rounded, lie [heads][anchors][head_rows].
   float *mean_sums_, *turned_scales_, *moved_, *offsets_, *scales_;
+  float* part_ = nullptr;  // of what moved_ holds, by other digits
   float* means_;  // [rows][mean_stride_]: what rows make of the mean at the positions of a block
   StretchSoftmax softmax_;
   float *key_gains_, *value_gains_;  // of a stretch of tiles

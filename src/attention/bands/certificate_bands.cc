@@ -145,6 +145,8 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
   double largest = 0.0;
   for (const float x : u) largest = std::max(largest, std::abs(double{x}));
   turned.rounding = kBandsRounding * largest;
+  // The second digit is of what f32 leaves of the first.
+  if (code_.move_digits() > 1) turned.rounding *= 1.01 / double{kDigitBase};
   turned.size = norm(u.data(), dk);
   std::vector<double> moved(places);
   const float* row = reader_.key_rows(head_);

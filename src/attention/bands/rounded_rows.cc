@@ -24,19 +24,15 @@ RoundedRows::RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t 
 
 void RoundedRows::Side::put(std::int32_t head, std::int32_t row, const float* from) noexcept {
   const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
-  alignas(64) std::int8_t rounded[kMostDim];
-  alignas(64) float left[kMostDim];
+  alignas(64) std::int8_t rounded[kMostDim], rest[kMostDim];
   float sum = 0.0f;
   const float most = kernels.round(from, dim, rounded, &sum);
   scales.as<float>()[scale_at(head, row)] = most / 127.0f;
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
   std::int8_t* to = numbers.as<std::int8_t>() + tile_at(head, row / kTile) + row % kTile * 4;
-  for (std::int32_t digit = 0; digit < digits; ++digit) {
-    if (digit > 0) {
-      for (std::int32_t i = 0; i < dim; ++i) left[i] = kBase * (from[i] * inverse - static_cast<float>(rounded[i]));
-      for (std::int32_t i = 0; i < dim; ++i) rounded[i] = static_cast<std::int8_t>(std::lrintf(left[i]));
-    }
-    for (std::int32_t i = 0; i < dim; i += 4, to += 4 * kTile) std::memcpy(to, rounded + i, 4);
+  if (digits > 1) round_rest(from, dim, most, rounded, rest);
+  for (const std::int8_t* const digit : {rounded, rest}) {
+    if (digit == rest && digits == 1) break;
+    for (std::int32_t i = 0; i < dim; i += 4, to += 4 * kTile) std::memcpy(to, digit + i, 4);
   }
 }
 
@@ -57,7 +53,7 @@ void RoundedRows::round_query(const float* numbers, std::int8_t* to, float* scal
   // The same query meets every digit.
   for (std::int32_t digit = 1; digit < kKeyDigits; ++digit) {
     std::copy_n(to, bytes, to + digit * bytes);
-    scales[digit] = scales[digit - 1] / kBase;
+    scales[digit] = scales[digit - 1] / kDigitBase;
   }
 }
 

@@ -19,8 +19,6 @@ class RoundedRows {
   static constexpr std::int32_t kTile = 16;
   static constexpr std::int32_t kKeyDigits = 2;
   static constexpr std::int32_t kMostDim = 1024;
-  // What a digit counts beside the next.
-  static constexpr float kBase = 128.0f;
 
   // Room for rows of `heads` heads. Throws std::bad_alloc.
   RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows);

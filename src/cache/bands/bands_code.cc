@@ -40,8 +40,10 @@ void BandsCode::read_key_rows(std::int32_t head, float* to) const noexcept {
   for (std::int32_t j = 0; j < key_dim_; ++j) {
     for (std::int32_t p = 0; p < places_; ++p) {
       const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(p / 16) * dim_quads() + j / 4;
-      *to++ = key_scales(head)[p] *
-              static_cast<float>(key_tiles(head)[(quad * 16 + p % 16) * 4 + j % 4]);
+      const std::ptrdiff_t at = (quad * 16 + p % 16) * 4 + j % 4;
+      float number = key_tiles(head)[at];
+      if (move_digits_ > 1) number += static_cast<float>(key_tiles(head, 1)[at]) / kDigitBase;
+      *to++ = key_scales(head)[p] * number;
     }
   }
 }

@@ -44,6 +44,9 @@ namespace kvspan {
 class ByteReader;
 class ByteWriter;
 
+// What a digit of 8 bits counts beside the next.
+inline constexpr float kDigitBase = 128.0f;
+
 // What a code is made of; copied.
 struct BandsParts {
   std::int32_t heads = 1;
@@ -123,15 +126,19 @@ class BandsCode {
   }
   // The key rows of B of one head times the steps, as integer products take them: places in tiles
   // of 16, [place_tiles][dim_quads][16 places][4 dims], each number the nearest of 255 that
-  // key_scales, [16 place_tiles], tells for its place. Off by at most half of its place's scale.
-  // None where keys are coded before RoPE.
-  const std::int8_t* key_tiles(std::int32_t head) const noexcept {
+  // key_scales, [16 place_tiles], tells for its place. Off by at most half of its place's scale,
+  // of which digit 1, where there is one, has the nearest of kDigitBase parts. None where keys are
+  // coded before RoPE.
+  const std::int8_t* key_tiles(std::int32_t head, std::int32_t digit = 0) const noexcept {
     return key_tiles_.as<std::int8_t>() +
-           static_cast<std::ptrdiff_t>(head) * place_tiles() * dim_quads() * 64;
+           static_cast<std::ptrdiff_t>(digit * heads_ + head) * place_tiles() * dim_quads() * 64;
   }
   const float* key_scales(std::int32_t head) const noexcept {
     return key_scales_.as<float>() + static_cast<std::ptrdiff_t>(head) * place_tiles() * 16;
   }
+  // Digits of 8 bits that a query, and each number of key_tiles, has as it is moved to coefficients:
+  // 2 where codes have so many bits that what one digit leaves would count beside what they leave.
+  std::int32_t move_digits() const noexcept { return move_digits_; }
   // How much an error of each number of a key counts, about: the metric that B whitens, equal
   // within the pairs that RoPE turns, so that the weighed length of an error does not depend on
   // position. [key_dim], above 0. Only certificates use it, for which any weights are right.
@@ -236,6 +243,7 @@ class BandsCode {
   Buffer synthesis_, row_scales_;     // B in f16 [D, row_stride], [D]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_, reach_;  // [places]
   float fine_ = 0.0f;  // see GainRule
+  std::int32_t move_digits_ = 1;
   Buffer key_tiles_, key_scales_, key_weights_;
   Buffer key_mean_, value_mean_;  // [heads * dim]
   AnchoredMeans anchored_means_;

@@ -105,6 +105,9 @@ float row_scale(float most) {
 // Quads whose steps are compared with those of a range at once, and how far apart they may be.
 constexpr std::int32_t kRangePart = 16;
 constexpr double kAlike = 2.5;
+// Bits a component from which on queries are moved in two digits, which takes four products for one:
+// below, what coding leaves is far larger than what one digit does.
+constexpr double kFineBits = 3.25;
 
 }  // namespace
 
@@ -187,6 +190,8 @@ Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& 
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
   }
   if (key_dim_ == 0) return {};
+  const double tile_bits = 8.0 * static_cast<double>(layout_.tile_bytes());
+  move_digits_ = tile_bits < kFineBits * static_cast<double>(kBandTokens) * components_ ? 1 : 2;
   if (!before_rope_) store_key_tiles(ledger);
   key_weights_ = floats(static_cast<std::size_t>(key_width()));
   store_key_weights(parts);
@@ -260,7 +265,8 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
   const auto heads = static_cast<std::size_t>(heads_);
   const std::int32_t quads = dim_quads();
   const std::size_t head_places = static_cast<std::size_t>(place_tiles()) * 16;
-  key_tiles_ = Buffer(heads * head_places * static_cast<std::size_t>(quads) * 4, kind_, ledger);
+  const auto digits = static_cast<std::size_t>(move_digits_);
+  key_tiles_ = Buffer(digits * heads * head_places * static_cast<std::size_t>(quads) * 4, kind_, ledger);
   key_scales_ = Buffer(heads * head_places * sizeof(float), kind_, ledger);
   std::fill_n(key_tiles_.as<std::int8_t>(), key_tiles_.bytes(), std::int8_t{0});
   std::fill_n(key_scales_.as<float>(), heads * head_places, 0.0f);
@@ -268,6 +274,7 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
   for (std::int32_t h = 0; h < heads_; ++h) {
     widen(key_rows(h), key_dim_, places_, rows.data());
     auto* tiles = const_cast<std::int8_t*>(key_tiles(h));
+    auto* rest = const_cast<std::int8_t*>(key_tiles(h, move_digits_ - 1));
     auto* scales = const_cast<float*>(key_scales(h));
     for (std::int32_t p = 0; p < places_; ++p) {
       const float* column = rows.data() + p;
@@ -279,8 +286,10 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
       scales[p] = most / 127.0f * steps()[p];
       for (std::int32_t j = 0; j < key_dim_; ++j) {
         const float x = column[static_cast<std::ptrdiff_t>(j) * places_] / most * 127.0f;
-        tiles[((static_cast<std::ptrdiff_t>(p / 16) * quads + j / 4) * 16 + p % 16) * 4 + j % 4] =
-            static_cast<std::int8_t>(std::nearbyint(x));
+        const std::ptrdiff_t at =
+            ((static_cast<std::ptrdiff_t>(p / 16) * quads + j / 4) * 16 + p % 16) * 4 + j % 4;
+        tiles[at] = static_cast<std::int8_t>(std::nearbyint(x));
+        if (move_digits_ > 1) rest[at] = static_cast<std::int8_t>(std::nearbyint((x - tiles[at]) * kDigitBase));
       }
     }
   }

@@ -26,7 +26,7 @@ void read_row(const std::int8_t* tiles, const float* scales, std::int32_t row, s
   const std::int8_t* const tile = tiles + std::ptrdiff_t(row / 16) * 16 * dim * digits;
   for (std::int32_t i = 0; i < dim; ++i) {
     double number = 0.0, unit = scales[row];
-    for (std::int32_t digit = 0; digit < digits; ++digit, unit /= RoundedRows::kBase) {
+    for (std::int32_t digit = 0; digit < digits; ++digit, unit /= kDigitBase) {
       const std::int32_t place = digit * dim + i;
       number += unit * tile[place / 4 * 64 + row % 16 * 4 + place % 4];
     }
@@ -113,7 +113,7 @@ double allowed(const BandsStore& store, std::int32_t token, std::int32_t row) {
 double row_unit(const std::vector<float>& rows, std::size_t first, std::size_t dim) {
   double most = 0.0;
   for (std::size_t i = first; i < first + dim; ++i) most = std::max(most, std::abs(double{rows[i]}));
-  return most / RoundedRows::kBase;
+  return most / kDigitBase;
 }
 
 TEST(AttendRebuilt, RowsAreThoseThatCodesRestore) {

@@ -150,6 +150,31 @@ TEST(BandsCode, RoundsTheSynthesisOnce) {
   }
 }
 
+// As attention reads them, key rows of B times the steps are off by half a scale of their place, or
+// where codes have many bits by half a part of it that the second digit has.
+TEST(BandsCode, CodesWithManyBitsHaveKeyRowsInTwoDigits) {
+  for (const bool many : {false, true}) {
+    Parts of(7);
+    std::fill(of.bits.begin(), of.bits.end(), std::uint8_t(many ? 6 : 2));
+    of.parts.bits = of.bits;
+    const auto code = BandsCode::create(of.weighed(), nullptr).value();
+    ASSERT_EQ(code->move_digits(), many ? 2 : 1);
+    const auto places = std::size_t(code->places());
+    std::vector<float> exact(8 * places), read(8 * places);
+    code->widen(code->key_rows(0), 8, code->places(), exact.data());
+    code->read_key_rows(0, read.data());
+    double worst = 0.0;  // in scales
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const double scale = code->key_scales(0)[i % places];
+      if (scale == 0.0) continue;
+      worst =
+          std::max(worst, std::abs(double{exact[i]} * code->steps()[i % places] - read[i]) / scale);
+    }
+    EXPECT_LE(worst, many ? 0.502 / kDigitBase : 0.5001);
+    EXPECT_GT(worst, 0.1 / (many ? kDigitBase : 1.0f));
+  }
+}
+
 TEST(BandsCode, RefusesASynthesisBeyondWhatItCanHold) {
   Parts parts(6);
   parts.synthesis[4 * kWidth + 1] = std::numeric_limits<float>::max();
@@ -187,7 +212,8 @@ TEST(BandsCode, CodesTokensTogetherAsOneByOne) {
   for (std::size_t count = 1; count <= 17; ++count) {
     std::vector<float> z(count * kWidth), work(count * places), one(places);
     for (float& x : z) x = 2.0f * random.normal();
-    std::vector<std::int8_t> codes(count * places), gains(count), values(count * places), alone(places);
+    std::vector<std::int8_t> codes(count * places), gains(count), values(count * places),
+        alone(places);
     std::vector<double> squares(count);
     code->analyse(std::int32_t(count), z.data(), work.data(), squares.data());
     code->quantize(std::int32_t(count), work.data(), codes.data(), gains.data(), values.data());
@@ -272,15 +298,17 @@ TEST(BandsCode, LoadRefusesWhatSaveDoesNotWrite) {
   EXPECT_TRUE(refused(with(numbers, std::uint16_t{0x7e00}))) << "not a number";
 }
 
-// Quads whose steps are far apart do not share a scale, of whatever widths they are; there are never more ranges than
-// products take.
+// Quads whose steps are far apart do not share a scale, of whatever widths they are; there are
+// never more ranges than products take.
 TEST(BandsCode, RangesHaveAlikeSteps) {
   constexpr std::size_t kNumbers = 1024;
-  std::vector<float> synthesis(kNumbers * kNumbers), mean(kNumbers), weights(kNumbers, 1.0f), sigma(kNumbers, 1.0f);
+  std::vector<float> synthesis(kNumbers * kNumbers), mean(kNumbers), weights(kNumbers, 1.0f),
+      sigma(kNumbers, 1.0f);
   for (std::size_t i = 0; i < kNumbers; ++i) synthesis[i * kNumbers + i] = 1.0f;
   for (const double fall : {1.0, 2.0, 16.0, 1e6}) {
     std::vector<float> steps(kNumbers);
-    for (std::size_t i = 0; i < kNumbers; ++i) steps[i] = float(std::pow(fall, -double(i) / kNumbers));
+    for (std::size_t i = 0; i < kNumbers; ++i)
+      steps[i] = float(std::pow(fall, -double(i) / kNumbers));
     BandsParts parts;
     parts.value_dim = kNumbers;
     parts.value_mean = mean;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -168,6 +169,18 @@ inline float round_by_ranges(const BandsAttentionKernels& kernels, std::span<con
     to = end;
   }
   return sum;
+}
+
+// The digit after that of BandsAttentionKernels::round, which returned `largest` and gave `rounded`: what it left of x,
+// kDigitBase times as fine. At most half of that.
+inline void round_rest(const float* x, std::int32_t count, float largest, const std::int8_t* rounded,
+                       std::int8_t* to) noexcept {
+  constexpr float kWhole = 0x1.8p23f;  // added to a number, leaves it whole in the lowest bits
+  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const float left = kDigitBase * (x[i] * inverse - static_cast<float>(rounded[i]));
+    to[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(left + kWhole));
+  }
 }
 
 // The table of a level this processor has.
