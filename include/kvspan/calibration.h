@@ -34,7 +34,7 @@ namespace kvspan {
 inline constexpr int kResidualRanks = 7;
 inline constexpr std::array<int, 4> kResidualPercentiles = {50, 90, 95, 99};
 // Following layers that moments are gathered with at most.
-inline constexpr std::int32_t kMostNeighbours = 3;
+inline constexpr std::int32_t kMostNeighbours = 5;
 
 struct LayerCalibration {
   // In the activations' own units.

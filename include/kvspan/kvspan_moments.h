@@ -24,7 +24,7 @@ typedef struct kvspan_moments_options {
   int32_t samples; /* rows to keep at most; 0: 1024 */
   int32_t block;   /* most rows of a call; 0: 512 */
   int32_t threads; /* that work on a call; 0: 1 */
-  /* Following layers that each layer has moments with, 0 to 3. Above 0 all layers of a block come
+  /* Following layers that each layer has moments with, 0 to 5. Above 0 all layers of a block come
    * in order before the next block does, each with the same positions. */
   int32_t neighbours;
 } kvspan_moments_options;

@@ -314,9 +314,9 @@ TEST(CApi, GathersMomentsBetweenLayers) {
   gather.window = gather.block = n;
   gather.tokens = n;
   gather.threads = 2;
-  gather.neighbours = 4;
+  gather.neighbours = 6;
   kvspan_moments* moments = nullptr;
-  expect_refused(kvspan_moments_create(&gather, &moments), "neighbours is 4; allowed: 0 to 3");
+  expect_refused(kvspan_moments_create(&gather, &moments), "neighbours is 6; allowed: 0 to 5");
   gather.neighbours = 1;
   ASSERT_EQ(kvspan_moments_create(&gather, &moments), KVSPAN_OK) << kvspan_last_error();
   const auto add = [&](std::int32_t layer, std::int32_t count) {

@@ -112,7 +112,7 @@ Calibration gathered(const SyntheticText& text, std::int32_t neighbours, std::in
 TEST(NeighbourMoments, EqualPlainLoops) {
   const SyntheticText text(uneven_shape(), kTokens, 5);
   const std::size_t layers = text.shape().layers.size();
-  for (const std::int32_t neighbours : {1, 2, 3}) {
+  for (const std::int32_t neighbours : {1, 2, 3, 5}) {
     const Calibration calibration = gathered(text, neighbours, 32, 1);
     EXPECT_EQ(calibration.neighbours, neighbours);
     for (std::size_t i = 0; i < layers; ++i) {
@@ -221,7 +221,7 @@ TEST(NeighbourMoments, ANumberThatIsNotAllowedIsRefused) {
     ASSERT_FALSE(moments);
     EXPECT_NE(moments.error().message.find("neighbours is " + std::to_string(neighbours)),
               std::string::npos);
-    EXPECT_NE(moments.error().message.find("allowed: 0 to 3"), std::string::npos);
+    EXPECT_NE(moments.error().message.find("allowed: 0 to 5"), std::string::npos);
   }
   // Of a single layer there are none.
   const SyntheticText text(testing::synthetic_shape(1), kTokens, 5);

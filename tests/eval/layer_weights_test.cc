@@ -87,6 +87,27 @@ TEST(LayerWeights, AreKlOverPredictedDistortion) {
   EXPECT_LT(std::abs(log_ratio / static_cast<double>(finer.layers.size())), std::log(4.0));
 }
 
+// A window in which errors cost far more than elsewhere does not decide.
+TEST(LayerWeights, AreTheGeometricMeanOverWindows) {
+  const auto engine = stories();
+  const Calibration calibration = gathered(*engine);
+  const auto measured = [&](const std::vector<std::vector<Token>>& passages) {
+    Calibration copy = calibration;
+    EXPECT_TRUE(measure_layer_weights(*engine, passages, 1.0, copy));
+    return copy.layers;
+  };
+  const std::vector<Token> a = passage(96, 7), b = passage(96, 31);
+  const auto of_a = measured({a}), of_b = measured({b}), of_both = measured({a, b});
+  for (std::size_t i = 0; i < of_both.size(); ++i) {
+    const auto near = [&](float LayerCalibration::*weight) {
+      const float middle = std::sqrt(of_a[i].*weight * (of_b[i].*weight));
+      EXPECT_NEAR(of_both[i].*weight, middle, 1e-4f * middle) << "layer " << i;
+    };
+    near(&LayerCalibration::key_weight);
+    near(&LayerCalibration::value_weight);
+  }
+}
+
 TEST(LayerWeights, StopWhenCancelled) {
   const auto engine = stories();
   Calibration calibration = gathered(*engine);

@@ -141,7 +141,7 @@ Action setup_calibrate(CLI::App& app) {
               64, 1 << 20);
   add_integer(
       app, "--neighbours", flags->neighbours,
-      "Following layers that each layer has moments with, 0 to 3: what codes of several layers are "
+      "Following layers that each layer has moments with, 0 to 5: what codes of several layers are "
       "designed from (default: 2; 0 where a layer has over 1,024 numbers for a token)",
       0, kMostNeighbours);
   add_switch(app, "--quick", flags->quick,

@@ -2,6 +2,7 @@
 #include "eval/calibrate/layer_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,7 @@ constexpr std::int32_t kBlock = 64;         // so that little of the coded past 
 // A side whose KL is less than this share of the largest is taken to cost that much: it is near the
 // engine's own rounding, and a weight of 0 would leave it no bits at all.
 constexpr double kLeastShare = 1e-3;
+constexpr double kLeastKl = 1e-9;
 constexpr double kExactBits = 8.0;  // of the other side
 
 // One layer of a model with its calibration, as a model of its own.
@@ -40,7 +42,8 @@ struct OneLayer {
 struct Side {
   std::size_t layer;
   bool keys;
-  double distortion = 0.0, kl = 0.0;
+  double distortion = 0.0;
+  std::vector<double> kl = {};  // of each window
   std::unique_ptr<KvCache> cache;
 };
 
@@ -69,6 +72,26 @@ Status prepare(const CacheShape& shape, const Calibration& calibration, double b
   side.cache = std::make_unique<OneLayerCache>(std::move(exact), caches.make(),
                                                static_cast<int>(side.layer));
   return {};
+}
+
+// Mean divergence of each window; 0 where a window has no prediction.
+std::vector<double> kl_of_windows(std::span<const PositionBlock> blocks, std::size_t windows) {
+  std::vector<double> sums(windows, 0.0), counts(windows, 0.0);
+  for (const PositionBlock& block : blocks) {
+    const auto window = static_cast<std::size_t>(block.window);
+    sums[window] += block.kl * block.count;
+    counts[window] += block.count;
+  }
+  for (std::size_t w = 0; w < windows; ++w) sums[w] /= std::max(counts[w], 1.0);
+  return sums;
+}
+
+// The geometric mean: a few predictions that one error flips make a window's mean a hundred times
+// what it is elsewhere, and would decide an arithmetic one.
+double middle_kl(std::span<const double> of_windows, std::span<const double> least) {
+  double sum = 0.0;
+  for (std::size_t w = 0; w < least.size(); ++w) sum += std::log(std::max(of_windows[w], least[w]));
+  return std::exp(sum / static_cast<double>(least.size()));
 }
 
 // Parts A B A C of a passage A B C; a begin-of-text token is not repeated.
@@ -122,17 +145,20 @@ Status measure_layer_weights(Engine& engine, std::span<const std::vector<Token>>
       if (row.failed) {
         return fail(ErrorCode::kInvalidArgument, "layer {}: {}", group[i].layer, *row.failed);
       }
-      group[i].kl = row.figures.kl;
+      group[i].kl = kl_of_windows(row.blocks, windows.size());
     }
     done += report.rows.size() * windows.size() * windows[0].size();
   }
 
-  double largest = 0.0;
-  for (const Side& side : sides) largest = std::max(largest, side.kl);
+  std::vector<double> least(windows.size(), kLeastKl);
+  for (const Side& side : sides) {
+    for (std::size_t w = 0; w < least.size(); ++w) {
+      least[w] = std::max(least[w], kLeastShare * side.kl[w]);
+    }
+  }
   for (const Side& side : sides) {
     LayerCalibration& layer = calibration.layers[side.layer];
-    const double kl = std::max(side.kl, std::max(kLeastShare * largest, 1e-9));
-    const double weight = kl / std::max(side.distortion, 1e-12);
+    const double weight = middle_kl(side.kl, least) / std::max(side.distortion, 1e-12);
     (side.keys ? layer.key_weight : layer.value_weight) = static_cast<float>(weight);
   }
   return check_calibration(shape, calibration);

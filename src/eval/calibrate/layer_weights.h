@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a layer's coding error costs at the model's end, measured: each layer's keys, and then its
-// values, are coded alone, and the KL divergence from the exact cache is held against the
-// distortion that the metrics predict. Half of the measured
+// values, are coded alone, and the KL divergence from the exact cache, the geometric mean over
+// windows, is held against the distortion that the metrics predict. Half of the measured
 // predictions are of a passage read before, so that the layers that look things up count.
 // Cost: 2 layers + layers / 5 passes over each window.
 #pragma once

@@ -21,7 +21,7 @@ constexpr std::array<KeyDeclaration, 21> kBandsKeys{
          "neighbours (kvgroup), of as many as make 512 numbers (auto); all keys or all values of a "
          "layer, those of `heads` neighbours, of one head"),
     count("heads", "2", 1, 1024, "KV heads of a group (share=kvgroup and share=group)"),
-    count("layers", "1", 1, 4,
+    count("layers", "1", 1, 6,
           "neighbouring layers that are coded together, where they are alike: less error for the same bytes, and as many "
           "times the work of reading"),
     of_kind(ValueKind::kLevels, "levels", "0-6/8", "bit widths that a direction can get"),

@@ -45,9 +45,9 @@ class Calibrate(Interrupted):
         self.refused("calibrate", "-m", STORIES, "-t", "1", "-f", self.write("bad.txt", b"a\xff"), says="bad.txt")
         self.refused("calibrate", "-m", STORIES, "-t", "1", "-o", "nowhere/out.gguf", says="nowhere")
         self.refused("calibrate", "-m", STORIES, "-t", "1", "--tokens", "5", says="--tokens")
-        for neighbours in ("4", "-1", "two"):
+        for neighbours in ("6", "-1", "two"):
             self.refused("calibrate", "-m", STORIES, "-t", "1", "--neighbours", neighbours,
-                         says=["--neighbours", f"'{neighbours}'", "0 to 3"])
+                         says=["--neighbours", f"'{neighbours}'", "0 to 5"])
 
     def test_gathers_moments_with_as_many_following_layers_as_asked_for(self):
         sizes = []

@@ -128,7 +128,10 @@ void expect_plain_attention(const SyntheticText& text, const std::string& recipe
 TEST(BandsLayers, AreReadAsTheirRowsAreRebuilt) {
   expect_plain_attention(correlated(alike(2)), kTwo, 0.03);
   expect_plain_attention(correlated(alike(2)), kTwo + ",ends=int8", 0.03);
-  expect_plain_attention(correlated(alike(3)), "bands:bits=2,layers=3,sink=16,recent=32,anchor=32", 0.03);
+  for (const int layers : {3, 6}) {
+    const std::string recipe = "bands:bits=2,layers=" + std::to_string(layers) + ",sink=16,recent=32,anchor=32";
+    expect_plain_attention(correlated(alike(layers)), recipe, 0.03);
+  }
   expect_plain_attention(correlated(alike(4)), kTwo + ",share=kvgroup,heads=1", 0.03);
   expect_plain_attention(correlated(alike(2, 100)), kTwo, 0.03);
 }
