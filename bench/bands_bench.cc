@@ -6,15 +6,19 @@
 // few_tokens: hardly more than what codes themselves cost a step, over 16 tokens of 30 layers, each
 // with a code of its own, in turn. Names: queries, components (284 are not whole eights).
 // code_a_tile: coding 16 tokens, of these layers in turn. Name: quantizer.
+// --cpu-level=NAME as first argument: kernels of a lower level.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "attention/attend.h"
 #include "attention/bands/bands_tokens.h"
+#include "base/cpu_level.h"
 #include "base/random.h"
 
 namespace kvspan {
@@ -194,4 +198,19 @@ BENCHMARK(code_a_tile)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 }  // namespace
 }  // namespace kvspan
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  constexpr std::string_view kFlag = "--cpu-level=";
+  if (argc > 1 && std::string_view(argv[1]).starts_with(kFlag)) {
+    const auto level = kvspan::parse_cpu_level(std::string_view(argv[1]).substr(kFlag.size()));
+    const kvspan::Status forced = level ? kvspan::force_cpu_level(*level) : kvspan::Status(level.error());
+    if (!forced) {
+      std::fprintf(stderr, "%s\n", forced.error().message.c_str());
+      return 2;
+    }
+    argv[1] = argv[0];
+    ++argv, --argc;
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -20,8 +20,8 @@
 namespace kvspan {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames{"ref",  "neon",   "neon-i8mm",
-                                                 "avx2", "avx512", "amx"};
+constexpr std::array<std::string_view, 7> kNames{"ref",    "neon",        "neon-i8mm", "avx2",
+                                                 "avx512", "avx512-vbmi", "amx"};
 
 #if defined(__x86_64__)
 // Tiles are used by leave of the system, which has to save them with the other registers.
@@ -50,9 +50,12 @@ std::vector<CpuLevel> detect() {
     levels.push_back(CpuLevel::kAvx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) {
+        __builtin_cpu_supports("avx512vnni")) {
       levels.push_back(CpuLevel::kAvx512);
-      if (may_use_tiles()) levels.push_back(CpuLevel::kAmx);
+      if (__builtin_cpu_supports("avx512vbmi")) {
+        levels.push_back(CpuLevel::kAvx512Vbmi);
+        if (may_use_tiles()) levels.push_back(CpuLevel::kAmx);
+      }
     }
   }
 #endif

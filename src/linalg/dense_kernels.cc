@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "linalg/dense_kernels.h"
 
+#include "base/kernels_by_level.h"
+
 namespace kvspan::detail {
 
 const DenseKernels& dense_kernels(CpuLevel level) noexcept {
-  switch (level) {
+  static const KernelsOfLevel<const DenseKernels*> kTable[] = {
+      {CpuLevel::kReference, &kDenseReference},
 #if defined(__aarch64__)
-    case CpuLevel::kNeon:
-    case CpuLevel::kNeonI8mm:
-      return kDenseNeon;
+      {CpuLevel::kNeon, &kDenseNeon},
 #elif defined(__x86_64__)
-    case CpuLevel::kAvx2:
-      return kDenseAvx2;
-    case CpuLevel::kAvx512:
-    case CpuLevel::kAmx:
-      return kDenseAvx512;
+      {CpuLevel::kAvx2, &kDenseAvx2},
+      {CpuLevel::kAvx512, &kDenseAvx512},
 #endif
-    default:
-      return kDenseReference;
-  }
+  };
+  return *kernels_for(level, kTable);
 }
 
 }  // namespace kvspan::detail

@@ -20,6 +20,7 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
 #elif defined(__x86_64__)
       {CpuLevel::kAvx2, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2}},
       {CpuLevel::kAvx512, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512, detail::kBandsReadAvx512}},
+      {CpuLevel::kAvx512Vbmi, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512, detail::kBandsReadVbmi}},
 #endif
   };
   return kernels_for(level, kTable);

@@ -144,6 +144,7 @@ extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx2;
 extern const BandsKernels::Reads kBandsReadNeon;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx512;
 extern const BandsKernels::Reads kBandsReadAvx512;
+extern const BandsKernels::Reads kBandsReadVbmi;
 }  // namespace detail
 
 }  // namespace kvspan

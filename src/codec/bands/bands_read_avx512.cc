@@ -1,99 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bands unpacking for AVX-512: a quad of 64 codes is one register, and a trellis table of 64 bytes
-// is read by one VPERMB, which looks at the lowest six bits of each index alone.
-#include <immintrin.h>
-
-#include "codec/bands/bands_pack.h"
+// Bands unpacking for AVX-512 as the first processors have it: a byte shuffle reaches 16 bytes of a
+// trellis table, so that four of them make a look-up.
+#include "codec/bands/bands_read_avx512.h"
 
 namespace kvspan::detail {
 namespace {
 
-inline __m512i bytes(int value) {
-  return _mm512_set1_epi8(static_cast<char>(value));
-}
-
-// Bits of `a` where `mask` has ones, of `b` elsewhere.
-inline __m512i select(__m512i mask, __m512i a, __m512i b) {
-  return _mm512_ternarylogic_epi64(mask, a, b, 0xca);
-}
-
-// A plane's fields, each with its lowest bit at bit kTo of its code's byte; what other bits of the
-// bytes hold is not told. Fields stay within their bytes, so 64 bits are turned at a time.
-template <int kTo>
-inline __m512i one_bit(const std::uint8_t* p) {
-  long long plane;
-  __builtin_memcpy(&plane, p, 8);
-  return _mm512_rorv_epi64(
-      _mm512_set1_epi64(plane),
-      _mm512_setr_epi64(-kTo, 1 - kTo, 2 - kTo, 3 - kTo, 4 - kTo, 5 - kTo, 6 - kTo, 7 - kTo));
-}
-template <int kTo>
-inline __m512i two_bits(const std::uint8_t* p) {
-  const __m512i plane =
-      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return _mm512_rorv_epi64(
-      plane, _mm512_setr_epi64(-kTo, -kTo, 2 - kTo, 2 - kTo, 4 - kTo, 4 - kTo, 6 - kTo, 6 - kTo));
-}
-template <int kTo>
-inline __m512i four_bits(const std::uint8_t* p) {
-  const __m512i plane = _mm512_permutexvar_epi64(
-      _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3),
-      _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-  return _mm512_rorv_epi64(
-      plane, _mm512_setr_epi64(-kTo, -kTo, 4 - kTo, 4 - kTo, -kTo, -kTo, 4 - kTo, 4 - kTo));
-}
-
-// The codes of a quad in the lowest kWidth bits of their bytes; other bits hold anything.
-template <int kWidth>
-inline __m512i fields(const std::uint8_t* p) {
-  if constexpr (kWidth == 1) {
-    return one_bit<0>(p);
-  } else if constexpr (kWidth == 2) {
-    return two_bits<0>(p);
-  } else if constexpr (kWidth == 3) {
-    return select(bytes(4), one_bit<2>(p + 16), two_bits<0>(p));
-  } else if constexpr (kWidth == 4) {
-    return four_bits<0>(p);
-  } else if constexpr (kWidth == 5) {
-    return select(bytes(16), one_bit<4>(p + 32), four_bits<0>(p));
-  } else if constexpr (kWidth == 6) {
-    return select(bytes(3), two_bits<0>(p + 32), four_bits<2>(p));
-  } else {
-    return _mm512_loadu_si512(p);
+class ShuffledTable {
+ public:
+  explicit ShuffledTable(const std::int8_t* table) noexcept {
+    for (std::size_t i = 0; i < 4; ++i) {
+      parts_[i] = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 16 * i)));
+    }
   }
-}
-
-template <int kWidth>
-void unpack(const std::uint8_t* in, std::size_t quads, std::int8_t* out) noexcept {
-  const __m512i low = bytes((1 << kWidth) - 1), sign = bytes(1 << (kWidth - 1));
-  for (; quads > 0; --quads, in += 8 * kWidth, out += kBandCodes) {
-    const __m512i code = _mm512_and_si512(fields<kWidth>(in), low);
-    _mm512_storeu_si512(out, _mm512_sub_epi8(_mm512_xor_si512(code, sign), sign));
+  __m512i at(__m512i index) const noexcept {
+    const __mmask64 odd = _mm512_test_epi8_mask(index, bytes(16)), upper = _mm512_test_epi8_mask(index, bytes(32));
+    const __m512i place = _mm512_and_si512(index, bytes(15));
+    const __m512i low = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(parts_[0], place), odd, parts_[1], place);
+    const __m512i high = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(parts_[2], place), odd, parts_[3], place);
+    return _mm512_mask_mov_epi8(low, upper, high);
   }
-}
 
-template <int kWidth>
-void read(const std::uint8_t* packed, std::size_t quads, std::uint8_t* history,
-          std::int8_t* out) noexcept {
-  const __m512i table = _mm512_loadu_si512(trellis_table(kWidth));
-  const __m512i low = bytes((1 << kWidth) - 1), lowest = bytes(1);
-  __m512i before = _mm512_loadu_si512(history);
-  for (; quads > 0; --quads, packed += 8 * kWidth, out += kBandCodes) {
-    const __m512i code = fields<kWidth>(packed);
-    // What a shift of pairs of bytes brings in from the lower byte falls under the code.
-    const __m512i index = select(low, code, _mm512_slli_epi16(before, kWidth));
-    _mm512_storeu_si512(out, _mm512_permutexvar_epi8(index, table));
-    before = select(lowest, code, _mm512_add_epi8(before, before));
-  }
-  _mm512_storeu_si512(history, before);
-}
+ private:
+  __m512i parts_[4];
+};
 
 }  // namespace
 
 const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx512 = {
     nullptr, unpack<1>, unpack<2>, unpack<3>, unpack<4>, unpack<5>, unpack<6>, nullptr, unpack<8>};
 
-const BandsKernels::Reads kBandsReadAvx512 = {nullptr, read<1>, read<2>, read<3>,
-                                              read<4>, read<5>, read<6>};
+const BandsKernels::Reads kBandsReadAvx512 = kReads<ShuffledTable>;
 
 }  // namespace kvspan::detail
