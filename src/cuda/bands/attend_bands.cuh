@@ -33,6 +33,7 @@ struct AttendShape {
   static constexpr int kStages =
       kRows8 == 4 || (kRows8 == 1 && (kTeam * kChunks > 6 || kTeams > 6)) ? 2 : 3;
   static constexpr int kWeightStride = 8 * kTeam + 4;  // words of a query's weights
+  static constexpr int kWeightBytes = kRows * kWeightStride * 4;  // of a team's, of a step
   // Moved queries are copied to shared memory, an anchor ahead; where they are many they are read
   // where they are.
   static constexpr bool kCopyQueries = kRows8 == 1;
@@ -44,8 +45,12 @@ struct AttendShape {
   __device__ static constexpr int rank_of(int chunk) { return kUniform2 ? chunk / kChunks : chunk % kTeam; }
   __device__ static constexpr int own_of(int chunk) { return kUniform2 ? chunk % kChunks : chunk / kTeam; }
   static constexpr int kWarpSums = kChunks * 4 * kRows8 * 128;  // words of a warp's sums
+  // Blocks of the mean of a step, or steps of a block; places for those of so many steps.
   static constexpr int kStepMeans =
       kTeam * kTileTokens > kMeanBlock ? kTeam * kTileTokens / kMeanBlock : 1;
+  static constexpr int kFoldSteps =
+      kTeam * kTileTokens < kMeanBlock ? kMeanBlock / (kTeam * kTileTokens) : 1;
+  static constexpr int kFoldSlots = kFoldSteps > 1 ? 2 : kStages;
 };
 
 // Moved queries of an anchor, from the lane's bytes of the first unit on.
@@ -177,9 +182,23 @@ __device__ __forceinline__ std::uint32_t shift_before(std::uint32_t unit_word) {
   return unit_word >> 20 & 15u;
 }
 
-// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory.
+// The shifts before each pair of units that all tiles have, four bits each.
 template <class Shape>
-__device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words,
+__device__ __forceinline__ std::uint64_t pair_shifts(const std::uint32_t* unit_words) {
+  static_assert(Shape::kTeam * Shape::kChunks <= 32);
+  std::uint64_t all = 0;
+  if constexpr (Shape::kUniform2) {
+#pragma unroll
+    for (int k = 2; k < Shape::kTeam * Shape::kChunks; k += 2) {
+      all |= static_cast<std::uint64_t>(shift_before(unit_words[k])) << (2 * k);
+    }
+  }
+  return all;
+}
+
+// All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory; shifts: pair_shifts.
+template <class Shape>
+__device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words, std::uint64_t shifts,
                                            std::uint32_t tile, const MovedQueries<Shape>& moved,
                                            const UnpackLane& lane, ScoreSums<Shape>& sums) {
   if constexpr (Shape::kUniform2) {
@@ -187,7 +206,7 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
     static_assert(kMost % 2 == 0);
 #pragma unroll
     for (int k = 0; k < kMost; k += 2) {
-      if (k > 0) shift_sums<Shape>(shift_before(unit_words[k]), sums);
+      if (k > 0) shift_sums<Shape>(static_cast<std::uint32_t>(shifts >> 2 * k) & 15u, sums);
       score_chunks<Shape>(tile + static_cast<unsigned>(k * kPairBytes), k, moved, lane, sums);
     }
 #pragma unroll 1

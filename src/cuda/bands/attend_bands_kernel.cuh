@@ -3,27 +3,31 @@
 // one partial result.
 #pragma once
 
+#include <climits>
+
 #include "cuda/bands/attend_bands.cuh"
 #include "cuda/bands/attend_weights.cuh"
 
 namespace kvspan::cuda {
 
-// Where things lie in shared memory. A slot of a ring has a step's tiles and what queries make of
-// the mean of keys there.
+// Where things lie in shared memory. A slot of a ring has a step's tiles; what queries make of the mean of keys
+// has a ring of its own, and moved queries have two places.
 template <class Shape>
 struct AttendMemory {
-  int slot_bytes, moved_bytes;
-  int mean_table, rings, moved, weights, maxima, states, rounded, units, barriers, bytes;
+  int slot_bytes, fold_bytes, moved_bytes;
+  int mean_table, rings, folded, moved, weights, maxima, states, rounded, units, barriers, bytes;
   __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size) {
-    slot_bytes = Shape::kTeam * tile_bytes + Shape::kStepMeans * folded_bytes;
+    slot_bytes = Shape::kTeam * tile_bytes;
+    fold_bytes = Shape::kStepMeans * folded_bytes;
     moved_bytes = Shape::kCopyQueries ? moved_size : 0;
     mean_table = 0;
     rings = mean_terms * kMeanBlock * 2;
-    moved = rings + Shape::kTeams * Shape::kStages * slot_bytes;
+    folded = rings + Shape::kTeams * Shape::kStages * slot_bytes;
+    moved = folded + Shape::kTeams * Shape::kFoldSlots * fold_bytes;
     const int end = moved + Shape::kTeams * 2 * moved_bytes;
     const int reduce = rings + Shape::kWarps * Shape::kWarpSums * 4;  // when all is read
     weights = end > reduce ? end : reduce;
-    maxima = weights + 2 * Shape::kTeams * Shape::kRows * Shape::kWeightStride * 4;
+    maxima = weights + 2 * Shape::kTeams * Shape::kWeightBytes;
     states = maxima + 3 * Shape::kWarps * Shape::kRows * 4;
     rounded = states + Shape::kWarps * Shape::kRows * 8;
     units = rounded + Shape::kWarps * Shape::kRows * 4;
@@ -61,24 +65,26 @@ struct AttendPart {
 // (rows of a model that computes none) never fits, and must not keep the device for ever.
 inline constexpr int kMostRaises = 4;
 
-// What a team reads on its way to shared memory. One thread of its first warp asks for codes, one of
-// its second for queries: kStages steps ahead where they are folded, an anchor ahead where they are
-// moved. Pages are looked up one page ahead of their first tile.
+// What a team reads on its way to shared memory. One thread of its first warp asks for codes, kStages steps
+// ahead, one of its second for folded queries, kFoldSteps steps at a time, and for moved ones, an anchor ahead.
+// Pages are looked up one page ahead of their first tile. Warps go through all of this with their one thread, so
+// that every instruction counts: in the loop what to ask for follows from the step at hand.
 template <class Shape>
 struct TeamCopies {
-  static constexpr int kPageTiles = kPageTokens / kTileTokens;
+  static constexpr int kPageTiles = kPageTokens / kTileTokens, kPageSteps = kPageTiles / Shape::kTeam;
+  static constexpr int kFoldSteps = Shape::kFoldSteps;
   const std::byte* group_pages;  // the group's codes, were they in the first of all pages
   const std::int32_t* code_pages;
   const std::byte *moved, *folded;  // of the item's first anchor and block
   const std::byte* source = nullptr;
-  char *slots, *moved_slots;
-  std::uint64_t* barriers;  // of slots, then of moved queries
+  std::uint32_t slots, folded_slots, moved_slots;
+  std::uint32_t barriers;  // of slots, then of moved queries
   std::int32_t next_page = 0;
-  int step_bytes, slot_bytes, folded_bytes, moved_bytes, begin, end, asked, slot = 0;
+  int step_bytes, slot_bytes, folded_bytes, moved_bytes, begin, end, next_fold;
   int next_index = 0, pages, first_mean, means, first_anchor, anchors, anchor, asked_anchor = 0;
 
   __device__ __forceinline__ TeamCopies(const AttendCall& call, const AttendItem& item, int group,
-                                        const AttendMemory<Shape>& memory, char* shared, int team,
+                                        const AttendMemory<Shape>& memory, std::uint32_t shared, int team,
                                         int first, int last)
       : group_pages(call.pages + call.group_offsets[group]),
         code_pages(item.code_pages),
@@ -89,16 +95,16 @@ struct TeamCopies {
                               item.means_before) *
                                  call.folded_bytes()),
         slots(shared + memory.rings + team * Shape::kStages * memory.slot_bytes),
+        folded_slots(shared + memory.folded + team * Shape::kFoldSlots * memory.fold_bytes),
         moved_slots(shared + memory.moved + team * 2 * memory.moved_bytes),
-        barriers(reinterpret_cast<std::uint64_t*>(shared + memory.barriers) +
-                 team * (Shape::kStages + 2)),
+        barriers(shared + memory.barriers + team * (Shape::kStages + 2) * 8),
         step_bytes(Shape::kTeam * call.tile_bytes[group]),
         slot_bytes(memory.slot_bytes),
         folded_bytes(call.folded_bytes()),
         moved_bytes(call.moved_bytes()),
         begin(first),
         end(last),
-        asked(first),
+        next_fold(first),
         pages((item.coded.last + kPageTokens - 1) / kPageTokens),
         first_mean(item.first_mean),
         means(item.means),
@@ -112,41 +118,41 @@ struct TeamCopies {
   // Where the first step begins.
   __device__ __forceinline__ void look_up() {
     if (begin >= end) return;
-    const int tile = begin * Shape::kTeam;
-    next_index = tile / kPageTiles;
+    next_index = begin / kPageSteps;
     source = page_at(__ldg(code_pages + next_index)) +
-             static_cast<std::int64_t>(tile % kPageTiles / Shape::kTeam) * step_bytes;
+             static_cast<std::int64_t>(begin % kPageSteps) * step_bytes;
     look_ahead();
   }
   __device__ __forceinline__ void look_ahead() {
     ++next_index;
     if (next_index < pages) next_page = __ldg(code_pages + next_index);
   }
-  // Codes of the next step.
-  __device__ __forceinline__ void ask_codes() {
-    if (asked * Shape::kTeam % kPageTiles == 0 && asked != begin) {
+  // Codes of a step, to the slot at `to` with the barrier at `opens`. Steps come one after the other.
+  __device__ __forceinline__ void ask_codes(int step, std::uint32_t to, std::uint32_t opens) {
+    if (step % kPageSteps == 0 && step != begin) {
       source = page_at(next_page);
       look_ahead();
     }
-    expect_bytes(barriers + slot, static_cast<std::uint32_t>(step_bytes + Shape::kStepMeans * folded_bytes));
-    copy_bulk(slots + slot * slot_bytes, source, static_cast<std::uint32_t>(step_bytes), barriers + slot);
+    const bool folds = step % kFoldSteps == 0 || step == begin;
+    expect_bytes(opens, static_cast<std::uint32_t>(step_bytes + (folds ? Shape::kStepMeans * folded_bytes : 0)));
+    copy_bulk(to, source, static_cast<std::uint32_t>(step_bytes), opens);
     source += step_bytes;
-    ++asked;
-    slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
   }
-  // Folded queries of the next step, which go to the same slot.
+  // Folded queries from step next_fold on: they open the barrier of that step's codes.
   __device__ __forceinline__ void ask_folded() {
-    const int step = asked, to = slot;
-    ++asked;
-    slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
+    const std::uint32_t opens = barriers + static_cast<unsigned>((next_fold - begin) % Shape::kStages) * 8;
+    const int of = next_fold / kFoldSteps;
+    const std::uint32_t to =
+        folded_slots + static_cast<unsigned>(of % Shape::kFoldSlots * Shape::kStepMeans * folded_bytes);
 #pragma unroll
     for (int i = 0; i < Shape::kStepMeans; ++i) {
       // Tiles of a step that the item does not reach meet the last blocks that it does.
-      const int block = step * Shape::kTeam * kTileTokens / kMeanBlock + i - first_mean;
-      copy_bulk(slots + to * slot_bytes + step_bytes + i * folded_bytes,
+      const int block = of * Shape::kStepMeans + i - first_mean;
+      copy_bulk(to + static_cast<unsigned>(i * folded_bytes),
                 folded + static_cast<std::int64_t>(min(max(block, 0), means - 1)) * folded_bytes,
-                static_cast<std::uint32_t>(folded_bytes), barriers + to);
+                static_cast<std::uint32_t>(folded_bytes), opens);
     }
+    next_fold = (of + 1) * kFoldSteps;
   }
   __device__ __forceinline__ const std::byte* moved_of(int index) const {
     return moved + static_cast<std::int64_t>(min(max(index - first_anchor, 0), anchors - 1)) * moved_bytes;
@@ -155,9 +161,10 @@ struct TeamCopies {
   __device__ __forceinline__ void ask_moved(int index) {
     while (asked_anchor <= index && asked_anchor * anchor < end * Shape::kTeam * kTileTokens) {
       const int to = asked_anchor % 2;
-      expect_bytes(barriers + Shape::kStages + to, static_cast<std::uint32_t>(moved_bytes));
-      copy_bulk(moved_slots + to * moved_bytes, moved_of(asked_anchor),
-                static_cast<std::uint32_t>(moved_bytes), barriers + Shape::kStages + to);
+      const std::uint32_t opens = barriers + static_cast<unsigned>(Shape::kStages + to) * 8;
+      expect_bytes(opens, static_cast<std::uint32_t>(moved_bytes));
+      copy_bulk(moved_slots + static_cast<unsigned>(to * moved_bytes), moved_of(asked_anchor),
+                static_cast<std::uint32_t>(moved_bytes), opens);
       ++asked_anchor;
     }
   }
@@ -304,12 +311,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const AttendItem& item = call.items[part.item];
   const AttendMemory<Shape> memory(call);
   const int tile_bytes = call.tile_bytes[group];
-  std::uint32_t* const all_weights = reinterpret_cast<std::uint32_t*>(shared + memory.weights) +
-                                     team * 2 * kRows * Shape::kWeightStride;
   auto* const unit_words = reinterpret_cast<std::uint32_t*>(shared + memory.units);
   const TeamMaxima<Shape> maxima{reinterpret_cast<float*>(shared + memory.maxima), team, rank};
   const int begin = part.cut(part.first_share + team), end = part.cut(part.first_share + team + 1);
-  TeamCopies<Shape> copies(call, item, group, memory, shared, team, begin, end);
+  const std::uint32_t shared_at = shared_address(shared);
+  TeamCopies<Shape> copies(call, item, group, memory, shared_at, team, begin, end);
   const bool asks = rank == 0 && lane == 0, asks_queries = rank == 1 && lane == 0;
   if (asks) copies.look_up();
 
@@ -330,20 +336,26 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
   }
   __syncthreads();
+  const std::uint32_t first_slot = held(copies.slots), first_barrier = held(copies.barriers);
   if (asks) {
 #pragma unroll 1
-    while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_codes();
+    for (int i = 0; i < min(end - begin, Shape::kStages); ++i) {
+      copies.ask_codes(begin + i, first_slot + static_cast<unsigned>(i * memory.slot_bytes),
+                       first_barrier + 8u * static_cast<unsigned>(i));
+    }
   }
   const int units = __ldg(call.group_units + group);
   cudaGridDependencySynchronize();  // moved and folded queries are there
-  int anchor = begin * kTeam * kTileTokens / call.anchor, next_anchor = 0;
+  int anchor = begin * kTeam * kTileTokens / call.anchor;
   if (asks_queries && begin < end) {
     if (Shape::kCopyQueries) {
       copies.asked_anchor = anchor;
       copies.ask_moved(anchor + 1);
     }
 #pragma unroll 1
-    while (copies.asked < end && copies.asked < begin + Shape::kStages) copies.ask_folded();
+    for (int i = 0; i < Shape::kFoldSlots; ++i) {
+      if (copies.next_fold < min(end, begin + Shape::kStages)) copies.ask_folded();
+    }
   }
 
   ChunkSums<Shape> acc[Shape::kChunks] = {};
@@ -358,42 +370,55 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                  4 * static_cast<std::uint32_t>(__ldg(call.chunk_offsets + chunk)))
                           : 0;
   }
-  const int mean_steps = call.mean_terms / 16;
   const Range coded = item.coded;
-  constexpr int kMeanTiles = kMeanBlock / kTileTokens;
+  constexpr int kMeanTiles = kMeanBlock / kTileTokens, kStepTokens = kTeam * kTileTokens;
   QueryScales<kRows8> scales;
   MovedQueries<Shape> moved;
   const int first_anchor = anchor;
-  int slot = 0, raises = 0;
-  std::uint32_t parity = 0;
-  std::uint64_t* const barriers = copies.barriers;
-  const std::uint32_t first_slot = held(shared_address(copies.slots));
-  const std::uint32_t first_moved = held(shared_address(copies.moved_slots));
+  int raises = 0;
+  // Where things are: of the lane, held rather than worked out at every step, since what a step takes is
+  // instructions. Those of rings count from the slot at hand.
+  const std::uint64_t shifts = pair_shifts<Shape>(unit_words);
+  const std::uint32_t first_moved = held(copies.moved_slots);
   const std::uint32_t rank_bytes = held(static_cast<unsigned>(rank * tile_bytes));
-  const std::uint32_t gain_bytes =
-      held(static_cast<unsigned>((rank + 1) * tile_bytes - kTileTail + 4 * g));
-  const std::uint32_t folded_at = held(static_cast<unsigned>(
-      kTeam * tile_bytes + rank * kTileTokens / kMeanBlock * call.folded_bytes()));
+  const std::uint32_t gain_bytes = held(static_cast<unsigned>((rank + 1) * tile_bytes - kTileTail + 4 * g));
   const std::uint32_t moved_lane = held(static_cast<unsigned>(64 * g + 16 * c));
-  std::uint32_t* const own_weights = all_weights + 2 * c * Shape::kWeightStride + 8 * rank + g;
-  const std::uint32_t read_weights =
-      held(shared_address(all_weights + g * Shape::kWeightStride + c));
-  const uint4* const table = reinterpret_cast<const uint4*>(shared) + lane;
+  const std::uint32_t fold_at =
+      copies.folded_slots + static_cast<unsigned>(rank * kTileTokens / kMeanBlock * call.folded_bytes());
+  const std::uint32_t fold_lane = held(fold_at + static_cast<unsigned>(8 * lane));
+  const std::uint32_t fold_constants = held(fold_at + static_cast<unsigned>(call.folded_operands() + 8 * c));
+  const std::uint32_t mean_upper = static_cast<unsigned>(call.mean_terms * 32);
+  const std::uint32_t table = held(shared_at + static_cast<unsigned>(16 * lane) + rank % kMeanTiles * 2 * mean_upper);
+  const std::uint32_t team_weights = shared_at + memory.weights + team * 2 * Shape::kWeightBytes;
+  const std::uint32_t write_weights =
+      held(team_weights + static_cast<unsigned>((2 * c * Shape::kWeightStride + 8 * rank + g) * 4));
+  const std::uint32_t read_weights = held(team_weights + static_cast<unsigned>((g * Shape::kWeightStride + c) * 4));
+  // Tiles that are seen as a whole, by their first token; none where scores are capped.
+  const unsigned wholes =
+      held(call.soft_cap > 0.0f ? 0 : static_cast<unsigned>(max(0, coded.size() - kTileTokens + 1)));
+  // Steps at which codes are asked for, from the second on, and the next at which queries are.
+  const unsigned code_asks = asks ? static_cast<unsigned>(max(0, end - Shape::kStages - begin)) : 0;
+  const auto fold_step = [&] {
+    const bool more = asks_queries && copies.next_fold < end;
+    return more ? copies.next_fold - (Shape::kFoldSlots - 1) * Shape::kFoldSteps : INT_MAX;
+  };
+  int next_fold = fold_step(), token = (begin * kTeam + rank) * kTileTokens, next_anchor = 0;
+  std::uint32_t tiles = first_slot, barrier = first_barrier, parity = 0;
+  std::uint32_t spread = static_cast<std::uint32_t>(token / 4 + g) * kGoldenRatio;
   if (begin == end) maxima.share_nothing(g, c);
 
 #pragma unroll 1
   for (int step = begin; step < end; ++step) {
-    const int tile = step * kTeam + rank;
-    if (tile * kTileTokens >= next_anchor) {
-      anchor = tile * kTileTokens / call.anchor;
+    if (token >= next_anchor) {
+      anchor = token / call.anchor;
       next_anchor = (anchor + 1) * call.anchor;
       const int of_scales = call.moved_coefficients() + 16 * c;
       if constexpr (Shape::kCopyQueries) {
-        wait_barrier(barriers + Shape::kStages + anchor % 2,
+        wait_barrier(first_barrier + 8u * static_cast<unsigned>(Shape::kStages + anchor % 2),
                      static_cast<std::uint32_t>(anchor - first_anchor) >> 1 & 1u);
         const std::uint32_t from =
             first_moved + static_cast<unsigned>(anchor % 2 * memory.moved_bytes);
-        moved.copied = from + moved_lane;
+        moved.copied = held(from + moved_lane);
         scales.load([&](int at) { return load_shared4(from + static_cast<unsigned>(of_scales + at)); });
       } else {
         const std::byte* const from = copies.moved_of(anchor);
@@ -401,25 +426,29 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         scales.load([&](int at) { return *reinterpret_cast<const uint4*>(from + of_scales + at); });
       }
     }
-    wait_barrier(barriers + slot, parity);
-    const std::uint32_t tiles = first_slot + static_cast<unsigned>(slot * memory.slot_bytes);
+    wait_barrier(barrier, parity);
     ScoreSums<Shape> sums;
-    score_tile<Shape>(units, unit_words, tiles + rank_bytes, moved, unpack, sums);
+    score_tile<Shape>(units, unit_words, shifts, tiles + rank_bytes, moved, unpack, sums);
     const TokenGains gains(load_shared(tiles + gain_bytes));
     float v[kRows8][2][4];
-    finish_scores<Shape>(call, scales, state, tiles + folded_at,
-                         table + tile % kMeanTiles * 2 * mean_steps * 32, lane, gains, sums, v);
-    const bool whole = tile * kTileTokens >= coded.first && (tile + 1) * kTileTokens <= coded.last;
-    if (!whole || call.soft_cap > 0.0f) {
-      cap_and_mask<Shape>(call.soft_cap, seen_tokens(coded, tile), g, state, v);
+    const auto number = static_cast<unsigned>(step);
+    const std::uint32_t fold =
+        number / Shape::kFoldSteps % Shape::kFoldSlots * static_cast<unsigned>(memory.fold_bytes);
+    // Of the tiles that share a block of the mean the step's are the first ones or not.
+    const std::uint32_t turn =
+        kTeam < kMeanTiles ? number % Shape::kFoldSteps * (2 * kTeam * mean_upper) : 0;
+    finish_scores<Shape>(call, scales, state, {fold_lane + fold, fold_constants + fold, table + turn, mean_upper},
+                         gains, sums, v);
+    if (static_cast<unsigned>(token - coded.first) >= wholes) {
+      cap_and_mask<Shape>(call.soft_cap, seen_tokens(coded, token / kTileTokens), g, state, v);
     }
-    const std::uint32_t half = step % 2 != 0 ? kRows * Shape::kWeightStride : 0;
+    const std::uint32_t half = number % 2 * Shape::kWeightBytes;
     float added[kRows8][2];
     std::uint32_t rounded[kRows8][2];
     int raised = 0;
 #pragma unroll 1
     while (true) {
-      const bool over = weigh<Shape>(v, gains, tile, g, added, rounded, own_weights + half);
+      const bool over = weigh<Shape>(v, gains, spread, added, rounded, write_weights + half);
       const bool first = step == begin && raised == 0;
       if (!any_of_team<kTeam>(team, (over && raised < kMostRaises) || first)) break;
       ++raised;
@@ -434,16 +463,24 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         state.rounded[n][e] = __dp4a(rounded[n][e], 0x01010101u, state.rounded[n][e]);
       }
     }
-    // All of the team are done with the step before: its slot can be filled again, and that of the
-    // queries of the anchor before.
-    if (asks && step > begin && copies.asked < end) copies.ask_codes();
-    if (asks_queries) {
-      if (step > begin && copies.asked < end) copies.ask_folded();
-      if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
+    // All of the team are done with the step before: its slot can be filled again, and those of the queries
+    // before these.
+    if (static_cast<unsigned>(step - begin - 1) < code_asks) {
+      const bool wraps = tiles == first_slot;
+      constexpr unsigned kLast = Shape::kStages - 1;
+      copies.ask_codes(step + Shape::kStages - 1, wraps ? tiles + kLast * memory.slot_bytes : tiles - memory.slot_bytes,
+                       wraps ? barrier + 8 * kLast : barrier - 8);
     }
-    add_step<Shape>(read_weights + 4 * half, tiles, tile_bytes, rank, own_chunks, unpack, acc);
-    slot = slot + 1 == Shape::kStages ? 0 : slot + 1;
-    parity ^= slot == 0 ? 1u : 0u;
+    if (step >= next_fold) {
+      copies.ask_folded();
+      if (Shape::kCopyQueries) copies.ask_moved(anchor + 1);
+      next_fold = fold_step();
+    }
+    add_step<Shape>(read_weights + half, tiles, tile_bytes, rank, own_chunks, unpack, acc);
+    token += kStepTokens;
+    spread += static_cast<std::uint32_t>(kStepTokens / 4) * kGoldenRatio;
+    tiles += memory.slot_bytes, barrier += 8;
+    if (barrier == first_barrier + 8 * Shape::kStages) tiles = first_slot, barrier = first_barrier, parity ^= 1u;
   }
 
   // What merging reads next: each block asks for a share of it.

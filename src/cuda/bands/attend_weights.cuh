@@ -101,29 +101,31 @@ __device__ __forceinline__ std::uint32_t seen_tokens(const Range& coded, int til
   return bits;
 }
 
-// Scores of the thread's four tokens for each of its queries, relative to the largest so far:
-// v[n][e][b]. table: the mean's, of this tile and thread; folded: of its block, in shared memory.
+// What a step's scores read beside codes: addresses in shared memory, of the lane. Of the mean's table those of
+// the tile's upper tokens lie `upper` bytes behind those of its lower ones.
+struct MeanPlaces {
+  std::uint32_t folded, constants, table, upper;
+};
+
+// Scores of the thread's four tokens for each of its queries, relative to the largest so far: v[n][e][b].
 template <class Shape>
 __device__ __forceinline__ void finish_scores(const AttendCall& call,
                                               const QueryScales<Shape::kRows8>& scales,
                                               const RunningSoftmax<Shape::kRows8>& state,
-                                              std::uint32_t folded, const uint4* table, int lane,
-                                              const TokenGains& gains, const ScoreSums<Shape>& sums,
+                                              const MeanPlaces& at, const TokenGains& gains,
+                                              const ScoreSums<Shape>& sums,
                                               float (&v)[Shape::kRows8][2][4]) {
   constexpr int kRows8 = Shape::kRows8, kFirstSteps = kLeastMeanTerms / 16;
   float mean[2][kRows8][4];
   const int steps = call.mean_terms / 16;
-  const std::uint32_t own = folded + 8u * static_cast<unsigned>(lane);
-  const std::uint32_t constants =
-      folded + static_cast<unsigned>(call.folded_operands()) + 8u * static_cast<unsigned>(lane & 3);
 #pragma unroll
   for (int s = 0; s < kFirstSteps; ++s) {
-    const uint4 low = table[s * 32], high = table[(steps + s) * 32];
+    const uint4 low = load_constant4(at.table + 512u * s), high = load_constant4(at.table + at.upper + 512u * s);
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
-      const uint2 q = load_shared2(own + static_cast<unsigned>((n * steps + s) * 256));
+      const uint2 q = load_shared2(at.folded + static_cast<unsigned>((n * steps + s) * 256));
       if (s == 0) {
-        const uint2 both = load_shared2(constants + 32u * n);
+        const uint2 both = load_shared2(at.constants + 32u * n);
         const float x = __uint_as_float(both.x) - state.most[n][0];
         const float y = __uint_as_float(both.y) - state.most[n][1];
         mma_f16_from(mean[0][n], low, q, x, y);
@@ -136,10 +138,11 @@ __device__ __forceinline__ void finish_scores(const AttendCall& call,
   }
 #pragma unroll 1
   for (int s = kFirstSteps; s < steps; ++s) {
-    const uint4 low = table[s * 32], high = table[(steps + s) * 32];
+    const std::uint32_t table = at.table + 512u * static_cast<unsigned>(s);
+    const uint4 low = load_constant4(table), high = load_constant4(table + at.upper);
 #pragma unroll
     for (int n = 0; n < kRows8; ++n) {
-      const uint2 q = load_shared2(own + static_cast<unsigned>((n * steps + s) * 256));
+      const uint2 q = load_shared2(at.folded + static_cast<unsigned>((n * steps + s) * 256));
       mma_f16(mean[0][n], low, q);
       mma_f16(mean[1][n], high, q);
     }
@@ -177,17 +180,20 @@ __device__ __forceinline__ void cap_and_mask(float soft_cap, std::uint32_t seen,
   }
 }
 
+// Of eight tokens, each time one of which a thread meets four: times their number.
+inline constexpr std::uint32_t kGoldenRatio = 2654435769u;
+
 // Weights of the thread's four tokens: their sums, and rounded with their gains as bytes of a word,
-// which go to `to`, of query 2 c. Whether one is too large for a byte: then nothing of it counts.
+// which go to `to`, of query 2 c, in shared memory. spread: of the tile and thread. Whether one is too large for a
+// byte: then nothing of it counts.
 template <class Shape>
 __device__ __forceinline__ bool weigh(const float (&v)[Shape::kRows8][2][4], const TokenGains& gains,
-                                      int tile, int g, float (&added)[Shape::kRows8][2],
+                                      std::uint32_t spread, float (&added)[Shape::kRows8][2],
                                       std::uint32_t (&rounded)[Shape::kRows8][2],
-                                      std::uint32_t* to) {
+                                      std::uint32_t to) {
   // What is added before rounding, in 256ths of a unit: multiples of the golden ratio, spread evenly
   // over tokens. A weight has 8 bits after the point in the lowest bits of 1.5 x 2^23 and itself.
   constexpr std::uint32_t kUnitsOf = 0x4b400000u;
-  const std::uint32_t spread = static_cast<std::uint32_t>(8 * tile + g) * 2654435769u;
   std::uint32_t all = 0;
   float offset[4];
 #pragma unroll
@@ -210,7 +216,7 @@ __device__ __forceinline__ bool weigh(const float (&v)[Shape::kRows8][2][4], con
       added[n][e] = (w[0] + w[1]) + (w[2] + w[3]);
       rounded[n][e] = __byte_perm(__byte_perm(byte[0], byte[1], 0x0051),
                                   __byte_perm(byte[2], byte[3], 0x0051), 0x5410);
-      to[(8 * n + e) * Shape::kWeightStride] = rounded[n][e];
+      store_shared(to + static_cast<unsigned>((8 * n + e) * Shape::kWeightStride * 4), rounded[n][e]);
     }
   }
   return all >> 16 != kUnitsOf >> 16;

@@ -92,6 +92,16 @@ __device__ __forceinline__ uint2 load_shared2(std::uint32_t address) {
   return x;
 }
 
+// Numbers that stay as they are once the address is known: may be read at any time from then on.
+__device__ __forceinline__ uint4 load_constant4(std::uint32_t address) {
+  uint4 x;
+  asm("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t x) {
+  asm volatile("st.shared.u32 [%0],%1;" ::"r"(address), "r"(x) : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared4(std::uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
@@ -145,30 +155,29 @@ __device__ __forceinline__ void ask_early(const void* from, std::int64_t bytes) 
 __device__ __forceinline__ void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
+
+// From here on what is in shared memory is named by its address there.
+
 // How many bytes are to come before a barrier opens.
-__device__ __forceinline__ void expect_bytes(std::uint64_t* barrier, std::uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
+__device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 // bytes: a multiple of 16; both addresses too.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, std::uint32_t bytes,
-                                          std::uint64_t* barrier) {
+__device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-__device__ __forceinline__ void wait_barrier(std::uint64_t* barrier, std::uint32_t parity) {
+__device__ __forceinline__ void wait_barrier(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
   do {
     asm volatile(
         "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
         "p;}"
         : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(barrier), "r"(parity)
         : "memory");
   } while (done == 0);
 }
