@@ -265,7 +265,7 @@ void BandsRunner::run_tiles(std::int32_t tile, std::int32_t n) {
     }
   }
   const BandsWeights weights = soften(tile, n);
-  if (weights.rows > 0) bands_.weigh(value_codes_, n, value_places_ / 4, weights);
+  if (weights.rows > 0) bands_.weigh(value_codes_, n, value_places_ / 4, value_code_.layout().narrow_quads(), weights);
 }
 
 // Codes and gains of tile `index` of the stretch; between() is called some times on the way.
@@ -299,7 +299,7 @@ void BandsRunner::score_tiles(std::int32_t tile, std::int32_t from, std::int32_t
     return steps.finish();
   }
   for (std::int32_t i = from; i < end; ++i) read_tile(tile, i, [] {});
-  bands_.score(key_codes(from), end - from, key_code_.scale_ranges(), asked_, to);
+  bands_.score(key_codes(from), end - from, key_code_.scale_ranges(), key_code_.layout().narrow_quads(), asked_, to);
 }
 
 // Of tile `index` of the stretch: rows R(t)(B_k c^ + mu) of every head,

@@ -115,7 +115,7 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
                             offsets_ + first, dim};
     {
       const BandsProducts products(kernels, dim);
-      kernels.score(codes, tiles, code_->scale_ranges(), rows,
+      kernels.score(codes, tiles, code_->scale_ranges(), code_->layout().narrow_quads(), rows,
                     {gains, means_ + first * mean_stride_ + (block > 0 ? position % block : 0), mean_stride_, numbers,
                      kStride});
     }

@@ -81,7 +81,7 @@ void RebuiltRunner::meet(const RebuiltPart& part, std::int32_t token, std::int32
   const RoundedRows& rows = *part.rows;
   const std::int32_t tile = token / RoundedRows::kTile, tiles = (tokens + RoundedRows::kTile - 1) / RoundedRows::kTile;
   const std::int32_t padded = tiles * RoundedRows::kTile;
-  bands_.score(rows.key_tiles(head_, tile), tiles, rows.key_ranges(), asked_,
+  bands_.score(rows.key_tiles(head_, tile), tiles, rows.key_ranges(), NarrowQuads{}, asked_,
                {rows.key_scales(head_, token), zeros_, 0, softmax_.scores, StretchSoftmax::kStride});
   const bool all_seen = layer.window == 0 && layer.chunk == 0;
   const auto begin = [&](std::int32_t r, float* s) {
@@ -100,7 +100,7 @@ void RebuiltRunner::meet(const RebuiltPart& part, std::int32_t token, std::int32
   const auto out = [&](std::int32_t r) { return out_ + static_cast<std::ptrdiff_t>(r) * rows.value_dim(); };
   const BandsWeights weights = softmax_.soften(rows_, padded, rows.value_scales(head_, token),
                                                StretchSoftmax::kLightShare, begin, out);
-  if (weights.rows > 0) bands_.weigh(rows.value_tiles(head_, tile), tiles, rows.value_dim() / 4, weights);
+  if (weights.rows > 0) bands_.weigh(rows.value_tiles(head_, tile), tiles, rows.value_dim() / 4, NarrowQuads{}, weights);
 }
 
 void RebuiltRunner::write(const float* mean) {

@@ -18,7 +18,7 @@ const BandsKernels& bands_kernels(CpuLevel level) noexcept {
 #if defined(__aarch64__)
       {CpuLevel::kNeon, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackNeon, detail::kBandsReadNeon}},
 #elif defined(__x86_64__)
-      {CpuLevel::kAvx2, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2}},
+      {CpuLevel::kAvx2, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx2, detail::kBandsReadAvx2}},
       {CpuLevel::kAvx512, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512, detail::kBandsReadAvx512}},
       {CpuLevel::kAvx512Vbmi, {detail::kBandsKernelsRef.pack, detail::kBandsUnpackAvx512, detail::kBandsReadVbmi}},
 #endif
@@ -36,7 +36,6 @@ Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
   }
   BandsLayout layout;
   layout.kernels_ = &bands_kernels(cpu_level());
-  layout.trellis_ = &trellis_reads(cpu_level());
   layout.quantizer_ = quantizer;
   layout.components_ = bits.size();
   auto& order = layout.order_;
@@ -56,6 +55,11 @@ Result<BandsLayout> BandsLayout::create(std::span<const std::uint8_t> bits,
     }
     ++layout.ranges_.back().count;
     layout.tile_bytes_ += static_cast<std::size_t>(width) * kBandCodes / 8;
+  }
+  for (std::size_t k = 0; k < NarrowQuads::kMost.size(); ++k) {
+    std::size_t first = quads;
+    while (first > 0 && layout.largest(layout.widths_[first - 1]) <= NarrowQuads::kMost[k]) --first;
+    layout.narrow_.first[k] = static_cast<std::int32_t>(first);
   }
   return layout;
 }
@@ -84,12 +88,8 @@ void BandsLayout::unpack_range(const WidthRange& range, const std::uint8_t* tile
   std::int8_t* const to = out + range.first * kBandCodes;
   const std::uint8_t* const from = tile + range.offset;
   const auto width = static_cast<std::size_t>(range.width);
-  const bool trellis = chained(range.width);
-  if (trellis && kernels_->read[width] != nullptr) {
-    return kernels_->read[width](from, range.count, history, to);
-  }
+  if (chained(range.width)) return kernels_->read[width](from, range.count, history, to);
   kernels_->unpack[width](from, range.count, to);
-  if (trellis) (*trellis_)[width](to, range.count, history);
 }
 
 bool BandsLayout::chained(int width) const noexcept {

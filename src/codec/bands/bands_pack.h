@@ -36,6 +36,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -54,6 +55,14 @@ enum class BandsQuantizer : std::uint8_t {
   kTrellis,  // codes of 1 to 6 bits depend on those before (codec/bands/trellis.h)
 };
 
+// From which quads on all that codes stand for is at most 64, 32 and 16 in magnitude: then 2, 4 and 8 sums of two of
+// their products with bytes stay within 16 bits when added.
+struct NarrowQuads {
+  static constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::array<int, 3> kMost = {64, 32, 16};
+  std::array<std::int32_t, 3> first = {kNone, kNone, kNone};
+};
+
 class BandsLayout {
  public:
   BandsLayout() = default;
@@ -70,6 +79,7 @@ class BandsLayout {
   // Bits of the component at stored place i.
   int width(std::size_t i) const noexcept { return widths_[i / kBandQuad]; }
   std::span<const std::uint8_t> quad_widths() const noexcept { return widths_; }
+  const NarrowQuads& narrow_quads() const noexcept { return narrow_; }
   BandsQuantizer quantizer() const noexcept { return quantizer_; }
   // Whether codes of so many bits follow the trellis.
   bool chained(int width) const noexcept;
@@ -116,14 +126,13 @@ class BandsLayout {
   std::vector<std::uint32_t> order_;  // [stored]
   std::vector<std::uint8_t> widths_;  // [quads]
   std::vector<WidthRange> ranges_;
+  NarrowQuads narrow_;
   const struct BandsKernels* kernels_ = nullptr;
-  const TrellisReads* trellis_ = nullptr;
 };
 
 // Per width: packs or unpacks `quads` quads of one tile that lie side by side. Index 0 and 7 are
-// empty. `read` unpacks codes of a trellis to what they stand for, as unpack and TrellisRead
-// together do: all widths, or at levels that have no such loops none. history [64] is theirs, zeros
-// before the first quad. Pointers need no alignment.
+// empty. `read` unpacks codes of a trellis to what they stand for (trellis_values). history [64] is
+// theirs, zeros before the first quad. Pointers need no alignment.
 struct BandsKernels {
   using Pack = void (*)(const std::int8_t* codes, std::size_t quads, std::uint8_t* out) noexcept;
   using Unpack = void (*)(const std::uint8_t* in, std::size_t quads, std::int8_t* out) noexcept;
@@ -132,7 +141,7 @@ struct BandsKernels {
   using Reads = std::array<Read, kTrellisMaxBits + 1>;
   std::array<Pack, 9> pack;
   std::array<Unpack, 9> unpack;
-  Reads read{};
+  Reads read;
 };
 // The table of a level this processor has. Packing is the reference's.
 const BandsKernels& bands_kernels(CpuLevel level) noexcept;
@@ -141,6 +150,7 @@ namespace detail {
 extern const BandsKernels kBandsKernelsRef;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackNeon;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx2;
+extern const BandsKernels::Reads kBandsReadAvx2;
 extern const BandsKernels::Reads kBandsReadNeon;
 extern const std::array<BandsKernels::Unpack, 9> kBandsUnpackAvx512;
 extern const BandsKernels::Reads kBandsReadAvx512;

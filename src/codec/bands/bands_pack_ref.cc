@@ -77,12 +77,19 @@ void unpack(const std::uint8_t* in, std::size_t quads, std::int8_t* out) noexcep
   }
 }
 
+template <int kWidth>
+void read(const std::uint8_t* in, std::size_t quads, std::uint8_t* history, std::int8_t* out) noexcept {
+  unpack<kWidth>(in, quads, out);
+  trellis_values(kWidth, out, quads, history);
+}
+
 }  // namespace
 
 const BandsKernels kBandsKernelsRef = {
     .pack = {nullptr, pack<1>, pack<2>, pack<3>, pack<4>, pack<5>, pack<6>, nullptr, pack<8>},
     .unpack = {nullptr, unpack<1>, unpack<2>, unpack<3>, unpack<4>, unpack<5>, unpack<6>, nullptr,
                unpack<8>},
+    .read = {nullptr, read<1>, read<2>, read<3>, read<4>, read<5>, read<6>},
 };
 
 }  // namespace kvspan::detail

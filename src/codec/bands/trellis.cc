@@ -9,7 +9,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/kernels_by_level.h"
 
 namespace kvspan {
 namespace {
@@ -215,34 +214,14 @@ void trellis_values(std::span<const std::uint8_t> widths, const std::int8_t* cod
   }
 }
 
-const TrellisReads& trellis_reads(CpuLevel level) noexcept {
-  static constexpr KernelsOfLevel<const TrellisReads*> kTable[] = {
-      {CpuLevel::kReference, &detail::kTrellisReadsRef},
-#if defined(__x86_64__)
-      {CpuLevel::kAvx2, &detail::kTrellisReadsAvx2},
-#endif
-  };
-  return *kernels_for(level, kTable);
-}
-
-namespace detail {
-namespace {
-
-template <int kWidth>
-void read(std::int8_t* codes, std::size_t quads, std::uint8_t* history) noexcept {
+void trellis_values(int width, std::int8_t* codes, std::size_t quads, std::uint8_t* history) noexcept {
   for (; quads > 0; --quads, codes += kTrellisEntries) {
     for (int i = 0; i < kTrellisEntries; ++i) {
       const std::int8_t code = codes[i];
-      codes[i] = kTables[kWidth - 1][index_of(kWidth, history[i], code)];
+      codes[i] = trellis_table(width)[index_of(width, history[i], code)];
       history[i] = after(history[i], code);
     }
   }
 }
 
-}  // namespace
-
-const TrellisReads kTrellisReadsRef = {nullptr, read<1>, read<2>, read<3>,
-                                       read<4>, read<5>, read<6>};
-
-}  // namespace detail
 }  // namespace kvspan

@@ -22,7 +22,6 @@
 #include <span>
 #include <vector>
 
-#include "base/cpu_level.h"
 
 namespace kvspan {
 
@@ -72,14 +71,7 @@ void trellis_values(std::span<const std::uint8_t> widths, const std::int8_t* cod
                     std::int8_t* values) noexcept;
 
 // The same of 16 tokens, codes as unpacked: [quads][16 tokens][4 places] of one width, in place;
-// history [64], h of the 64 chains. Index 0 is empty. Levels that read packed codes at once
-// (BandsKernels::read) have the reference's.
-using TrellisRead = void (*)(std::int8_t* codes, std::size_t quads, std::uint8_t* history) noexcept;
-using TrellisReads = std::array<TrellisRead, kTrellisMaxBits + 1>;
-const TrellisReads& trellis_reads(CpuLevel level) noexcept;
-
-namespace detail {
-extern const TrellisReads kTrellisReadsRef, kTrellisReadsAvx2;
-}  // namespace detail
+// history [64], h of the 64 chains.
+void trellis_values(int width, std::int8_t* codes, std::size_t quads, std::uint8_t* history) noexcept;
 
 }  // namespace kvspan

@@ -92,7 +92,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
         for (const std::int32_t tiles : {1, 3, 4}) {
           const std::int32_t stride = 16 * tiles + 4;
           same(std::vector<float>(n * std::size_t(stride), 3.0f), [&](Kernels kernels, float* to) {
-            kernels.score(codes.data(), tiles, *some, asked_of(all),
+            kernels.score(codes.data(), tiles, *some, NarrowQuads{}, asked_of(all),
                           {factors.data(), offsets.data(), 0, to, stride});
           });
         }
@@ -101,9 +101,51 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
       for (auto& x : small) x = std::clamp<std::int8_t>(x, -100, 100);
       const std::vector<std::int8_t> in_one = by_ranges(one);
       same(std::vector<float>(n * 20, 3.0f), [&](Kernels kernels, float* to) {
-        kernels.score(small.data(), 1, small_one, asked_of(in_one),
+        kernels.score(small.data(), 1, small_one, NarrowQuads{}, asked_of(in_one),
                       {factors.data(), offsets.data(), 0, to, 20});
       });
+      // Codes as large as they may be, all with the sign of the first query, so that sums of 16 bits come to their
+      // limits.
+      NarrowQuads narrow;
+      for (std::size_t k = 0; k < NarrowQuads::kMost.size(); ++k) {
+        const std::int32_t before = k == 0 ? 0 : narrow.first[k - 1];
+        narrow.first[k] = before + std::int32_t(random.below(std::uint32_t(quads - before + 1)));
+      }
+      std::vector<std::int8_t> falling = codes, full = queries;
+      for (auto& x : full) x = std::int8_t(x < 0 ? -127 : 127);
+      for (std::size_t i = 0; i < places * kBandsStretchTokens; ++i) {
+        const std::size_t quad = i / kBandCodes % std::size_t(quads);
+        for (std::size_t k = 0; k < NarrowQuads::kMost.size(); ++k) {
+          if (std::int32_t(quad) < narrow.first[k]) continue;
+          falling[i] = std::int8_t(full[4 * quad + i % 4] < 0 ? -NarrowQuads::kMost[k] : NarrowQuads::kMost[k]);
+        }
+      }
+      std::swap(full, queries);
+      for (const auto* some : {&ranges, &one}) {
+        const std::vector<std::int8_t> all = by_ranges(*some);
+        for (const std::int32_t tiles : {1, 3}) {
+          const std::int32_t stride = 16 * tiles + 4;
+          same(std::vector<float>(n * std::size_t(stride), 3.0f), [&](Kernels kernels, float* to) {
+            kernels.score(falling.data(), tiles, *some, narrow, asked_of(all),
+                          {factors.data(), offsets.data(), 0, to, stride});
+          });
+        }
+      }
+      std::swap(full, queries);
+      const std::vector<std::int8_t> heaviest(weights.size(), 127);
+      for (const auto* by : std::initializer_list<const std::vector<std::int8_t>*>{&weights, &heaviest}) {
+        for (const std::int32_t tiles : {3, 4, 15, 16}) {
+          std::vector<std::int8_t> some = *by;
+          for (std::size_t i = 0; i < some.size(); ++i) {
+            if (std::int32_t(i % kBandsStretchTokens) >= 16 * tiles) some[i] = 0;
+          }
+          same(std::vector<float>(n * places, 8.0f), [&](Kernels kernels, float* to) {
+            std::vector<float*> out(n);
+            for (std::size_t r = 0; r < n; ++r) out[r] = to + r * places;
+            kernels.weigh(falling.data(), tiles, quads, narrow, {some.data(), nullptr, scales.data(), out.data(), rows});
+          });
+        }
+      }
       for (const float* factor : std::initializer_list<const float*>{kept.data(), nullptr}) {
         for (const std::int32_t tiles : {3, 8, 16}) {
           std::vector<std::int8_t> by = weights;
@@ -114,7 +156,7 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
             // Sums lie anywhere, here with a gap and the last one first.
             std::vector<float*> out(n, to);
             for (std::size_t r = 0; r + 1 < n; ++r) out[r] = to + (r + 2) * places;
-            kernels.weigh(codes.data(), tiles, quads,
+            kernels.weigh(codes.data(), tiles, quads, NarrowQuads{},
                           {by.data(), factor, scales.data(), out.data(), rows});
           });
         }

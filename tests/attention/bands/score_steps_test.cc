@@ -47,7 +47,7 @@ TEST(ScoreSteps, TheSameScoresWhereverTheWorkIsInterrupted) {
       const BandsQueries asked{queries.data(), stride, scales.data(), offsets.data(), rows};
       const auto width = std::int32_t(tokens);
       std::vector<float> expected(n * tokens), scores = expected;
-      detail::kBandsAttentionRef.score(codes.data(), tiles, ranges, asked,
+      detail::kBandsAttentionRef.score(codes.data(), tiles, ranges, NarrowQuads{}, asked,
                                        {gains.data(), means.data(), width, expected.data(), width});
 
       const BandsProducts products(kernels, rows);

@@ -64,6 +64,22 @@ TEST(BandsLayout, EveryComponentGetsAtLeastItsBitsAndNoneIsStoredTwice) {
   }
 }
 
+TEST(BandsLayout, QuadsAreNarrowFromTheLastThatIsNot) {
+  Random random(62);
+  for (const BandsQuantizer quantizer : {BandsQuantizer::kUniform, BandsQuantizer::kTrellis}) {
+    for (std::size_t n = 0; n < 90; ++n) {
+      const auto layout = BandsLayout::create(random_bits(random, n), quantizer).value();
+      for (std::size_t k = 0; k < NarrowQuads::kMost.size(); ++k) {
+        std::int32_t first = 0;
+        for (std::size_t q = 0; q < layout.quads(); ++q) {
+          if (layout.largest(layout.width(4 * q)) > NarrowQuads::kMost[k]) first = std::int32_t(q) + 1;
+        }
+        EXPECT_EQ(layout.narrow_quads().first[k], first);
+      }
+    }
+  }
+}
+
 TEST(BandsLayout, SevenBitsAndMoreThanEightAreRefused) {
   for (const std::uint8_t bad : {7, 9, 255}) {
     const auto layout = BandsLayout::create(std::vector<std::uint8_t>{1, bad});

@@ -87,8 +87,8 @@ struct BandsAttentionKernels {
   // + sum over ranges of scale * (codes of the range . query)) + means[r * mean_stride + t]. `codes`
   // starts at the first range's; ranges are all that a tile has. kBandsBytesAfter.
   void (*score)(const std::int8_t* codes, std::int32_t tiles,
-                std::span<const BandsCode::ScaleRange> ranges, const BandsQueries& queries,
-                const BandsScores& to) noexcept = nullptr;
+                std::span<const BandsCode::ScaleRange> ranges, const NarrowQuads& narrow,
+                const BandsQueries& queries, const BandsScores& to) noexcept = nullptr;
   // AnchoredMeans::fold; `to` may be written up to the sums() that there are.
   void (*fold)(const AnchoredMeans& means, std::int32_t head, const float* u,
                float* to) noexcept = nullptr;
@@ -100,7 +100,7 @@ struct BandsAttentionKernels {
   // codes[i][q][t][k] * rounded[r][16 i + t]; tiles, at most kBandsStretchTiles, lie quads * 64 apart,
   // so that sums stay below 2^22. kBandsRowsAfter, of `rounded`.
   void (*weigh)(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
-                const BandsWeights& weights) noexcept = nullptr;
+                const NarrowQuads& narrow, const BandsWeights& weights) noexcept = nullptr;
   // to[r * to_stride + 16 i + p] = factors[16 i + p] * sum over q, k of matrix[i][q][p][k] *
   // vectors[r * stride + 4 q + k], i < tiles. kBandsRowsAfter, of vectors.
   void (*project)(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,

@@ -125,10 +125,10 @@ void dots_of(std::int32_t tiles, const std::int8_t* codes, std::ptrdiff_t tile_b
 }
 
 void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRange> ranges,
-           const BandsQueries& queries, const BandsScores& all) noexcept {
+           const NarrowQuads& narrow, const BandsQueries& queries, const BandsScores& all) noexcept {
   const std::int32_t block = session.rows, quads = ranges.back().first_quad + ranges.back().quads;
   if (block == 0 || queries.rows < block) {
-    return detail::kBandsAttentionAvx512.score(codes, tiles, ranges, queries, all);
+    return detail::kBandsAttentionAvx512.score(codes, tiles, ranges, narrow, queries, all);
   }
   const std::ptrdiff_t tile_bytes = std::ptrdiff_t{64} * quads;
   alignas(64) std::int32_t sums[kBandScales][kMost][16 * kTogether];
@@ -276,10 +276,10 @@ class WeighedBlocks {
   alignas(64) std::int32_t sums_[2][B * kMost][16];
 };
 
-void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, const NarrowQuads& narrow,
            const BandsWeights& weights) noexcept {
   const std::int32_t block = session.rows;
-  if (block == 0) return detail::kBandsAttentionAvx512.weigh(codes, tiles, quads, weights);
+  if (block == 0) return detail::kBandsAttentionAvx512.weigh(codes, tiles, quads, narrow, weights);
   for (std::int32_t r = 0; r < weights.rows; r += kBlocks * block) {
     BandsWeights some = weights.from(r);
     some.rows = std::min(some.rows, kBlocks * block);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <utility>
 
 #include "attention/bands/kernels/bands_kernels.h"
 #include "attention/bands/kernels/bands_kernels_body.h"
@@ -26,19 +25,6 @@ constexpr int kMeanRows = 5;  // x 4 sums
 constexpr int kTogether = 3;  // tiles of a matrix, for few rows
 constexpr int kFewRows = 5;   // x 3 sums
 constexpr int kChunk = 64;    // quads of queries that are raised at once
-
-// use.template operator()<R>(first) for blocks of at most kMost of the rows, of nearly equal sizes.
-template <int kMost, class Use>
-inline void in_even_blocks(std::int32_t rows, const Use& use) noexcept {
-  for (std::int32_t r = 0, blocks = (rows + kMost - 1) / kMost; blocks > 0; --blocks) {
-    const std::int32_t size = (rows - r + blocks - 1) / blocks;
-    [&]<int... k>(std::integer_sequence<int, k...>) {
-      (void)((size == k + 1 && (use.template operator()<k + 1>(r), true)) || ...);
-    }
-    (std::make_integer_sequence<int, kMost>{});
-    r += size;
-  }
-}
 
 [[gnu::always_inline]] inline __m512i four_everywhere(const void* from) noexcept {
   std::int32_t four;
@@ -110,7 +96,7 @@ template <int R, int T>
 
 void score_tile(const std::int8_t* codes, std::span<const BandsCode::ScaleRange> ranges,
                 const BandsQueries& queries, const BandsScores& all) noexcept {
-  in_even_blocks<kDotRows>(
+  detail::in_even_blocks<kDotRows>(
       queries.rows, [&]<int R>(std::ptrdiff_t first) __attribute__((noinline)) {
         // Copies: bytes that are written could be what is captured.
         const std::int8_t* const tile = codes;
@@ -161,7 +147,7 @@ void project_tiles(const std::int8_t* matrix, std::int32_t quads, const float* f
 void project(const std::int8_t* matrix, std::int32_t tiles, std::int32_t quads,
              const float* factors, const std::int8_t* vectors, std::int32_t stride,
              std::int32_t rows, float* to, std::int32_t to_stride) noexcept {
-  in_even_blocks<kFewRows>(rows, [&]<int R>(std::int32_t r) {
+  detail::in_even_blocks<kFewRows>(rows, [&]<int R>(std::int32_t r) {
     std::int32_t i = 0;
     const auto some = [&]<int T>() {
       for (; i + T <= tiles; i += T) {
@@ -208,9 +194,9 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
   }
 }
 
-void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, const NarrowQuads& /*narrow*/,
            const BandsWeights& weights) noexcept {
-  in_even_blocks<kDotRows>(weights.rows, [&]<int R>(std::int32_t r) {
+  detail::in_even_blocks<kDotRows>(weights.rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights.from(r));
   });
 }
@@ -328,7 +314,7 @@ void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
 
 void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
            std::int32_t stride) noexcept {
-  in_even_blocks<kMeanRows>(rows, [&]<int R>(std::int32_t r) {
+  detail::in_even_blocks<kMeanRows>(rows, [&]<int R>(std::int32_t r) {
     mean_rows<R>(means, sums + static_cast<std::ptrdiff_t>(r) * means.sums(),
                  to + static_cast<std::ptrdiff_t>(r) * stride, stride);
   });

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "attention/bands/kernels/bands_kernels.h"
 
@@ -21,6 +22,19 @@ template <int... kSizes, class Use>
     for (; r + R <= rows; r += R) use.template operator()<R>(r);
   };
   (some.template operator()<kSizes>(), ...);
+}
+
+// use.template operator()<R>(first) for blocks of at most kMost of the rows, of nearly equal sizes.
+template <int kMost, class Use>
+[[gnu::always_inline]] inline void in_even_blocks(std::int32_t rows, const Use& use) noexcept {
+  for (std::int32_t r = 0, blocks = (rows + kMost - 1) / kMost; blocks > 0; --blocks) {
+    const std::int32_t size = (rows - r + blocks - 1) / blocks;
+    [&]<int... k>(std::integer_sequence<int, k...>) {
+      (void)((size == k + 1 && (use.template operator()<k + 1>(r), true)) || ...);
+    }
+    (std::make_integer_sequence<int, kMost>{});
+    r += size;
+  }
 }
 
 // sums[t] = codes [quads][16][4] . query
@@ -60,8 +74,8 @@ template <int... kSizes, class Use>
 // All tiles by a function of one.
 template <auto kScoreTile>
 void score_tiles(const std::int8_t* codes, std::int32_t tiles,
-                 std::span<const BandsCode::ScaleRange> ranges, const BandsQueries& queries,
-                 const BandsScores& to) noexcept {
+                 std::span<const BandsCode::ScaleRange> ranges, const NarrowQuads& /*narrow*/,
+                 const BandsQueries& queries, const BandsScores& to) noexcept {
   const std::ptrdiff_t tile_bytes = 64 * (ranges.back().first_quad + ranges.back().quads);
   for (std::int32_t i = 0; i < tiles; ++i) {
     kScoreTile(codes + i * tile_bytes, ranges, queries, to.from(16 * i));
@@ -94,6 +108,7 @@ void score_tiles(const std::int8_t* codes, std::int32_t tiles,
 }
 
 [[maybe_unused]] void weigh_plain(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+                                  const NarrowQuads& /*narrow*/,
                                   const BandsWeights& weights) noexcept {
   for (std::int32_t r = 0; r < weights.rows; ++r) {
     float* out = weights.out[r];

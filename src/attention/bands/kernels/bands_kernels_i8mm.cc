@@ -106,8 +106,8 @@ template <int P, class Finish>
 constexpr std::int32_t kMostBytes = 4096 + kBandScales * 64;
 
 void score(const std::int8_t* codes, std::int32_t tiles, std::span<const BandsCode::ScaleRange> ranges,
-           const BandsQueries& queries, const BandsScores& all) noexcept {
-  if (queries.rows <= kFewRows) return detail::kBandsAttentionNeon.score(codes, tiles, ranges, queries, all);
+           const NarrowQuads& narrow, const BandsQueries& queries, const BandsScores& all) noexcept {
+  if (queries.rows <= kFewRows) return detail::kBandsAttentionNeon.score(codes, tiles, ranges, narrow, queries, all);
   const std::ptrdiff_t tile_bytes = 64 * (ranges.back().first_quad + ranges.back().quads);
   alignas(64) std::int8_t paired[kMostPairs * 2 * kMostBytes];
   const std::ptrdiff_t stride = 2 * queries.stride;
@@ -209,8 +209,9 @@ void weigh_pairs(const std::int8_t* codes, std::int32_t tiles, std::int32_t quad
   }
 }
 
-void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, const BandsWeights& weights) noexcept {
-  if (weights.rows <= kFewRows) return detail::kBandsAttentionNeon.weigh(codes, tiles, quads, weights);
+void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, const NarrowQuads& narrow,
+           const BandsWeights& weights) noexcept {
+  if (weights.rows <= kFewRows) return detail::kBandsAttentionNeon.weigh(codes, tiles, quads, narrow, weights);
   alignas(64) std::int8_t paired[kMostPairs * 2 * kBandsStretchTokens];
   in_groups(weights.rows, [&]<int P>(std::int32_t first, std::int32_t rows) {
     BandsWeights some = weights.from(first);

@@ -264,7 +264,7 @@ void weigh_rows(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads
   }
 }
 
-void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads,
+void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, const NarrowQuads& /*narrow*/,
            const BandsWeights& weights) noexcept {
   detail::in_blocks<9, 8, 7, 6, 5, 4, 3, 2, 1>(weights.rows, [&]<int R>(std::int32_t r) {
     weigh_rows<R>(codes, tiles, quads, weights.from(r));
