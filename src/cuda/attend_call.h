@@ -63,11 +63,8 @@ struct AttendItem {
 struct AttendCall {
   std::int32_t item_count = 0;
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
-  // Of the items before each; apart from them, so that a search reads few lines.
-  std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
-  // Tiles of move_anchors anchors and of kFoldBlocks blocks of the mean, likewise.
-  std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
-  std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors;
+  // Tiles of move_anchors anchors and of fold_blocks blocks of the mean, several of fold_tile.
+  std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors, fold_blocks = 1;
 
   // The layer.
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -125,6 +122,9 @@ struct AttendCall {
   float* row_sums = nullptr;          // [row parts][query heads][value_dim]
   float2* row_states = nullptr;       // [row parts][query heads]
 
+  // Of the items before each; apart from them, so that a search reads few lines.
+  std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
+  std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
   AttendItem items[kMaxItems];
 
   // Bytes of what is above, of one anchor and of one block; multiples of 16.

@@ -18,10 +18,16 @@ inline constexpr int kMaxParts = 1024;  // of an item and group
 inline constexpr int kTileQueries = 4;  // query heads that are prepared together, of one KV head
 // Anchors that queries are moved to by one block: at least and at most.
 inline constexpr int kMoveAnchors = 4, kMostMoveAnchors = 32;
+inline constexpr int kPrepareWarps = 8;  // of a block that prepares queries or attends to full-rank rows
 // Weights times gains are whole numbers of 2^-kWeightBits of a power of two above the largest, with
 // kFractionBits bits behind the point before they are rounded: what is added then still leaves a
 // byte. With as few bits of its own as a sum with 4,096 keeps.
 inline constexpr float kWeightBits = 7.98828125f, kFractionBits = 8.0f;
-inline constexpr int kFoldBlocks = 64;  // of the mean, for which queries are folded at once
+// Blocks of the mean for which queries are folded at once: fewer for long heads, whose pairs are many, so that a
+// processor has room for two blocks of threads. A block of threads goes on to others, at most so many times as many.
+constexpr int fold_tile(int key_dim) {
+  return key_dim <= 128 ? 64 : 32;
+}
+inline constexpr int kMostFoldTiles = 8;
 
 }  // namespace kvspan::cuda

@@ -77,11 +77,25 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t row_quantum =
       (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
       kRowTile * kRowTile;
-  // Blocks that move queries: about one for each processor, so that all begin at once.
+  // Blocks that prepare queries. Two of any kind share a processor; one that finds no place begins when another
+  // has ended, and all that comes after waits for it.
+  const int places_to_prepare = 2 * limits.processors;
+  // Those that move them: about one for each processor, of long heads, whose rows are in several, half as many.
+  const int movers = std::max(call.key_dim, call.value_dim) > kShortRow ? places_to_prepare / 4 : places_to_prepare / 2;
   call.move_anchors = kMoveAnchors;
   while (call.move_anchors < kMostMoveAnchors &&
-         anchors * call.kv_heads > std::int64_t{call.move_anchors} * limits.processors) {
+         anchors * call.kv_heads > std::int64_t{call.move_anchors} * movers) {
     call.move_anchors *= 2;
+  }
+  // Those that fold them: as many as there is room for beside those and rows. A few that begin late take less
+  // than what all would take that go on to another tile.
+  const std::int64_t row_tiles = rows * call.kv_heads / row_quantum * ceil_div(std::max(1, call.value_dim), kShortRow);
+  const std::int64_t taken = anchors * call.kv_heads / call.move_anchors + row_tiles / kPrepareWarps;
+  const std::int64_t room = std::max<std::int64_t>(limits.processors / 2, 17 * places_to_prepare / 16 - taken);
+  const int tile = fold_tile(call.key_dim);
+  call.fold_blocks = tile;
+  while (call.fold_blocks < kMostFoldTiles * tile && means * call.kv_heads > call.fold_blocks * room) {
+    call.fold_blocks *= 2;
   }
   for (int i = 0; i < count; ++i) {
     AttendItem item = items[static_cast<std::size_t>(i)];
@@ -108,7 +122,7 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
     call.total_parts += item.parts;
     call.total_row_parts += item.row_parts;
     call.total_move_tiles += ceil_div(item.anchors, call.move_anchors);
-    call.total_fold_tiles += ceil_div(item.means, kFoldBlocks);
+    call.total_fold_tiles += ceil_div(item.means, call.fold_blocks);
     call.items[call.item_count++] = item;
   }
   return call.item_count;

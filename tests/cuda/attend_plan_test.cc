@@ -88,6 +88,27 @@ TEST(PlanCall, FillsTheDeviceOnceWithEqualSequences) {
   EXPECT_GE(call.total_parts * call.groups, 132 * 3 * 9 / 10);
 }
 
+// Two blocks share a processor; late ones would keep all that comes after them waiting.
+TEST(PlanCall, BlocksThatPrepareQueriesBeginNearlyAllAtOnce) {
+  constexpr int kProcessors = 132;
+  for (const int kv_heads : {1, 8}) {
+    AttendCall call;
+    call.groups = kv_heads == 1 ? 1 : kv_heads / 2;
+    call.kv_heads = kv_heads;
+    call.key_dim = call.value_dim = kv_heads == 1 ? 256 : 128;
+    call.anchor = 1024;
+    const PlanLimits limits = limits_for(600000, call.anchor, kProcessors, 1, 2 * kTileTokens, 6);
+    for (const std::vector<std::int32_t>& lengths :
+         {std::vector<std::int32_t>{8192}, {32768}, {131072}, std::vector<std::int32_t>(16, 32768)}) {
+      std::vector<AttendItem> items = items_of(lengths);
+      ASSERT_EQ(plan_call(limits, items, call), static_cast<int>(lengths.size()));
+      EXPECT_EQ(call.fold_blocks % fold_tile(call.key_dim), 0);
+      EXPECT_LE((call.total_move_tiles + call.total_fold_tiles) * call.kv_heads, 2 * kProcessors)
+          << lengths.size() << " of " << lengths[0] << ", " << kv_heads << " heads";
+    }
+  }
+}
+
 TEST(PlanCall, LeavesOutWhatNeverFits) {
   AttendCall call;
   call.groups = 1;

@@ -14,6 +14,7 @@ namespace kvspan::cuda {
 // has a ring of its own, and moved queries have two places.
 template <class Shape>
 struct AttendMemory {
+  static constexpr int kBarriers = Shape::kTeams * (Shape::kStages + 2) + 1;
   int slot_bytes, fold_bytes, moved_bytes;
   int mean_table, rings, folded, moved, weights, maxima, states, rounded, units, barriers, bytes;
   __host__ __device__ AttendMemory(int mean_terms, int tile_bytes, int folded_bytes, int moved_size) {
@@ -32,7 +33,7 @@ struct AttendMemory {
     rounded = states + Shape::kWarps * Shape::kRows * 8;
     units = rounded + Shape::kWarps * Shape::kRows * 4;
     barriers = units + kMaxUnits * 4;
-    bytes = barriers + Shape::kTeams * (Shape::kStages + 2) * 8;
+    bytes = barriers + kBarriers * 8;
   }
   __host__ __device__ explicit AttendMemory(const AttendCall& call)
       : AttendMemory(call.mean_terms, call.most_tile_bytes, call.folded_bytes(), call.moved_bytes()) {}
@@ -135,7 +136,7 @@ struct TeamCopies {
     }
     const bool folds = step % kFoldSteps == 0 || step == begin;
     expect_bytes(opens, static_cast<std::uint32_t>(step_bytes + (folds ? Shape::kStepMeans * folded_bytes : 0)));
-    copy_bulk(to, source, static_cast<std::uint32_t>(step_bytes), opens);
+    copy_stream(to, source, static_cast<std::uint32_t>(step_bytes), opens);
     source += step_bytes;
   }
   // Folded queries from step next_fold on: they open the barrier of that step's codes.
@@ -319,21 +320,20 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const bool asks = rank == 0 && lane == 0, asks_queries = rank == 1 && lane == 0;
   if (asks) copies.look_up();
 
-  {  // The mean's table, the units, and barriers.
-    const int count = call.mean_terms * kMeanBlock * 2 / 16;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < count; i += Shape::kThreads) {
-      reinterpret_cast<uint4*>(shared)[i] = __ldg(call.mean_table + i);
-    }
-    if (threadIdx.x < kMaxUnits) {
-      unit_words[threadIdx.x] = __ldg(call.unit_table + group * kMaxUnits + threadIdx.x);
-    }
-    if (threadIdx.x == 0) {
-      auto* const all = reinterpret_cast<std::uint64_t*>(shared + memory.barriers);
+  // Barriers, the mean's table, which has the last of them, and the units.
+  constexpr int kBarriers = AttendMemory<Shape>::kBarriers;
+  const std::uint32_t table_opens = shared_at + static_cast<unsigned>(memory.barriers + 8 * (kBarriers - 1));
+  if (threadIdx.x == Shape::kThreads - 1) {
+    auto* const all = reinterpret_cast<std::uint64_t*>(shared + memory.barriers);
 #pragma unroll 1
-      for (int i = 0; i < Shape::kTeams * (Shape::kStages + 2); ++i) make_barrier(all + i);
-      publish_barriers();
-    }
+    for (int i = 0; i < kBarriers; ++i) make_barrier(all + i);
+    publish_barriers();
+    const auto bytes = static_cast<std::uint32_t>(call.mean_terms * kMeanBlock * 2);
+    expect_bytes(table_opens, bytes);
+    copy_bulk(shared_at + static_cast<unsigned>(memory.mean_table), call.mean_table, bytes, table_opens);
+  }
+  if (threadIdx.x < kMaxUnits) {
+    unit_words[threadIdx.x] = __ldg(call.unit_table + group * kMaxUnits + threadIdx.x);
   }
   __syncthreads();
   const std::uint32_t first_slot = held(copies.slots), first_barrier = held(copies.barriers);
@@ -346,12 +346,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
   const int units = __ldg(call.group_units + group);
   cudaGridDependencySynchronize();  // moved and folded queries are there
+  wait_barrier(table_opens, 0);
   int anchor = begin * kTeam * kTileTokens / call.anchor;
+  if (Shape::kCopyQueries && asks && begin < end) {  // the first ones, since the other thread asks for folded ones
+    copies.asked_anchor = anchor;
+    copies.ask_moved(anchor + 1);
+  }
   if (asks_queries && begin < end) {
-    if (Shape::kCopyQueries) {
-      copies.asked_anchor = anchor;
-      copies.ask_moved(anchor + 1);
-    }
+    copies.asked_anchor = anchor + 2;  // by the other
 #pragma unroll 1
     for (int i = 0; i < Shape::kFoldSlots; ++i) {
       if (copies.next_fold < min(end, begin + Shape::kStages)) copies.ask_folded();
@@ -521,6 +523,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
   // Means of levels times gains: f16 holds them to 2^-11, far below what their roundings leave open.
   const int places = call.chunks * kChunkPlaces;
+  const int queries = call.group_heads * (call.query_heads / call.kv_heads);
 #pragma unroll 1
   for (int i = warp; i < call.chunks * kRows8; i += Shape::kWarps) {
     const int chunk = i / kRows8, n = i % kRows8, query = 8 * n + 2 * c;
@@ -529,6 +532,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     mean_levels<Shape>(factors, sums + (of * 4 * kRows8 + n) * 32 + lane, factors.width[chunk], query, x);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
+      if (query + e >= queries) continue;  // padding
       const __half2 both[4] = {__floats2half2_rn(x[e][0], x[e][1]), __floats2half2_rn(x[e][2], x[e][3]),
                                __floats2half2_rn(x[e][4], x[e][5]), __floats2half2_rn(x[e][6], x[e][7])};
       *reinterpret_cast<uint4*>(call.part_means + (at * kRows + query + e) * places + chunk * kChunkPlaces +

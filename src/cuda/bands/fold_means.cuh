@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What queries make of the mean of keys: for each block of kMeanBlock positions the sums of
 // cache/bands/anchored_means.h, in f16 and in the order of a matrix operand; what is equal for all
-// positions of a block stays in f32. A warp takes one query head and kFoldBlocks blocks, some for each
+// positions of a block stays in f32. A warp takes one query head and kBlocks blocks, some for each
 // thread, and either the pairs that are met alone or the slow ones.
 #pragma once
 
@@ -51,48 +51,68 @@ __device__ __forceinline__ void multiply_means(const AttendCall& call, const Hea
   if (lane == 0) reinterpret_cast<float*>(shared + memory.constants)[n] = constant;
 }
 
-// All that does not depend on queries, to shared memory: turns at the middle of each block, [pairs][blocks],
-// two pairs by each thread; the mean of the head's keys; what slow pairs make of the polynomials.
+// What depends on neither queries nor positions, to shared memory: the mean of the head's keys, and what slow
+// pairs make of the polynomials.
 template <int kWarps>
-__device__ __forceinline__ void read_tables(const AttendCall& call, int head, int first, int count,
-                                            const FoldMemory& memory, char* shared) {
-  constexpr int kOwn = kFoldBlocks / kWarps, kStep = kMeanBlock / kTurnStep;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
+__device__ __forceinline__ void read_means(const AttendCall& call, int head, const FoldMemory& memory,
+                                           char* shared) {
+  const int pairs = call.rope_pairs, own = static_cast<int>(threadIdx.x);
   const auto* const slow = reinterpret_cast<const float4*>(call.mean_slow_table);
-  const int words = 2 * (pairs - call.mean_alone), own = static_cast<int>(threadIdx.x);
   static_assert(2 * kMaxPairs <= 32 * kWarps);
-  if (own < words) reinterpret_cast<float4*>(shared + memory.slow)[own] = __ldg(slow + own);
+  if (own < 2 * (pairs - call.mean_alone)) {
+    reinterpret_cast<float4*>(shared + memory.slow)[own] = __ldg(slow + own);
+  }
   if (own < pairs) {
     const PairPlace at = pair_place(own, pairs, call.neighbours);
     const float* const mean = call.key_means + head * call.key_dim;
     reinterpret_cast<float2*>(shared + memory.means)[own] =
         make_float2(__ldg(mean + at.first), __ldg(mean + at.second));
   }
-#pragma unroll 1
-  for (int j = 2 * lane; j < pairs; j += 64) {
-    float4 turn[kOwn];
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int block = first + min(warp + i * kWarps, count - 1);
-      turn[i] = __ldg(reinterpret_cast<const float4*>(call.turns + (kStep * block + kStep / 2) * pairs + j));
-    }
-    float2* const to = reinterpret_cast<float2*>(shared + memory.turns) + j * FoldMemory::kTurnStride + warp;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      to[i * kWarps] = make_float2(turn[i].x, turn[i].y);
-      to[FoldMemory::kTurnStride + i * kWarps] = make_float2(turn[i].z, turn[i].w);
-    }
-  }
 }
 
-// Blocks first .. first + count - 1 of the mean, up to kFoldBlocks, of which the first is `slot` in
-// working memory. All of the block's threads come here together, products and turns having been
-// made.
-template <int kWarps>
+// Turns at the middle of kBlocks blocks of the mean, two pairs by each thread at a time: asked for first and
+// put into shared memory, [pairs][blocks], when there is room.
+template <int kWarps, int kBlocks, int kSegments>
+struct FoldTurns {
+  static constexpr int kOwn = kBlocks / kWarps, kPairs = (kSegments + 3) / 4, kStep = kMeanBlock / kTurnStep;
+  float4 turn[kPairs][kOwn];
+
+  // Of blocks beyond the last: those of the last.
+  __device__ __forceinline__ void load(const AttendCall& call, int first, int count) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, pairs = call.rope_pairs;
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const int j = min(64 * k + 2 * lane, pairs - 2);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int block = first + min(warp + i * kWarps, count - 1);
+        turn[k][i] = __ldg(reinterpret_cast<const float4*>(call.turns + (kStep * block + kStep / 2) * pairs + j));
+      }
+    }
+  }
+  __device__ __forceinline__ void store(const AttendCall& call, const FoldMemory& memory, char* shared) const {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const int j = 64 * k + 2 * lane;
+      if (j >= call.rope_pairs) break;
+      float2* const to = reinterpret_cast<float2*>(shared + memory.turns) + j * (kBlocks + 1) + warp;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        to[i * kWarps] = make_float2(turn[k][i].x, turn[k][i].y);
+        to[kBlocks + 1 + i * kWarps] = make_float2(turn[k][i].z, turn[k][i].w);
+      }
+    }
+  }
+};
+
+// `count` blocks of the mean, up to kBlocks, of which the first is `slot` in working memory. All of the block's
+// threads come here together, products and turns having been made.
+template <int kWarps, int kBlocks>
 __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTile& tile, int count,
                                             std::int64_t slot, const FoldMemory& memory,
                                             char* shared) {
-  constexpr int kOwn = kFoldBlocks / 32;  // blocks of a thread: lane, lane + 32, ..
+  constexpr int kOwn = kBlocks / 32;  // blocks of a thread: lane, lane + 32, ..
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int pairs = call.rope_pairs, alone = call.mean_alone, sines = alone + alone % 2;
   const int evens = 2 * sines, steps = call.mean_terms / 16;
@@ -103,10 +123,10 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
   const int n = warp % kTileQueries;
   if (n < tile.queries) {
     const float2* const products = reinterpret_cast<const float2*>(shared + memory.products) + n * pairs;
-    std::uint32_t* const row = folded + (n * kFoldBlocks + lane) * memory.fold_stride;
+    std::uint32_t* const row = folded + (n * kBlocks + lane) * memory.fold_stride;
     const int next = 32 * memory.fold_stride;
     const auto turned = [&](float2 w, int j, int i) {
-      const float2 by = turns[j * FoldMemory::kTurnStride + 32 * i];
+      const float2 by = turns[j * (kBlocks + 1) + 32 * i];
       return make_float2(w.x * by.x + w.y * by.y, w.y * by.x - w.x * by.y);
     };
     if (warp < kTileQueries) {
@@ -174,8 +194,8 @@ __device__ __forceinline__ void fold_blocks(const AttendCall& call, const HeadTi
   // 16 bytes by each thread at a time: two for each step of a query and block.
   const int part = threadIdx.x % 2;
 #pragma unroll 1
-  for (int i = threadIdx.x / 2; i < (tile.queries + tile.padding) * kFoldBlocks; i += 16 * kWarps) {
-    const int block = i % kFoldBlocks, n = i / kFoldBlocks, query = tile.group_query + n;
+  for (int i = threadIdx.x / 2; i < (tile.queries + tile.padding) * kBlocks; i += 16 * kWarps) {
+    const int block = i % kBlocks, n = i / kBlocks, query = tile.group_query + n;
     if (block >= count) continue;
     const bool padding = n >= tile.queries;
     const std::uint32_t* from = folded + i * memory.fold_stride + 4 * part;

@@ -249,17 +249,22 @@ __device__ __forceinline__ void round_rows(const AttendCall& call, const HeadTil
     const uint4 full = reinterpret_cast<const uint4*>(shared + memory.full)[segment];
     const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(shared + memory.words)[segment / 4];
     std::uint32_t bytes[4];
+    const auto round_by = [&](const auto& whole) {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const auto* const halves = reinterpret_cast<const __half2*>(&raw[w / 2]) + w % 2 * 2;
-      const float2 x = __half22float2(halves[0]), y = __half22float2(halves[1]);
-      const auto whole = [&](float number) {
-        if ((word & kRefines) == 0) return __float_as_uint(fmaf(number, inverse, kUnits));
+      for (int w = 0; w < 4; ++w) {
+        const auto* const halves = reinterpret_cast<const __half2*>(&raw[w / 2]) + w % 2 * 2;
+        const float2 x = __half22float2(halves[0]), y = __half22float2(halves[1]);
+        bytes[w] = __byte_perm(__byte_perm(whole(x.x), whole(x.y), 0x0040),
+                               __byte_perm(whole(y.x), whole(y.y), 0x0040), 0x5410);
+      }
+    };
+    if ((word & kRefines) == 0) {
+      round_by([&](float number) { return __float_as_uint(fmaf(number, inverse, kUnits)); });
+    } else {
+      round_by([&](float number) {
         const float scaled = number * inverse, left = scaled - rintf(scaled);
         return __float_as_uint(fmaf(left, 1 << kRefinedBits, kUnits));
-      };
-      bytes[w] = __byte_perm(__byte_perm(whole(x.x), whole(x.y), 0x0040),
-                             __byte_perm(whole(y.x), whole(y.y), 0x0040), 0x5410);
+      });
     }
     int sum = add_levels(bytes[0], full.x, 0);
     sum = add_levels(bytes[1], full.y, sum);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks of three kinds side by side: queries moved to the coefficients of a run of anchors,
-// queries folded with the mean of keys for kFoldBlocks blocks, attention to full-rank rows. None
+// queries folded with the mean of keys for a run of blocks, attention to full-rank rows. None
 // takes long; what each waits for is memory.
 #include "cuda/bands/prepare.h"
 
@@ -14,7 +14,7 @@
 namespace kvspan::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = kPrepareWarps;
 
 // The item that a tile, of those of all items, belongs to; the tile becomes its own.
 __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems], int count,
@@ -45,24 +45,34 @@ __device__ __forceinline__ void move_block(const AttendCall& call, int block, ch
   move_queries<kSegments, kWarps, kTiles>(call, head, anchors, shared, wait_for_queries);
 }
 
+template <int kSegments>
 __device__ __forceinline__ void fold_block(const AttendCall& call, int block, char* shared) {
+  constexpr int kBlocks = fold_tile(32 * kSegments);
   const int heads = head_tiles(call.query_heads, call.kv_heads), warp = static_cast<int>(threadIdx.x) >> 5;
   int tile = block / heads;
   const int index = find_item(call.fold_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
   const HeadTile head(call, index, block % heads);
-  const int first = tile * kFoldBlocks, count = min(kFoldBlocks, item.means - first);
+  const int first = tile * call.fold_blocks, count = min(call.fold_blocks, item.means - first);
+  const std::int64_t slot = static_cast<std::int64_t>(head.group) * call.total_means + item.means_before + first;
   const FoldMemory memory(call);
-  read_tables<kWarps>(call, head.head, item.first_mean + first, count, memory, shared);
+  FoldTurns<kWarps, kBlocks, kSegments> turns;
+  turns.load(call, item.first_mean + first, min(kBlocks, count));
+  read_means<kWarps>(call, head.head, memory, shared);
   prefetch_numbers(call.queries.data, head.first, call.queries.type);
-  __syncthreads();
-  wait_for_queries();
-  if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);
-  __syncthreads();
-  fold_blocks<kWarps>(call, head, count,
-                      static_cast<std::int64_t>(head.group) * call.total_means +
-                          item.means_before + first,
-                      memory, shared);
+#pragma unroll 1
+  for (int done = 0; done < count; done += kBlocks) {
+    turns.store(call, memory, shared);
+    const int left = count - done - kBlocks;
+    if (left > 0) turns.load(call, item.first_mean + first + done + kBlocks, min(kBlocks, left));
+    __syncthreads();
+    if (done == 0) {
+      wait_for_queries();
+      if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);
+      __syncthreads();
+    }
+    fold_blocks<kWarps, kBlocks>(call, head, min(kBlocks, count - done), slot + done, memory, shared);
+  }
 }
 
 // kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. A processor has room for two blocks.
@@ -76,7 +86,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
   int block = blockIdx.x;
   if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
   block -= move_blocks;
-  if (block >= row_blocks) return fold_block(call, block - row_blocks, shared);
+  if (block >= row_blocks) return fold_block<kSegments>(call, block - row_blocks, shared);
   const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
   if (unit < row_units(call)) attend_row_unit(call, unit, wait_for_queries);
 }

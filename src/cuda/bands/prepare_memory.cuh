@@ -35,25 +35,24 @@ struct MoveMemory {
 };
 
 struct FoldMemory {
-  static constexpr int kTurnStride = kFoldBlocks + 1;
   int fold_stride;     // words of a folded row
   int slow;            // AttendCall::mean_slow_table
   int means;           // of the head's keys, by pairs
   int products;        // [queries][pairs]
   int constants;       // [queries]
   int folded, turns, bytes;
-  __host__ __device__ FoldMemory(int pairs, int slow_pairs, int mean_terms) {
+  __host__ __device__ FoldMemory(int pairs, int slow_pairs, int mean_terms, int blocks) {
     fold_stride = mean_terms / 2 + 1 - mean_terms / 2 % 2;
     slow = 0;
     means = slow + slow_pairs * 32;
     products = means + pairs * 8;
     constants = products + kTileQueries * pairs * 8;
     folded = (constants + kTileQueries * 4 + 15) / 16 * 16;
-    turns = folded + (kTileQueries * kFoldBlocks * fold_stride * 4 + 15) / 16 * 16;
-    bytes = turns + pairs * kTurnStride * 8;
+    turns = folded + (kTileQueries * blocks * fold_stride * 4 + 15) / 16 * 16;
+    bytes = turns + pairs * (blocks + 1) * 8;
   }
   __host__ __device__ explicit FoldMemory(const AttendCall& call)
-      : FoldMemory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms) {}
+      : FoldMemory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms, fold_tile(call.key_dim)) {}
 };
 
 // Tiles of heads of an item.

@@ -73,8 +73,11 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
       index * call.queries.token_stride +
       (head * repeats + first + min(g, queries - 1)) * call.queries.head_stride;
   const float scale = g < queries ? call.logit_scale * 1.44269504f : 0.0f;
-  // A row of the part, which may lie beyond the last: then the last.
-  const auto row_at = [&](int i, bool of_values) {
+  // A row of the part, which may lie beyond the last: then the last. Looking up where it lies takes a while.
+  struct RowPlace {
+    const __half *key, *value;
+  };
+  const auto row_at = [&](int i) {
     i = min(i, rows - 1);
     const int position = i < before ? item.before.first + i : item.after.first + i - before;
     // Whatever a table holds that is still being written is a page when rows are asked for early.
@@ -82,19 +85,19 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
     const std::int64_t page =
         row_page_at(own_page, call.row_layer_halves, head, call.key_dim, call.value_dim);
     const int slot = position % kRowPageTokens;
-    return reinterpret_cast<const __half*>(call.pages) + page +
-           (of_values ? kRowPageTokens * call.key_dim + slot * call.value_dim : slot * call.key_dim);
+    const __half* const rows_of_page = reinterpret_cast<const __half*>(call.pages) + page;
+    return RowPlace{rows_of_page + slot * call.key_dim,
+                    rows_of_page + kRowPageTokens * call.key_dim + slot * call.value_dim};
   };
 
-  {  // Lines of 64 numbers come nearer: of the first rows, where a warp has many.
-    const int of_keys = (call.key_dim + 63) / 64;
-    const int lines = of_keys + min(kRowValues, call.value_dim - kRowValues * value_tile + 63) / 64;
-    const int first_row = kRowTile * begin + lane;
+  // Lines of 64 numbers come nearer: of the first rows, where a warp has many.
+  if (const int first_row = kRowTile * begin + lane; first_row < min(kRowTile * end, rows)) {
+    const RowPlace row = row_at(first_row);
 #pragma unroll 1
-    for (int i = 0; i < lines && first_row < min(kRowTile * end, rows); ++i) {
-      const bool of_values = i >= of_keys;
-      prefetch(row_at(first_row, of_values) +
-               (of_values ? kRowValues * value_tile + 64 * (i - of_keys) : 64 * i));
+    for (int i = 0; i < call.key_dim; i += 64) prefetch(row.key + i);
+#pragma unroll 1
+    for (int i = kRowValues * value_tile; i < min(kRowValues * (value_tile + 1), call.value_dim); i += 64) {
+      prefetch(row.value + i);
     }
   }
   after_rows();
@@ -105,7 +108,7 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   for (int tile = begin; tile < end; ++tile) {
     const int base = tile * kRowTile;
     float score[2][4] = {};  // [8 rows]: rows 2 c and 2 c + 1 of query g; the others are nothing
-    const __half* const keys[2] = {row_at(base + g, false) + 8 * c, row_at(base + 8 + g, false) + 8 * c};
+    const __half* const keys[2] = {row_at(base + g).key + 8 * c, row_at(base + 8 + g).key + 8 * c};
 #pragma unroll 4
     for (int k = 8 * c; k < call.key_dim + 8 * c; k += 32) {
       const bool there = k < call.key_dim;
@@ -156,7 +159,7 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
     }
     const __half* value[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) value[i] = row_at(base + 8 * (i / 2) + 2 * c + i % 2, true);
+    for (int i = 0; i < 4; ++i) value[i] = row_at(base + 8 * (i / 2) + 2 * c + i % 2).value;
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       const int at = kRowValues * value_tile + 64 * v + 8 * g;

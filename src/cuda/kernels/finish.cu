@@ -64,6 +64,15 @@ struct EarlyStates {
   }
 };
 
+// That a block of the cluster is there to be written to, and waiting for all of them to be: in two halves, since
+// it takes a while.
+__device__ __forceinline__ void announce_block() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_blocks() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // What each part counts for a query, and their maximum and sum, by a warp. States of a part lie
 // `stride` apart. of_means: parts hold means, not sums.
 __device__ __forceinline__ void share_out(const float2* states, const EarlyStates& early, int parts,
@@ -144,7 +153,7 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
                                             const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
   const int parts = call.items[index].parts;
-  const int slice = places / finish.slices, count = padded * slice / 8;
+  const int slice = places / finish.slices, count = finish.queries * slice / 8;
   const std::int64_t part_stride = static_cast<std::int64_t>(padded) * places;
   const __half* const means =
       call.part_means +
@@ -371,7 +380,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     prefetch(states);
     prefetch(call.part_means + first_part * padded * call.chunks * kChunkPlaces);
   }
-  cluster.sync();                   // all are there to be written to
+  announce_block();
   cudaGridDependencySynchronize();  // what parts have written is there
   // All of the first query's states, and the first rows, are asked for together. Rows are the other half of
   // the warps' first.
@@ -394,16 +403,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     merge_slice<kEarly>(call, finish, index, group, rank, shares, merged, steps,
                         reinterpret_cast<float4*>(vectors), cluster, coefficients, [&] {
 #pragma unroll 1
-                          for (int query = warp; query < padded; query += kWarps) {
+                          for (int query = warp; query < finish.queries; query += kWarps) {
                             share_out(states, EarlyStates(states, item.parts, padded, query),
                                       item.parts, padded, query, padded, true, shares, merged);
                           }
                           share_rows();
                           __syncthreads();
+                          wait_for_blocks();
                         });
   } else {
     share_rows();
     __syncthreads();
+    wait_for_blocks();
   }
   float rows = add_rows(first_rows, finish, row_lane, item.row_parts, row_shares);
   cluster.sync();  // also: nobody writes to others any more

@@ -111,12 +111,11 @@ __device__ __forceinline__ uint4 load_shared4(std::uint32_t address) {
 }
 
 // Parameters lie in a memory that answers slowly the first time and one line after the other.
-// Threads of the block's first half warp ask for a kilobyte of them at once, for all that come
-// later.
+// Threads of the block's first warp ask for two kilobytes of them at once, for all that come later.
 template <class Call>
 __device__ __forceinline__ void ask_for_parameters(const Call& call) {
-  static_assert(sizeof(Call) >= 1024);
-  if (threadIdx.x < 16) {
+  static_assert(sizeof(Call) >= 2048);
+  if (threadIdx.x < 32) {
     const int word = reinterpret_cast<const int*>(&call)[16 * threadIdx.x];
     asm volatile("" ::"r"(word));
   }
@@ -168,6 +167,17 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// The same of what is read once a call and is more than the second-level cache holds: it goes from there before
+// what all blocks read, tables and the instructions of kernels too.
+__device__ __forceinline__ void copy_stream(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                            std::uint32_t barrier) {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, std::uint32_t parity) {
