@@ -44,7 +44,7 @@ class BenchWorker {
     std::uint64_t kv_bytes_full = 0;
     std::uint64_t shared_bytes = 0;  // of codes that the sequences share, once
     std::uint64_t peak_rss_bytes = 0;
-    char code[200] = {};  // which code is in use (api/code_source.h); cut off where it is longer
+    char code[400] = {};  // which code is in use (api/code_source.h); cut off where it is longer
   };
   // Reads the next `count` tokens of the text, into one sequence after the other.
   Result<Reply> prefill(std::int32_t count) { return count > 0 ? ask(count) : Reply{}; }
