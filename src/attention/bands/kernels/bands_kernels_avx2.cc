@@ -6,17 +6,22 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 
 #include "attention/bands/kernels/bands_kernels.h"
 #include "attention/bands/kernels/bands_kernels_body.h"
-#include "attention/bands/kernels/bands_rows_avx2.h"
+#include "attention/bands/kernels/bands_means_x86.h"
+#include "attention/kernels/x86/vector_avx2.h"
 #include "base/unrolled.h"
 
 namespace kvspan {
 namespace {
 
+using V = detail::Avx2;
+
+constexpr int kMeanRows = 3;  // x 4 sums
 constexpr int kTogether = 5;  // rows: x 2 sums of 16 bits, codes, and what they are multiplied by
 constexpr int kGroups = 4;    // of quads: those that are not narrow, and NarrowQuads
 
@@ -109,11 +114,10 @@ std::int32_t raised_by(const BandsCode::ScaleRange& range, const NarrowQuads& na
                   std::int32_t four;
                   std::memcpy(&four, query + 4 * q, 4);
                   const __m128i places = _mm_cvtepi8_epi32(_mm_cvtsi32_si128(four));
-                  sum = _mm_add_epi32(sum, _mm_slli_epi32(places, 7 - kGroup));
+                  sum = _mm_add_epi32(sum, _mm_slli_epi32(places, std::countr_zero(unsigned{kRaise<kGroup>})));
                 }
               }
             });
-  static_assert(kRaise<1> == 1 << 6 && kRaise<2> == 1 << 5 && kRaise<3> == 1 << 4);
   sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
@@ -285,14 +289,80 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, con
   });
 }
 
+// Positions lie in eights.
+void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to, std::int32_t stride) noexcept {
+  detail::in_even_blocks<kMeanRows>(rows, [&]<int R>(std::ptrdiff_t r) {
+    std::ptrdiff_t k = 0;
+    mean_run<V, R, 2>(means, sums + r * means.sums(), k, to + r * stride, stride);
+    mean_run<V, R, 1>(means, sums + r * means.sums(), k, to + r * stride, stride);
+  });
+}
+
+// x times factor to the nearest whole number. count: a multiple of 4.
+inline void to_nearest(const float* x, std::int32_t count, float factor, std::int8_t* to) noexcept {
+  const __m256 by = _mm256_set1_ps(factor);
+  const auto whole = [&](const float* from) { return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from), by)); };
+  std::int32_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    // Halves of what is packed come from the two sides in turn, lane by lane.
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(whole(x + i), whole(x + i + 8)),
+                                             _mm256_packs_epi32(whole(x + i + 16), whole(x + i + 24)));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_permutevar8x32_epi32(bytes, order));
+  }
+  for (; i < count; i += 4) {
+    const __m128i four = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(x + i), _mm256_castps256_ps128(by)));
+    const __m128i bytes = _mm_packs_epi16(_mm_packs_epi32(four, four), four);
+    const std::int32_t all = _mm_cvtsi128_si32(bytes);
+    std::memcpy(to + i, &all, 4);
+  }
+}
+
+float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noexcept {
+  const __m256 no_sign = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 most[2] = {}, total[2] = {};  // one alone would wait for itself
+  const auto take = [&](int k, __m256 some) {
+    total[k] = _mm256_add_ps(total[k], some);
+    most[k] = _mm256_max_ps(_mm256_and_ps(some, no_sign), most[k]);
+  };
+  std::int32_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    take(0, _mm256_loadu_ps(x + i));
+    take(1, _mm256_loadu_ps(x + i + 8));
+  }
+  for (; i < count; i += 4) take(0, _mm256_zextps128_ps256(_mm_loadu_ps(x + i)));
+  *sum += V::hadd(_mm256_add_ps(total[0], total[1]));
+  const float largest = V::hmax(_mm256_max_ps(most[0], most[1]));
+  to_nearest(x, count, detail::to_bytes(largest), to);
+  return largest;
+}
+
+float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
+                                          float* sum) noexcept {
+  __m256 most[2] = {}, total[2] = {};
+  for (std::int32_t i = 0; i < count; i += 16) {
+    unrolled<2>([&]<int k>() __attribute__((always_inline)) {
+      float* const at = x + i + 8 * k;
+      const __m256 product = _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_loadu_ps(factors + i + 8 * k));
+      _mm256_storeu_ps(at, product);
+      total[k] = _mm256_add_ps(total[k], product);
+      most[k] = _mm256_max_ps(product, most[k]);
+    });
+  }
+  *sum += V::hadd(_mm256_add_ps(total[0], total[1]));
+  const float largest = V::hmax(_mm256_max_ps(most[0], most[1]));
+  to_nearest(x, count, detail::to_bytes(largest), to);
+  return largest;
+}
+
 }  // namespace
 
 const BandsAttentionKernels detail::kBandsAttentionAvx2{.score = score,
                                                         .fold = detail::fold_plain,
-                                                        .means = means_avx2,
+                                                        .means = means,
                                                         .weigh = weigh,
                                                         .project = project,
-                                                        .round_weights = round_weights_avx2,
-                                                        .round = round_avx2};
+                                                        .round_weights = round_weights,
+                                                        .round = round};
 
 }  // namespace kvspan

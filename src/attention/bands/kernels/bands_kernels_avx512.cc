@@ -12,8 +12,10 @@
 
 #include "attention/bands/kernels/bands_kernels.h"
 #include "attention/bands/kernels/bands_kernels_body.h"
+#include "attention/bands/kernels/bands_means_x86.h"
 #include "attention/bands/kernels/bands_parts_avx512.h"
 #include "attention/kernels/softmax_simd.h"
+#include "attention/kernels/x86/vector_avx2.h"
 #include "attention/kernels/x86/vector_avx512.h"
 #include "base/unrolled.h"
 
@@ -256,67 +258,14 @@ void fold(const AnchoredMeans& means, std::int32_t head, const float* u, float* 
   _mm_storeu_ps(to + 2 * static_cast<std::ptrdiff_t>(pairs), _mm_set1_ps(constant));
 }
 
-// 16 K positions after the middle and as many before it at a time, `there` of the last sixteen.
-template <int R, int K>
-[[gnu::always_inline]] inline void mean_blocks(const AnchoredMeans& means, const float* sums,
-                                               std::ptrdiff_t k, __mmask16 there, float* to,
-                                               std::ptrdiff_t stride) noexcept {
-  const std::ptrdiff_t half = means.half(), pairs = means.pairs(), row = means.sums();
-  __m512 even[R][K], odd[R][K];
-  unrolled<R * K>([&]<int i>() __attribute__((always_inline)) {
-    even[i / K][i % K] = _mm512_set1_ps(sums[i / K * row + 2 * pairs]);
-    odd[i / K][i % K] = _mm512_setzero_ps();
-  });
-  const float* turn = means.turns() + k;
-  for (std::ptrdiff_t j = 0; j < means.used_terms(); ++j, turn += 2 * half) {
-    __m512 c[K], s[K];
-    unrolled<K>([&]<int i>() __attribute__((always_inline)) {
-      const __mmask16 all = i + 1 < K ? __mmask16{0xffff} : there;
-      c[i] = _mm512_maskz_loadu_ps(all, turn + 16 * i);
-      s[i] = _mm512_maskz_loadu_ps(all, turn + half + 16 * i);
-    });
-    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      const __m512 a = _mm512_set1_ps(sums[r * row + j]);
-      const __m512 b = _mm512_set1_ps(sums[r * row + pairs + j]);
-      unrolled<K>([&]<int i>() __attribute__((always_inline)) {
-        even[r][i] = _mm512_fmadd_ps(c[i], a, even[r][i]);
-        odd[r][i] = _mm512_fmadd_ps(s[i], b, odd[r][i]);
-      });
-    });
-  }
-  const __m512i back = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  unrolled<R * K>([&]<int i>() __attribute__((always_inline)) {
-    const __m512 e = even[i / K][i % K], o = odd[i / K][i % K];
-    float* const middle = to + i / K * stride + half;
-    const std::ptrdiff_t from = k + 16 * (i % K);
-    const __m512 before = _mm512_permutexvar_ps(back, _mm512_sub_ps(e, o));
-    if (i % K + 1 < K || there == 0xffff) {
-      _mm512_storeu_ps(middle + from, _mm512_add_ps(e, o));
-      _mm512_storeu_ps(middle - from - 16, before);
-    } else {
-      _mm256_storeu_ps(middle + from, _mm512_castps512_ps256(_mm512_add_ps(e, o)));
-      _mm256_storeu_ps(middle - from - 8, _mm512_extractf32x8_ps(before, 1));
-    }
-  });
-}
-
 // Positions lie in eights.
-template <int R>
-void mean_rows(const AnchoredMeans& means, const float* sums, float* to,
-               std::ptrdiff_t stride) noexcept {
-  const std::ptrdiff_t half = means.half();
-  std::ptrdiff_t k = 0;
-  for (; half - k >= 32; k += 32) mean_blocks<R, 2>(means, sums, k, 0xffff, to, stride);
-  for (; k < half; k += 16) {
-    mean_blocks<R, 1>(means, sums, k, half - k >= 16 ? 0xffff : 0xff, to, stride);
-  }
-}
-
 void means(const AnchoredMeans& means, const float* sums, std::int32_t rows, float* to,
            std::int32_t stride) noexcept {
-  detail::in_even_blocks<kMeanRows>(rows, [&]<int R>(std::int32_t r) {
-    mean_rows<R>(means, sums + static_cast<std::ptrdiff_t>(r) * means.sums(),
-                 to + static_cast<std::ptrdiff_t>(r) * stride, stride);
+  detail::in_even_blocks<kMeanRows>(rows, [&]<int R>(std::ptrdiff_t r) {
+    std::ptrdiff_t k = 0;
+    mean_run<detail::Avx512, R, 2>(means, sums + r * means.sums(), k, to + r * stride, stride);
+    mean_run<detail::Avx512, R, 1>(means, sums + r * means.sums(), k, to + r * stride, stride);
+    mean_run<detail::Avx2, R, 1>(means, sums + r * means.sums(), k, to + r * stride, stride);
   });
 }
 

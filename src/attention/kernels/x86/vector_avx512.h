@@ -58,6 +58,9 @@ struct Avx512 {
   }
   static float hmax(F x) { return _mm512_reduce_max_ps(x); }
   static float hadd(F x) { return _mm512_reduce_add_ps(x); }
+  static F reversed(F x) {
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), x);
+  }
   static __m256 halves(F x) {
     return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
   }
