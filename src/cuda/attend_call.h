@@ -63,7 +63,7 @@ struct AttendItem {
 struct AttendCall {
   std::int32_t item_count = 0;
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
-  // Tiles of move_anchors anchors and of fold_blocks blocks of the mean, several of fold_tile.
+  // Tiles of move_anchors anchors and of fold_blocks blocks of the mean, several of kFoldTile.
   std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors, fold_blocks = 1;
 
   // The layer.
@@ -98,9 +98,8 @@ struct AttendCall {
   // The mean of keys: what queries fold to and what positions make of it (cache/anchored_means.h).
   std::int32_t mean_terms = 0;  // multiple of 16; 0: keys have no mean
   std::int32_t mean_alone = 0, mean_slow = 0;  // pairs
-  std::int32_t mean_slowest = 0;  // the pair from which on two polynomials of a parity are enough
-  const float* mean_slow_table = nullptr;  // [slow pairs][2][4]
-  const uint4* mean_table = nullptr;       // fragments by tile of a mean block
+  const float4* fold_polynomials = nullptr;  // of slow pairs: MeanOperands::polynomials
+  const uint4* mean_table = nullptr;         // fragments by tile of a mean block
 
   const std::byte* pages = nullptr;    // all of them, codes and rows
   std::int64_t row_layer_halves = 0;   // before this layer in a page of rows
@@ -126,6 +125,9 @@ struct AttendCall {
   std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
   std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
   AttendItem items[kMaxItems];
+
+  // Queries are folded for sixteen at a time, padding included.
+  KVSPAN_HOST_DEVICE std::int32_t fold_pairs() const { return (groups * padded_queries / 8 + 1) / 2; }
 
   // Bytes of what is above, of one anchor and of one block; multiples of 16.
   KVSPAN_HOST_DEVICE std::int32_t moved_coefficients() const { return units * padded_queries * 64; }

@@ -23,11 +23,16 @@ inline constexpr int kPrepareWarps = 8;  // of a block that prepares queries or 
 // kFractionBits bits behind the point before they are rounded: what is added then still leaves a
 // byte. With as few bits of its own as a sum with 4,096 keeps.
 inline constexpr float kWeightBits = 7.98828125f, kFractionBits = 8.0f;
-// Blocks of the mean for which queries are folded at once: fewer for long heads, whose pairs are many, so that a
-// processor has room for two blocks of threads. A block of threads goes on to others, at most so many times as many.
-constexpr int fold_tile(int key_dim) {
-  return key_dim <= 128 ? 64 : 32;
+// Blocks of the mean for which a warp folds queries at once, and a block of threads; the latter goes on to others, at
+// most so many times as many.
+inline constexpr int kFoldedAtOnce = 2, kFoldTile = kPrepareWarps * kFoldedAtOnce, kMostFoldTiles = 32;
+// Terms of the mean, by eights: cosines and sines of four pairs that are met alone, then of slow pairs eight polynomials:
+// even ones from the second on, odd ones, and in the last place the first, which is 1.
+constexpr int alone_eights(int alone) {
+  return (alone + 3) / 4;
 }
-inline constexpr int kMostFoldTiles = 8;
+constexpr bool odd_polynomial(int place) {
+  return place >= 3 && place < 7;
+}
 
 }  // namespace kvspan::cuda

@@ -87,14 +87,15 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
          anchors * call.kv_heads > std::int64_t{call.move_anchors} * movers) {
     call.move_anchors *= 2;
   }
-  // Those that fold them: as many as there is room for beside those and rows. A few that begin late take less
-  // than what all would take that go on to another tile.
+  // Those that fold them: as many as there is room for beside those and rows, and enough for each to be short: they wait
+  // for one answer of memory after the other, so that a few that begin late take less than all would with more blocks
+  // each. Of long heads, whose work is more for each block of the mean, half as many.
   const std::int64_t row_tiles = rows * call.kv_heads / row_quantum * ceil_div(std::max(1, call.value_dim), kShortRow);
   const std::int64_t taken = anchors * call.kv_heads / call.move_anchors + row_tiles / kPrepareWarps;
-  const std::int64_t room = std::max<std::int64_t>(limits.processors / 2, 17 * places_to_prepare / 16 - taken);
-  const int tile = fold_tile(call.key_dim);
-  call.fold_blocks = tile;
-  while (call.fold_blocks < kMostFoldTiles * tile && means * call.kv_heads > call.fold_blocks * room) {
+  const std::int64_t enough = call.key_dim > kShortRow ? limits.processors : places_to_prepare;
+  const std::int64_t room = std::max<std::int64_t>(enough, 17 * places_to_prepare / 16 - taken);
+  call.fold_blocks = kFoldTile;
+  while (call.fold_blocks < kMostFoldTiles * kFoldTile && means * call.fold_pairs() > call.fold_blocks * room) {
     call.fold_blocks *= 2;
   }
   for (int i = 0; i < count; ++i) {

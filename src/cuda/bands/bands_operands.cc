@@ -175,26 +175,20 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
   constexpr int kOrders = 4;
   to.alone = means.alone();
   to.slow = means.rotated() - to.alone;
-  // Cosines, sines from an even number on, then polynomials: even ones but the lowest, odd ones.
-  const int sines = to.alone + to.alone % 2, evens = 2 * sines;
-  const int odds = evens + (to.slow > 0 ? kOrders - 1 : 0);
-  const int used = odds + (to.slow > 0 ? kOrders : 0);
+  const int evens = 8 * alone_eights(to.alone), odds = evens + kOrders - 1;
+  const int used = evens + (to.slow > 0 ? 2 * kOrders - 1 : 0);
   to.terms = std::max(kLeastMeanTerms, (used + 15) / 16 * 16);
-  if (to.slow > 0) {
-    to.slow_table.assign(means.slow(), means.slow() + static_cast<std::ptrdiff_t>(to.slow) * 8);
-  }
-  // What is left out is below a 32nd of what f16 leaves open.
-  to.slowest = means.rotated();
-  const auto coefficient = [&](int pair, int i) {
-    return std::abs(to.slow_table[static_cast<std::size_t>((pair - to.alone) * 8 + i)]);
-  };
-  while (to.slowest > to.alone) {
-    const int pair = to.slowest - 1;
-    if (std::max({coefficient(pair, 2), coefficient(pair, 3), coefficient(pair, 6),
-                  coefficient(pair, 7)}) > 0x1p-16f) {
-      break;
+  for (int s = 0; s < (to.slow + 7) / 8; ++s) {
+    for (int lane = 0; lane < 32; ++lane) {
+      const int place = lane / 4;
+      const bool odd = odd_polynomial(place);
+      const int order = odd ? place + 1 : (place + 1) % (2 * kOrders);
+      for (const int j : {8 * s + lane % 4, 8 * s + lane % 4 + 4}) {
+        const float by = j < to.slow ? means.slow()[8 * j + order] : 0.0f;
+        to.polynomials.push_back(odd ? -by : by);
+        to.polynomials.push_back(by);
+      }
     }
-    --to.slowest;
   }
   const int half = means.half();
   // Number k of the row of a position, `offset` after the block's first.
@@ -205,11 +199,13 @@ MeanOperands mean_operands(const AnchoredMeans& means) {
       return means.turns()[static_cast<std::ptrdiff_t>(2 * term + odd) * half + at];
     };
     const float sign = after ? 1.0f : -1.0f;
-    if (k < to.alone) return turn(k, 0);
-    if (k >= sines && k < sines + to.alone) return sign * turn(k - sines, 1);
+    if (k < evens) {
+      const int pair = k / 8 * 4 + k % 4, sine = k / 4 % 2;
+      return pair < to.alone ? (sine == 1 ? sign : 1.0f) * turn(pair, sine) : 0.0f;
+    }
     // The lowest order is one number for the whole block.
-    if (k >= evens && k < odds) return turn(to.alone + 1 + k - evens, 0);
-    if (k >= odds && k < used) return sign * turn(to.alone + k - odds, 1);
+    if (k < std::min(odds, used)) return turn(to.alone + 1 + k - evens, 0);
+    if (k < used) return sign * turn(to.alone + k - odds, 1);
     return 0.0f;
   };
   for (int tile = 0; tile < kMeanBlock / kTileTokens; ++tile) {

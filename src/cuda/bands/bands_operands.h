@@ -46,8 +46,9 @@ struct SynthesisOperands {
 struct MeanOperands {
   std::int32_t terms = 0;            // padded to whole steps of 16
   std::int32_t alone = 0, slow = 0;  // pairs
-  std::int32_t slowest = 0;  // the pair from which on two polynomials of a parity are enough
-  std::vector<float> slow_table;     // [slow][2][4]
+  // Of slow pairs, [(slow + 7) / 8][32 lanes][2][2]: the polynomial in place lane / 4 of pairs lane % 4 and
+  // lane % 4 + 4 of eight, for the first number of a product, odd ones with the other sign, and for the second.
+  std::vector<float> polynomials;
   std::vector<Half> table;           // fragments [4 tiles][2][terms / 16][32 lanes][8]
 };
 MeanOperands mean_operands(const AnchoredMeans& means);

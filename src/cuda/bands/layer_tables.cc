@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "cuda/bands/bands_operands.h"
+#include "cuda/bands/key_steps.h"
 
 namespace kvspan::cuda {
 namespace {
@@ -101,7 +102,7 @@ Status LayerTables::add_codes(const LayerShape& layer,
   for (const auto& code : codes) {
     operands.push_back(
         bands_operands(*code, chunks, components, variant->uniform2 ? variant->most_chunks : 0,
-                       (layer.key_dim + 15) / 16));
+                       key_steps_of(layer.key_dim)));
   }
 
   BandsOperands all;  // of all groups, one after the other
@@ -223,8 +224,8 @@ Status LayerTables::add_codes(const LayerShape& layer,
   a.mean_terms = mean.terms;
   a.mean_alone = mean.alone;
   a.mean_slow = mean.slow;
-  a.mean_slowest = mean.slowest;
-  KVSPAN_TRY(a.mean_slow_table, upload<float>(mean.slow_table));
+  KVSPAN_TRY(const float* polynomials, upload<float>(mean.polynomials));
+  a.fold_polynomials = reinterpret_cast<const float4*>(polynomials);
   KVSPAN_TRY(const Half* table, upload<Half>(mean.table));
   a.mean_table = reinterpret_cast<const uint4*>(table);
   KVSPAN_TRY(a.chunk_widths, upload<std::uint8_t>(widths));

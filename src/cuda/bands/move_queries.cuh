@@ -148,12 +148,9 @@ __device__ __forceinline__ void turn_rows(const AttendCall& call, const HeadTile
 
 // The basis of 16 coefficients, a step of 16 numbers of a key each; of the lane.
 template <int kSteps>
-__device__ __forceinline__ void load_slice(const uint4* basis, int slice, int steps,
-                                           uint4 (&b)[kSteps]) {
+__device__ __forceinline__ void load_slice(const uint4* basis, int slice, uint4 (&b)[kSteps]) {
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    if (s < steps) b[s] = __ldg(basis + (slice * steps + s) * 32);
-  }
+  for (int s = 0; s < kSteps; ++s) b[s] = __ldg(basis + (slice * kSteps + s) * 32);
 }
 
 // Products of the rows with all slices of this warp, to shared memory in f16; the largest of a row.
@@ -163,14 +160,14 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
                                               uint4 (&b)[kSteps], const MoveMemory& memory,
                                               char* shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
-  const int steps = key_steps_of(call.key_dim), slices = 4 * call.units;
+  const int slices = 4 * call.units;
   // ldmatrix: rows 0..7 and 8..15, then both again for the upper eight numbers.
   const std::uint32_t rows = shared_address(shared + memory.rows) +
                              static_cast<unsigned>((lane % 16 * memory.row_stride + lane / 16 * 8) * 2);
   float most[kTiles][2] = {};
 #pragma unroll 1
   for (int slice = warp; slice < slices; slice += kWarps) {
-    const int next = slice + kWarps < slices ? slice + kWarps : warp;
+    const uint4* const next = basis + (slice + kWarps < slices ? slice + kWarps : warp) * kSteps * 32;
     float acc[kTiles][2][4] = {};
     std::uint32_t a[2][kTiles][4];  // of this step and of the next, which is asked for before it is needed
     const auto load_rows = [&](int s, std::uint32_t (&to)[kTiles][4]) {
@@ -182,15 +179,14 @@ __device__ __forceinline__ void multiply_rows(const AttendCall& call, const uint
     load_rows(0, a[0]);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      if (s >= steps) break;
-      if (s + 1 < kSteps) load_rows(min(s + 1, steps - 1), a[(s + 1) % 2]);
+      if (s + 1 < kSteps) load_rows(s + 1, a[(s + 1) % 2]);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const std::uint32_t(&x)[4] = a[s % 2][t];
         mma_f16(acc[t][0], make_uint4(x[0], x[1], x[2], x[3]), make_uint2(b[s].x, b[s].y));
         mma_f16(acc[t][1], make_uint4(x[0], x[1], x[2], x[3]), make_uint2(b[s].z, b[s].w));
       }
-      b[s] = __ldg(basis + (next * steps + s) * 32);
+      b[s] = __ldg(next + s * 32);
     }
     auto* const products = reinterpret_cast<__half*>(shared + memory.products) + 16 * slice + 2 * c;
 #pragma unroll
@@ -286,19 +282,19 @@ __device__ __forceinline__ void move_queries(const AttendCall& call, const HeadT
                                              const MoveAnchors& all, char* shared,
                                              const AfterTables& after_tables) {
   constexpr int kPairs = (kSegments + 3) / 4, kAnchors = 4 * kTiles, kSteps = 2 * kSegments;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, steps = key_steps_of(call.key_dim);
-  const MoveMemory memory(steps, call.units, kTiles);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const MoveMemory memory(kSteps, call.units, kTiles);
   const TurnShare<kWarps, kTiles> share(warp);
   const auto* const basis =
       reinterpret_cast<const uint4*>(call.key_basis) +
-      static_cast<std::int64_t>(tile.head) * call.units * 4 * steps * 32 + lane;
+      static_cast<std::int64_t>(tile.head) * call.units * 4 * kSteps * 32 + lane;
   if (threadIdx.x == 0) {
-    ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * steps * 32 * sizeof(uint4));
+    ask_early(basis, static_cast<std::int64_t>(call.units) * 4 * kSteps * 32 * sizeof(uint4));
   }
   AnchorTurns<kPairs, kWarps, kTiles> turns;
   turns.load(call, share, all.first, min(kAnchors, all.count));
   uint4 b[kSteps];
-  load_slice(basis, min(warp, 4 * call.units - 1), steps, b);
+  load_slice(basis, min(warp, 4 * call.units - 1), b);
   const float scales = __ldg(call.score_scales + tile.group) * __ldg(call.key_scales + tile.head) *
                        call.logit_scale * 1.44269504f * exp2_approx(-kWeightBits - kFractionBits);
 #pragma unroll 1

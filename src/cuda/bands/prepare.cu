@@ -47,31 +47,38 @@ __device__ __forceinline__ void move_block(const AttendCall& call, int block, ch
 
 template <int kSegments>
 __device__ __forceinline__ void fold_block(const AttendCall& call, int block, char* shared) {
-  constexpr int kBlocks = fold_tile(32 * kSegments);
-  const int heads = head_tiles(call.query_heads, call.kv_heads), warp = static_cast<int>(threadIdx.x) >> 5;
-  int tile = block / heads;
-  const int index = find_item(call.fold_tiles_before, call.item_count, tile);
+  using Turns = FoldTurns<kSegments>;
+  const int pairs = call.fold_pairs(), warp = static_cast<int>(threadIdx.x) >> 5;
+  int tile = block / pairs;
+  const int pair = block - tile * pairs, index = find_item(call.fold_tiles_before, call.item_count, tile);
   const AttendItem& item = call.items[index];
-  const HeadTile head(call, index, block % heads);
+  const FoldTiles tiles(call, index, pair);
   const int first = tile * call.fold_blocks, count = min(call.fold_blocks, item.means - first);
-  const std::int64_t slot = static_cast<std::int64_t>(head.group) * call.total_means + item.means_before + first;
+  const int block_of = item.first_mean + first, last = block_of + count - 1;
   const FoldMemory memory(call);
-  FoldTurns<kWarps, kBlocks, kSegments> turns;
-  turns.load(call, item.first_mean + first, min(kBlocks, count));
-  read_means<kWarps>(call, head.head, memory, shared);
-  prefetch_numbers(call.queries.data, head.first, call.queries.type);
+  auto* const own = reinterpret_cast<float2*>(shared + memory.turns) + warp * Turns::kOnce * Turns::kStride;
+  Turns turns;
+  turns.load(call, block_of + Turns::kOnce * warp, last);
+  Turns::clear(own);
+  read_means(call, tiles, memory, shared);
+  std::byte* to[2];
+  int tile_of[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int of = tiles.first + min(r, tiles.count - 1), group = of / tiles.of_group;
+    tile_of[r] = of - group * tiles.of_group;
+    to[r] = call.folded +
+            (static_cast<std::int64_t>(group) * call.total_means + item.means_before + first) * call.folded_bytes();
+  }
+  __syncthreads();
+  wait_for_queries();
+  multiply_means<kSegments>(call, tiles, memory, shared);
+  __syncthreads();
 #pragma unroll 1
-  for (int done = 0; done < count; done += kBlocks) {
-    turns.store(call, memory, shared);
-    const int left = count - done - kBlocks;
-    if (left > 0) turns.load(call, item.first_mean + first + done + kBlocks, min(kBlocks, left));
-    __syncthreads();
-    if (done == 0) {
-      wait_for_queries();
-      if (warp < kTileQueries) multiply_means(call, head, warp, memory, shared);
-      __syncthreads();
-    }
-    fold_blocks<kWarps, kBlocks>(call, head, min(kBlocks, count - done), slot + done, memory, shared);
+  for (int i = Turns::kOnce * warp; i < count; i += kWarps * Turns::kOnce) {
+    turns.store(own);
+    turns.load(call, block_of + i + kWarps * Turns::kOnce, last);
+    fold_blocks<kSegments>(call, tiles, i, count, memory, shared, own, to, tile_of);
   }
 }
 
@@ -110,7 +117,7 @@ cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
   }
   const int heads = head_tiles(call.query_heads, call.kv_heads);
   const int move_blocks = call.total_move_tiles * heads;
-  const int fold_blocks = call.total_fold_tiles * heads;
+  const int fold_blocks = call.total_fold_tiles * call.fold_pairs();
   const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
   const int blocks = fold_blocks + move_blocks + row_blocks;
   if (blocks == 0) return cudaSuccess;

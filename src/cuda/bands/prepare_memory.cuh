@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block keeps in shared memory while it moves or folds queries: those of one tile of heads, a KV head
-// and up to four of its query heads.
+// What a block keeps in shared memory while it moves queries, those of one tile of heads, a KV head and up to four of
+// its query heads, or folds them, sixteen of all heads.
 #pragma once
 
 #include "cuda/attend_call.h"
+#include "cuda/bands/key_steps.h"
 
 namespace kvspan::cuda {
 
 inline constexpr int kMaxPairs = 128;  // of RoPE
-
-// Steps of 16 numbers of a key, as operands have them.
-__host__ __device__ constexpr int key_steps_of(int key_dim) {
-  return (key_dim + 15) / 16;
-}
 
 // `tiles` of 16 rows are moved at once: four queries at each of 4 tiles anchors.
 struct MoveMemory {
@@ -34,25 +30,30 @@ struct MoveMemory {
   }
 };
 
+// Of sixteen queries.
 struct FoldMemory {
-  int fold_stride;     // words of a folded row
-  int slow;            // AttendCall::mean_slow_table
-  int means;           // of the head's keys, by pairs
-  int products;        // [queries][pairs]
-  int constants;       // [queries]
-  int folded, turns, bytes;
-  __host__ __device__ FoldMemory(int pairs, int slow_pairs, int mean_terms, int blocks) {
-    fold_stride = mean_terms / 2 + 1 - mean_terms / 2 % 2;
-    slow = 0;
-    means = slow + slow_pairs * 32;
-    products = means + pairs * 8;
-    constants = products + kTileQueries * pairs * 8;
-    folded = (constants + kTileQueries * 4 + 15) / 16 * 16;
-    turns = folded + (kTileQueries * blocks * fold_stride * 4 + 15) / 16 * 16;
-    bytes = turns + pairs * (blocks + 1) * 8;
+  // Pairs of a block's turns: of all that a kernel takes, and eight that are nothing.
+  __host__ __device__ static constexpr int turn_stride(int key_dim) { return (key_dim <= 128 ? 64 : 128) + 8; }
+
+  int term_stride, slow_steps;
+  int turns;  // of each warp: [blocks][pairs, as FoldTurns has them]
+  int means;  // of the keys of all heads that queries meet
+  int slow;   // products of slow pairs with the mean: [steps][upper halves, lower ones][32 lanes] operands
+  int terms;  // of others, [queries][term_stride]: what the cosine and sine of a turn add to each term
+  int constants;  // [queries]
+  int bytes;
+  __host__ __device__ FoldMemory(int alone, int slow_pairs, int key_dim) {
+    term_stride = (8 * alone_eights(alone) + 7) / 16 * 16 + 8;  // so that two queries meet all banks
+    slow_steps = (slow_pairs + 7) / 8;
+    turns = 0;
+    means = turns + kFoldTile * turn_stride(key_dim) * 8;
+    slow = means + 16 * key_dim * 4;
+    terms = slow + slow_steps * 2 * 32 * 16;
+    constants = terms + 16 * term_stride * 8;
+    bytes = constants + 16 * 4;
   }
   __host__ __device__ explicit FoldMemory(const AttendCall& call)
-      : FoldMemory(call.rope_pairs, call.rope_pairs - call.mean_alone, call.mean_terms, fold_tile(call.key_dim)) {}
+      : FoldMemory(call.mean_alone, call.mean_slow, call.key_dim) {}
 };
 
 // Tiles of heads of an item.
