@@ -17,8 +17,9 @@ if(KVSPAN_SANITIZE)
   # GCC's search for uninitialised values is misled by the code that sanitizers add. Null pointers,
   # pointers that wrap and accesses past an object are stopped by the address sanitizer too; alignment is
   # checked where it matters, in kernels: all four on every access doubled the time to compile.
+  # Variables of a scope that has ended: a fifth of that time, in kernels two thirds.
   target_compile_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE}
-    -fno-sanitize=null,alignment,pointer-overflow,object-size
+    -fno-sanitize=null,alignment,pointer-overflow,object-size -fno-sanitize-address-use-after-scope
     -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   target_link_options(kvspan_flags INTERFACE -fsanitize=${KVSPAN_SANITIZE})
 endif()

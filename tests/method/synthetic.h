@@ -16,6 +16,7 @@
 #include "kvspan/cache.h"
 #include "kvspan/calibration.h"
 #include "kvspan/team.h"
+#include "linalg/panel.h"
 #include "tests/attention/activations.h"
 
 namespace kvspan::testing {
@@ -126,7 +127,7 @@ class SyntheticText {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       c.layers.push_back(layer_moments(i, c));
       for (std::size_t j = i + 1; j < layers_.size(); ++j) {
-        c.layers[i].cross_moments.push_back(cross_moment(i, j));
+        c.layers[i].cross_moments.push_back(moment(joined(i), joined(j)));
       }
     }
     return c;
@@ -180,47 +181,45 @@ class SyntheticText {
             {std::size_t(n), std::size_t(heads), std::size_t(dim)}};
   }
 
+  // Means of columns, and the mean of the outer products of rows.
+  std::vector<float> mean(const detail::Panel& rows) const {
+    detail::Panel ones(rows.rows(), 1);
+    for (std::size_t t = 0; t < rows.rows(); ++t) ones(t, 0) = 1.0;
+    return moment(ones, rows);
+  }
+  std::vector<float> moment(const detail::Panel& left, const detail::Panel& right) const {
+    const detail::Panel sums = detail::outer_product(left, right);
+    std::vector<float> means;
+    for (std::size_t a = 0; a < sums.rows(); ++a) {
+      for (std::size_t b = 0; b < sums.cols(); ++b) means.push_back(float(sums(a, b) / n_));
+    }
+    return means;
+  }
+
   LayerCalibration layer_moments(std::size_t i, const Calibration& c) const {
     const LayerShape& l = shape_.layers[i];
     const Layer& rows = layers_[i];
-    const auto H = std::size_t(l.kv_heads), d = std::size_t(l.key_dim), D = 2 * H * d;
+    const auto H = std::size_t(l.kv_heads), d = std::size_t(l.key_dim), n = std::size_t(n_);
     const std::size_t G = std::size_t(l.query_heads) / H;
-    std::vector<double> mean(D), joint(D * D), post_mean(H * d), post(H * d * H * d),
-        query(H * d * d);
-    std::vector<float> z(D);
     LayerCalibration out;
-    for (std::int32_t t = 0; t < n_; ++t) {
-      std::copy_n(rows.raw.data() + std::size_t(t) * H * d, H * d, z.data());
-      std::copy_n(rows.values.data() + std::size_t(t) * H * d, H * d, z.data() + H * d);
-      const float* k = rows.keys.data() + std::size_t(t) * H * d;
-      for (std::size_t a = 0; a < D; ++a) {
-        mean[a] += z[a];
-        for (std::size_t b = 0; b < D; ++b) joint[a * D + b] += double{z[a]} * z[b];
+    const auto keys = detail::Panel::of(TensorView<const float, 2>(rows.raw.data(), {n, H * d}));
+    const auto values = detail::Panel::of(TensorView<const float, 2>(rows.values.data(), {n, H * d}));
+    const auto turned = detail::Panel::of(TensorView<const float, 2>(rows.keys.data(), {n, H * d}));
+    const detail::Panel z = joined(i);
+    out.key_mean = mean(keys);
+    out.value_mean = mean(values);
+    out.joint_moment = moment(z, z);
+    out.rotated_key_mean = mean(turned);
+    out.rotated_key_moment = moment(turned, turned);
+    for (std::size_t h = 0; h < H; ++h) {
+      // All query heads of a KV head, one under the other.
+      detail::Panel queries(n * G, d);
+      for (std::size_t t = 0; t < n * G; ++t) {
+        std::copy_n(rows.queries.data() + ((t / G * H + h) * G + t % G) * d, d, queries.row(t));
       }
-      for (std::size_t a = 0; a < H * d; ++a) {
-        post_mean[a] += k[a];
-        for (std::size_t b = 0; b < H * d; ++b) post[a * H * d + b] += double{k[a]} * k[b];
-      }
-      for (std::size_t h = 0; h < H * G; ++h) {
-        const float* q = rows.queries.data() + (std::size_t(t) * H * G + h) * d;
-        for (std::size_t a = 0; a < d; ++a) {
-          for (std::size_t b = 0; b < d; ++b) {
-            query[h / G * d * d + a * d + b] += double{q[a]} * q[b] / double(G);
-          }
-        }
-      }
+      for (const float x : moment(queries, queries)) out.query_moment.push_back(x / float(G));
     }
-    const auto average = [&](const std::vector<double>& sums, std::size_t from, std::size_t count) {
-      std::vector<float> to(count);
-      for (std::size_t a = 0; a < count; ++a) to[a] = float(sums[from + a] / n_);
-      return to;
-    };
-    out.key_mean = average(mean, 0, H * d);
-    out.value_mean = average(mean, H * d, H * d);
-    out.joint_moment = average(joint, 0, D * D);
-    out.rotated_key_mean = average(post_mean, 0, H * d);
-    out.rotated_key_moment = average(post, 0, H * d * H * d);
-    out.query_moment = out.raw_query_moment = average(query, 0, H * d * d);
+    out.raw_query_moment = out.query_moment;
     out.output_metric.assign(H * d * d, 0.0f);
     for (std::size_t h = 0; h < H; ++h) {
       for (std::size_t a = 0; a < d; ++a) out.output_metric[h * d * d + a * d + a] = 1.0f;
@@ -241,30 +240,16 @@ class SyntheticText {
     return out;
   }
 
-  // z of a token before RoPE, [keys of all heads, values of all heads].
-  std::vector<float> joined(std::size_t layer, std::int32_t token) const {
+  // All tokens before RoPE, [keys of all heads, values of all heads].
+  detail::Panel joined(std::size_t layer) const {
     const LayerShape& l = shape_.layers[layer];
-    std::vector<float> z;
-    for (const auto& [rows, dim] :
-         {std::pair(&layers_[layer].raw, l.key_dim), std::pair(&layers_[layer].values, l.value_dim)}) {
-      const auto width = std::ptrdiff_t(l.kv_heads) * dim;
-      const auto row = rows->begin() + token * width;
-      z.insert(z.end(), row, row + width);
+    const auto k = std::size_t(l.kv_heads * l.key_dim), v = std::size_t(l.kv_heads * l.value_dim);
+    detail::Panel z(std::size_t(n_), k + v);
+    for (std::size_t t = 0; t < z.rows(); ++t) {
+      std::copy_n(layers_[layer].raw.data() + t * k, k, z.row(t));
+      std::copy_n(layers_[layer].values.data() + t * v, v, z.row(t) + k);
     }
     return z;
-  }
-  std::vector<float> cross_moment(std::size_t i, std::size_t j) const {
-    std::vector<double> sums(joined(i, 0).size() * joined(j, 0).size());
-    for (std::int32_t t = 0; t < n_; ++t) {
-      const std::vector<float> a = joined(i, t), b = joined(j, t);
-      double* sum = sums.data();
-      for (const float x : a) {
-        for (const float y : b) *sum++ += double{x} * y;
-      }
-    }
-    std::vector<float> out;
-    for (const double sum : sums) out.push_back(float(sum / n_));
-    return out;
   }
 
   CacheShape shape_;
