@@ -196,7 +196,7 @@ void BandsCode::restore(const float* c, std::int32_t position, float* keys,
       for (std::int32_t from = 0; from < places_; from += kPiece) {
         const std::int32_t n = std::min(kPiece, places_ - from);
         widen_piece(row + from, static_cast<std::size_t>(n), piece);
-        for (std::int32_t i = 0; i < n; ++i) sum += double{piece[i]} * double{c[from + i]};
+        sum += dot<double>(piece, c + from, static_cast<std::size_t>(n));
       }
       x[j] = static_cast<float>(double{rows.scales[j]} * sum);
     }
