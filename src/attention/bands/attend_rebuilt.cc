@@ -162,7 +162,7 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
     const BandsCode &keys = tokens.keys().code(), &values = tokens.value_store().code();
     // Certificates bound what is read in coefficient space.
     if (part.first_head != heads || tokens.keys().has_residuals()) return false;
-    if (keys.move_digits() > 1) return false;  // rounding to 8 bits, as rows are, would count beside what coding left
+    if (keys.fine()) return false;  // rounding to 8 bits, as rows are, would count beside what coding left
     heads += keys.heads();
     const std::int64_t rows = positions * keys.heads() * (layer.query_heads / layer.kv_heads);
     const std::int64_t moved = keys.anchor_block() > 0 ? keys.key_dim() * keys.places() / keys.anchor_block() : 0;

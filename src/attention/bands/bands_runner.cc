@@ -31,6 +31,7 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       query_stride_(query_stride(key_code_.scale_ranges())),
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kStretchTokens),
+      run_tiles_(key_code_.fine() || value_code_.fine() ? std::min(bands_.run_tiles, kFineTiles) : bands_.run_tiles),
       light_(keys.has_residuals() ? 0.0f : StretchSoftmax::kLightShare),
       batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))),
       turns_(turns) {
@@ -59,7 +60,7 @@ void BandsRunner::place(WorkPlaces& places) {
   means_ = places.floats(rows * static_cast<std::size_t>(mean_stride_));
   turned_scales_ = places.floats(batch_rows);
   moved_ = places.floats(kMovedRows * stride);
-  if (key_code_.move_digits() > 1) part_ = places.floats(kMovedRows * stride);
+  if (key_code_.fine()) part_ = places.floats(kMovedRows * stride);
   offsets_ = places.floats(batch_rows);
   scales_ = places.floats(batch_rows * kBandScales);
   softmax_.place(places, cut_.row_positions * cut_.query_heads);
@@ -107,7 +108,7 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   batch_anchor_ = batch_anchors_ = 0;
   const BandsProducts products(bands_, rows_);
   for (std::int32_t n = 0; i < end; i += n) {
-    n = std::min(bands_.run_tiles, end - i);
+    n = std::min(run_tiles_, end - i);
     if (!cut_.some.empty()) n = together(i, n);
     run_tiles(cut_.tile(i), n);
   }
@@ -171,7 +172,7 @@ void BandsRunner::move_to_anchors(std::int32_t first, std::int32_t count) {
         float sum = 0.0f;
         const float largest = bands_.round(row, dim_, turned_codes_ + to * dim_, &sum);
         turned_scales_[to] = largest / 127.0f;
-        if (key_code_.move_digits() > 1) {
+        if (key_code_.fine()) {
           round_rest(row, dim_, largest, turned_codes_ + to * dim_, turned_codes_ + (heads * count * together + to) * dim_);
         }
         if (turns) bands_.fold(means, h, row, sums);

@@ -33,6 +33,8 @@ class BandsRunner {
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
   static constexpr std::int32_t kStretchTokens = StretchSoftmax::kTokens;
+  // Tiles of a softmax step over fine() codes: the fewer tokens share a scale of weights, the less is rounded off.
+  static constexpr std::int32_t kFineTiles = 4;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
   static constexpr std::int32_t kMovedRows = 16;  // rows that meet the key rows of B together
   static constexpr std::int32_t kStride = StretchSoftmax::kStride;  // of rows of scores
@@ -83,6 +85,7 @@ class BandsRunner {
   const AttentionKernels& kernels_;
   const BandsAttentionKernels& bands_;
   std::int32_t dim_, key_stride_, query_stride_, value_places_, mean_stride_;
+  std::int32_t run_tiles_;  // of a softmax step
   float light_;  // StretchSoftmax::kLightShare; with certificates 0, so that every token is summed
   std::int32_t batch_;                                 // anchors moved to at once
   std::int32_t block_ = 0, rows_ = 0, anchor_ = -1;    // anchor_: that turned_ is turned to

@@ -84,14 +84,16 @@ BandsFacts::BandsFacts(const BandsStore& keys, const BandsStore& values, std::in
       code_.to_key(head, token.position, row.data());
       keys_.insert(keys_.end(), row.begin(), row.end());
       double squares = 0.0;
+      std::int32_t first = 0;  // that has no finer digit
       for (const BandsCode::ScaleRange& range : code_.scale_ranges()) {
         double sum = 0.0;
-        for (std::int32_t p = 4 * range.first_quad; p < 4 * (range.first_quad + range.quads); ++p) {
+        for (std::int32_t p = 4 * std::max(first, range.first_quad); p < 4 * (range.first_quad + range.quads); ++p) {
           const double number = codes[static_cast<std::size_t>(p)];
           sum += std::abs(number);
           squares += number * number;
         }
         range_codes_.push_back(sum);
+        first = range.first_quad + range.quads;
       }
       token.key_codes = std::sqrt(squares) + std::sqrt(static_cast<double>(places));
       token.step = gain_of(values, tile, t);
@@ -145,8 +147,7 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
   double largest = 0.0;
   for (const float x : u) largest = std::max(largest, std::abs(double{x}));
   turned.rounding = kBandsRounding * largest;
-  // The second digit is of what f32 leaves of the first.
-  if (code_.move_digits() > 1) turned.rounding *= 1.01 / double{kDigitBase};
+  if (code_.fine()) turned.rounding *= kRestRounding;
   turned.size = norm(u.data(), dk);
   std::vector<double> moved(places);
   const float* row = reader_.key_rows(head_);
@@ -159,9 +160,12 @@ BandsFacts::Turned BandsFacts::turn(const float* q, std::int32_t anchor) const {
     squares += moved[p] * moved[p];
   }
   turned.moved = std::sqrt(squares);
-  for (const BandsCode::ScaleRange& range : code_.scale_ranges()) {
-    const auto first = moved.begin() + 4 * range.first_quad;
-    turned.range_rounding.push_back(kBandsRounding * *std::max_element(first, first + 4 * range.quads));
+  const std::span<const BandsCode::ScaleRange> ranges = code_.scale_ranges();
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const BandsCode::ScaleRange& scaled = ranges[ranges[i].rest ? i + 1 : i];
+    const auto first = moved.begin() + 4 * scaled.first_quad;
+    const double of_digit = kBandsRounding * *std::max_element(first, first + 4 * scaled.quads);
+    turned.range_rounding.push_back(ranges[i].rest ? of_digit * kRestRounding : of_digit);
   }
   return turned;
 }

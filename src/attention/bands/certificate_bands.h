@@ -24,6 +24,8 @@ namespace kvspan::detail {
 // Of queries and weights to 8 bits: half of 1/127 of the largest number, and the roundings of f32
 // on the way to it.
 inline constexpr double kBandsRounding = 0.5001 / 127.0;
+// Of a second digit beside that: it is of what f32 leaves of the first.
+inline constexpr double kRestRounding = 1.01 / double{kDigitBase};
 
 // The tokens of one head, rebuilt; escaped ones are left out.
 class BandsFacts final : public StoreFacts {

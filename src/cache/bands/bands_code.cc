@@ -42,7 +42,7 @@ void BandsCode::read_key_rows(std::int32_t head, float* to) const noexcept {
       const std::ptrdiff_t quad = static_cast<std::ptrdiff_t>(p / 16) * dim_quads() + j / 4;
       const std::ptrdiff_t at = (quad * 16 + p % 16) * 4 + j % 4;
       float number = key_tiles(head)[at];
-      if (move_digits_ > 1) number += static_cast<float>(key_tiles(head, 1)[at]) / kDigitBase;
+      if (fine_) number += static_cast<float>(key_tiles(head, 1)[at]) / kDigitBase;
       *to++ = key_scales(head)[p] * number;
     }
   }
@@ -140,7 +140,7 @@ void BandsCode::quantize(std::int32_t count, const float* c, std::int8_t* codes,
 }
 
 GainRule BandsCode::gain_rule() const noexcept {
-  return {places_, inverse_sigma_.as<float>(), reach_.as<float>(), static_cast<float>(layout_.stored()), fine_};
+  return {places_, inverse_sigma_.as<float>(), reach_.as<float>(), static_cast<float>(layout_.stored()), fine_error_};
 }
 
 void BandsCode::quantize_token(const float* c, std::int8_t* codes, std::int8_t* values,

@@ -97,12 +97,15 @@ class BandsCode {
   // Places of the layout, empty ones included: 4 quads().
   std::int32_t places() const noexcept { return places_; }
   // Neighbouring quads that share a scale of a rounded query: those whose steps are alike, at most
-  // kMostRanges. Usually that is all: where bits are spent best, every component is off by about
+  // kMostRanges, and as many rests. Usually that is all: where bits are spent best, every component is off by about
   // as much; but the strongest are, where they have all the bits that there are, by more.
   static constexpr std::size_t kMostRanges = 8;
   struct ScaleRange {
     std::int32_t first_quad, quads;
     bool small = false;  // products of a token's codes with bytes sum to less than 2^22
+    // Quads of its own it has none, but what rounding has left of the first ones of the range after it, in the scale
+    // of that over kDigitBase: of the widest codes of a fine() code.
+    bool rest = false;
   };
   std::span<const ScaleRange> scale_ranges() const noexcept { return ranges_; }
   // [places], 0 at empty ones.
@@ -136,9 +139,10 @@ class BandsCode {
   const float* key_scales(std::int32_t head) const noexcept {
     return key_scales_.as<float>() + static_cast<std::ptrdiff_t>(head) * place_tiles() * 16;
   }
-  // Digits of 8 bits that a query, and each number of key_tiles, has as it is moved to coefficients:
-  // 2 where codes have so many bits that what one digit leaves would count beside what they leave.
-  std::int32_t move_digits() const noexcept { return move_digits_; }
+  // Codes have so many bits that what rounding queries and weights to 8 bits leaves would count beside what they leave.
+  bool fine() const noexcept { return fine_; }
+  // Digits of 8 bits that a query, and each number of key_tiles, has as it is moved to coefficients.
+  std::int32_t move_digits() const noexcept { return fine_ ? 2 : 1; }
   // How much an error of each number of a key counts, about: the metric that B whitens, equal
   // within the pairs that RoPE turns, so that the weighed length of an error does not depend on
   // position. [key_dim], above 0. Only certificates use it, for which any weights are right.
@@ -242,8 +246,8 @@ class BandsCode {
   Buffer key_blocks_, value_blocks_;  // [heads][dim^2], where M is not diagonal
   Buffer synthesis_, row_scales_;     // B in f16 [D, row_stride], [D]
   Buffer steps_, inverse_steps_, lowest_, highest_, inverse_sigma_, reach_;  // [places]
-  float fine_ = 0.0f;  // see GainRule
-  std::int32_t move_digits_ = 1;
+  float fine_error_ = 0.0f;  // see GainRule
+  bool fine_ = false;
   Buffer key_tiles_, key_scales_, key_weights_;
   Buffer key_mean_, value_mean_;  // [heads * dim]
   AnchoredMeans anchored_means_;

@@ -105,9 +105,10 @@ float row_scale(float most) {
 // Quads whose steps are compared with those of a range at once, and how far apart they may be.
 constexpr std::int32_t kRangePart = 16;
 constexpr double kAlike = 2.5;
-// Bits a component from which on queries are moved in two digits, which takes four products for one:
-// below, what coding leaves is far larger than what one digit does.
+// Bits a component from which on a code is fine(): below, what coding leaves is far larger than what one digit does.
 constexpr double kFineBits = 3.25;
+// From this width on, half a unit of a query's digit counts beside half a step of a code.
+constexpr std::uint8_t kWideBits = 8;
 
 }  // namespace
 
@@ -182,16 +183,16 @@ Status BandsCode::store(const BandsParts& parts, const std::shared_ptr<Ledger>& 
     highest_.as<float>()[p] = half - 1.0f;
     inverse_sigma_.as<float>()[p] = parts.sigma[from] > 0.0f ? 1.0f / parts.sigma[from] : 0.0f;
     reach_.as<float>()[p] = layout_.reach(layout_.width(p)) * parts.steps[from];
-    fine_ += layout_.fine_error(layout_.width(p)) * parts.steps[from] * parts.steps[from];
+    fine_error_ += layout_.fine_error(layout_.width(p)) * parts.steps[from] * parts.steps[from];
   }
+  const double tile_bits = 8.0 * static_cast<double>(layout_.tile_bytes());
+  fine_ = tile_bits >= kFineBits * static_cast<double>(kBandTokens) * components_;
   make_scale_ranges();
   if (value_dim_ > 0) {
     value_mean_ = floats(parts.value_mean.size());
     std::copy(parts.value_mean.begin(), parts.value_mean.end(), value_mean_.as<float>());
   }
   if (key_dim_ == 0) return {};
-  const double tile_bits = 8.0 * static_cast<double>(layout_.tile_bytes());
-  move_digits_ = tile_bits < kFineBits * static_cast<double>(kBandTokens) * components_ ? 1 : 2;
   if (!before_rope_) store_key_tiles(ledger);
   key_weights_ = floats(static_cast<std::size_t>(key_width()));
   store_key_weights(parts);
@@ -259,13 +260,18 @@ void BandsCode::make_scale_ranges() {
     }
     range.small = most < std::int64_t{1} << 22;
   }
+  for (std::size_t i = 0; fine_ && i < ranges_.size(); ++i) {
+    ScaleRange rest{ranges_[i].first_quad, 0, ranges_[i].small, true};
+    while (rest.quads < ranges_[i].quads && width(rest.first_quad + rest.quads) >= kWideBits) ++rest.quads;
+    if (rest.quads > 0) ranges_.insert(ranges_.begin() + static_cast<std::ptrdiff_t>(i++), rest);
+  }
 }
 
 void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
   const auto heads = static_cast<std::size_t>(heads_);
   const std::int32_t quads = dim_quads();
   const std::size_t head_places = static_cast<std::size_t>(place_tiles()) * 16;
-  const auto digits = static_cast<std::size_t>(move_digits_);
+  const auto digits = static_cast<std::size_t>(move_digits());
   key_tiles_ = Buffer(digits * heads * head_places * static_cast<std::size_t>(quads) * 4, kind_, ledger);
   key_scales_ = Buffer(heads * head_places * sizeof(float), kind_, ledger);
   std::fill_n(key_tiles_.as<std::int8_t>(), key_tiles_.bytes(), std::int8_t{0});
@@ -274,7 +280,7 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
   for (std::int32_t h = 0; h < heads_; ++h) {
     widen(key_rows(h), key_dim_, places_, rows.data());
     auto* tiles = const_cast<std::int8_t*>(key_tiles(h));
-    auto* rest = const_cast<std::int8_t*>(key_tiles(h, move_digits_ - 1));
+    auto* rest = const_cast<std::int8_t*>(key_tiles(h, move_digits() - 1));
     auto* scales = const_cast<float*>(key_scales(h));
     for (std::int32_t p = 0; p < places_; ++p) {
       const float* column = rows.data() + p;
@@ -289,7 +295,7 @@ void BandsCode::store_key_tiles(const std::shared_ptr<Ledger>& ledger) {
         const std::ptrdiff_t at =
             ((static_cast<std::ptrdiff_t>(p / 16) * quads + j / 4) * 16 + p % 16) * 4 + j % 4;
         tiles[at] = static_cast<std::int8_t>(std::nearbyint(x));
-        if (move_digits_ > 1) rest[at] = static_cast<std::int8_t>(std::nearbyint((x - tiles[at]) * kDigitBase));
+        if (fine_) rest[at] = static_cast<std::int8_t>(std::nearbyint((x - tiles[at]) * kDigitBase));
       }
     }
   }

@@ -97,6 +97,7 @@ double allowed(const BandsStore& store, std::int32_t token, std::int32_t row) {
   code.widen({rows.numbers + std::ptrdiff_t(j) * code.row_stride(), rows.scales + j}, 1, code.row_stride(), b.data());
   double off = 0.0;
   for (const BandsCode::ScaleRange& range : code.scale_ranges()) {
+    if (range.rest) continue;
     double largest = 0.0, codes = 0.0;
     for (std::int32_t p = 4 * range.first_quad; p < 4 * (range.first_quad + range.quads); ++p) {
       const double step = code.steps()[p];

@@ -38,6 +38,8 @@ TEST(BandsKernels, KernelsOfEveryLevelGiveTheSameSums) {
     std::vector<BandsCode::ScaleRange> ranges;
     for (std::int32_t q = 0, n = 0; q < quads; q += n) {
       n = std::min(quads - q, 1 + std::int32_t(random.below(30)));
+      // A second digit of the first quads.
+      if (random.below(2) == 0) ranges.push_back({q, 1 + std::int32_t(random.below(std::uint32_t(std::min(n, 4))))});
       ranges.push_back({q, n});
     }
     ASSERT_LE(ranges.size(), std::size_t(kBandScales));

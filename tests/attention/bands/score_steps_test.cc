@@ -24,10 +24,13 @@ TEST(ScoreSteps, TheSameScoresWhereverTheWorkIsInterrupted) {
       std::vector<BandsCode::ScaleRange> ranges;
       std::int32_t quads = 0, stride = 0;
       for (std::uint32_t i = 0, count = 1 + random.below(3); i < count; ++i) {
-        ranges.push_back({quads, 1 + std::int32_t(random.below(40))});
-        quads += ranges.back().quads;
-        stride += query_bytes(ranges.back());
+        const BandsCode::ScaleRange range{quads, 1 + std::int32_t(random.below(40))};
+        // A second digit of the first quads.
+        if (random.below(2) == 0) ranges.push_back({quads, 1 + std::int32_t(random.below(std::uint32_t(range.quads)))});
+        ranges.push_back(range);
+        quads += range.quads;
       }
+      for (const BandsCode::ScaleRange& range : ranges) stride += query_bytes(range);
       const auto n = std::size_t(rows), tokens = std::size_t(tiles) * 16;
       std::vector<std::int8_t> codes(tokens * std::size_t(4 * quads) + 960), queries;
       for (auto& x : codes) x = std::int8_t(int(random.below(256)) - 128);

@@ -320,10 +320,18 @@ TEST(BandsCode, RangesHaveAlikeSteps) {
     parts.weights = weights;
     const auto code = BandsCode::create(parts, nullptr).value();
     const auto ranges = code->scale_ranges();
-    EXPECT_LE(ranges.size(), BandsCode::kMostRanges);
+    EXPECT_LE(ranges.size(), 2 * BandsCode::kMostRanges);
+    EXPECT_EQ(ranges.size() % 2, 0u);
     std::int32_t next = 0;
-    for (const BandsCode::ScaleRange& range : ranges) {
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      const BandsCode::ScaleRange& range = ranges[i];
       EXPECT_EQ(range.first_quad, next);
+      // All codes are wide: before each range comes a digit for what its own leaves of all its quads.
+      EXPECT_EQ(range.rest, i % 2 == 0);
+      if (range.rest) {
+        EXPECT_EQ(range.quads, ranges[i + 1].quads);
+        continue;
+      }
       next += range.quads;
       // Compared 64 at a time.
       if (fall < 1e6) {
@@ -331,7 +339,34 @@ TEST(BandsCode, RangesHaveAlikeSteps) {
       }
     }
     EXPECT_EQ(next, 256);
-    EXPECT_EQ(ranges.size() == 1, fall < 2.5);
+    EXPECT_EQ(ranges.size() == 2, fall < 2.5);
+  }
+}
+
+// Only the widest codes of a code with many bits meet a second digit of queries.
+TEST(BandsCode, RestsAreOfTheWidestCodesOfFineOnes) {
+  constexpr std::size_t kNumbers = 64;
+  const std::vector<float> mean(kNumbers), ones(kNumbers, 1.0f);
+  std::vector<float> synthesis(kNumbers * kNumbers);
+  for (std::size_t i = 0; i < kNumbers; ++i) synthesis[i * kNumbers + i] = 1.0f;
+  for (const std::size_t narrow : {1u, 5u}) {
+    std::vector<std::uint8_t> bits(kNumbers, std::uint8_t(narrow));
+    std::fill_n(bits.begin(), 12, std::uint8_t{8});
+    BandsParts parts;
+    parts.key_dim = kNumbers;
+    parts.key_mean = mean;
+    parts.synthesis = {synthesis.data(), {kNumbers, kNumbers}};
+    parts.bits = bits;
+    parts.steps = parts.sigma = parts.weights = ones;
+    const auto code = BandsCode::create(parts, nullptr).value();
+    EXPECT_EQ(code->fine(), narrow == 5);
+    EXPECT_EQ(code->move_digits(), code->fine() ? 2 : 1);
+    const auto ranges = code->scale_ranges();
+    ASSERT_EQ(ranges.size(), code->fine() ? 2u : 1u);
+    EXPECT_EQ(ranges.front().rest, code->fine());
+    EXPECT_EQ(ranges.front().quads, code->fine() ? 3 : 16);
+    EXPECT_EQ(ranges.back().first_quad, 0);
+    EXPECT_EQ(ranges.back().quads, 16);
   }
 }
 

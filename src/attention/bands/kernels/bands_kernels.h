@@ -22,8 +22,8 @@ inline constexpr std::int32_t kBandsStretchTokens = 16 * kBandsStretchTiles;
 // What kernels may read after the last of what they are given, whatever it is: bytes of codes, and rows of queries or weights.
 inline constexpr std::size_t kBandsBytesAfter = 960, kBandsRowsAfter = 15;
 
-// Scales of one query at most: one for each range of components.
-inline constexpr auto kBandScales = static_cast<std::int32_t>(BandsCode::kMostRanges);
+// Scales of one query at most: one for each range of components, and each rest.
+inline constexpr auto kBandScales = static_cast<std::int32_t>(2 * BandsCode::kMostRanges);
 
 // Bytes of a rounded query for a range: its places, then zeros up to whole 64.
 constexpr std::int32_t query_bytes(const BandsCode::ScaleRange& range) noexcept {
@@ -158,19 +158,6 @@ inline std::int32_t query_stride(std::span<const BandsCode::ScaleRange> ranges) 
   for (const BandsCode::ScaleRange& range : ranges) bytes += query_bytes(range);
   return bytes;
 }
-// Rounds a row of places as BandsQueries has them, each range with a scale, times `unit`; returns the sum of the row.
-inline float round_by_ranges(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRange> ranges,
-                           const float* row, float unit, std::int8_t* to, float* scales) noexcept {
-  float sum = 0.0f;
-  for (const BandsCode::ScaleRange& range : ranges) {
-    std::int8_t* const end = to + query_bytes(range);
-    *scales++ = kernels.round(row + 4 * range.first_quad, 4 * range.quads, to, &sum) * unit / 127.0f;
-    std::fill(to + 4 * range.quads, end, std::int8_t{0});
-    to = end;
-  }
-  return sum;
-}
-
 // The digit after that of BandsAttentionKernels::round, which returned `largest` and gave `rounded`: what it left of x,
 // kDigitBase times as fine. At most half of that.
 inline void round_rest(const float* x, std::int32_t count, float largest, const std::int8_t* rounded,
@@ -181,6 +168,34 @@ inline void round_rest(const float* x, std::int32_t count, float largest, const 
     const float left = kDigitBase * (x[i] * inverse - static_cast<float>(rounded[i]));
     to[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(left + kWhole));
   }
+}
+// Rounds a row of places as BandsQueries has them, each range with a scale, times `unit`; returns the sum of the row.
+inline float round_by_ranges(const BandsAttentionKernels& kernels, std::span<const BandsCode::ScaleRange> ranges,
+                           const float* row, float unit, std::int8_t* to, float* scales) noexcept {
+  float sum = 0.0f;
+  const BandsCode::ScaleRange* rest = nullptr;  // of the next range
+  for (const BandsCode::ScaleRange& range : ranges) {
+    if (range.rest) {
+      rest = &range;
+      to += query_bytes(range);
+      ++scales;
+      continue;
+    }
+    const float* const from = row + 4 * range.first_quad;
+    const float largest = kernels.round(from, 4 * range.quads, to, &sum);
+    *scales = largest * unit / 127.0f;
+    if (rest != nullptr) {
+      std::int8_t* const fine = to - query_bytes(*rest);
+      round_rest(from, 4 * rest->quads, largest, to, fine);
+      std::fill(fine + 4 * rest->quads, to, std::int8_t{0});
+      scales[-1] = *scales / kDigitBase;
+      rest = nullptr;
+    }
+    ++scales;
+    std::fill(to + 4 * range.quads, to + query_bytes(range), std::int8_t{0});
+    to += query_bytes(range);
+  }
+  return sum;
 }
 
 // The table of a level this processor has.
