@@ -337,8 +337,7 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
   return largest;
 }
 
-float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to,
-                                          float* sum) noexcept {
+float round_weights(float* x, const float* factors, std::int32_t count, std::int8_t* to, float* sum) noexcept {
   __m256 most[2] = {}, total[2] = {};
   for (std::int32_t i = 0; i < count; i += 16) {
     unrolled<2>([&]<int k>() __attribute__((always_inline)) {

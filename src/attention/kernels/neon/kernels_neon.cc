@@ -7,20 +7,17 @@
 
 #include "attention/kernels/neon/neon.h"
 #include "attention/kernels/softmax_simd.h"
+#include "attention/kernels/vector_arithmetic.h"
 
 namespace kvspan::detail {
 namespace {
 
-struct Neon {
+struct Neon : VectorArithmetic {
   using F = float32x4_t;
   static constexpr std::int32_t kWidth = 4;
   static F load(const float* p) { return vld1q_f32(p); }
   static void store(float* p, F x) { vst1q_f32(p, x); }
   static F set(float x) { return vdupq_n_f32(x); }
-  static F add(F a, F b) { return vaddq_f32(a, b); }
-  static F sub(F a, F b) { return vsubq_f32(a, b); }
-  static F mul(F a, F b) { return vmulq_f32(a, b); }
-  static F div(F a, F b) { return vdivq_f32(a, b); }
   static F max(F a, F b) { return vmaxq_f32(a, b); }
   static F min(F a, F b) { return vminq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }

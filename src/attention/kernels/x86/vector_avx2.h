@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/kernels/vector_arithmetic.h"
+
 namespace kvspan::detail {
 namespace {
 
-struct Avx2 {
+struct Avx2 : VectorArithmetic {
   using F = __m256;
   static constexpr std::int32_t kWidth = 8;
   static constexpr int kRows = 3;                          // x 4 tokens: 12 sums, 3 queries, 1 key
@@ -36,10 +38,6 @@ struct Avx2 {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
   }
   static F set(float x) { return _mm256_set1_ps(x); }
-  static F add(F a, F b) { return _mm256_add_ps(a, b); }
-  static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
-  static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
-  static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/kernels/vector_arithmetic.h"
+
 namespace kvspan::detail {
 namespace {
 
-struct Avx512 {
+struct Avx512 : VectorArithmetic {
   using F = __m512;
   static constexpr std::int32_t kWidth = 16;
   static constexpr int kRows = 4;                          // x 4 tokens: 16 sums, 4 queries, 1 key
@@ -38,10 +40,6 @@ struct Avx512 {
   }
   static __m256i dot16(__m256i sum, __m256i a, __m256i b) { return _mm256_dpwssd_epi32(sum, a, b); }
   static F set(float x) { return _mm512_set1_ps(x); }
-  static F add(F a, F b) { return _mm512_add_ps(a, b); }
-  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
-  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
-  static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
