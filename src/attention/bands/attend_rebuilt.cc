@@ -18,6 +18,13 @@ const BandsTokens& tokens_of(const StorePart& part) {
   return static_cast<const BandsTokens&>(*part.store);
 }
 
+// Rows of all parts have the digits that the finest code asks for.
+bool fine(std::span<const StorePart> parts) {
+  return std::ranges::any_of(parts, [](const StorePart& part) {
+    return tokens_of(part).keys().code().fine() || tokens_of(part).value_store().code().fine();
+  });
+}
+
 // Tiles that are rebuilt by one thread at once, of one part.
 struct TileRange {
   std::size_t part;
@@ -47,7 +54,7 @@ class RebuildScratch final : public ScratchPart {
   }
 
  private:
-  void make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads);
+  void make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads, bool fine);
 
   std::vector<RebuildTable> tables_;       // [2 parts]: of keys, or of both sides; of values
   std::vector<std::int32_t> first_made_;   // [2 parts + 1], sums of their parts()
@@ -76,21 +83,21 @@ void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart>
     }
     heads.push_back(tokens.keys().code().heads());
   }
-  make_rows(layer, heads);
+  make_rows(layer, heads, fine(parts));
   work_stride_ = std::max(work_stride_, floats_in_lines(RebuiltRunner::work_floats(layer, rows_.front())));
   const std::size_t work = work_stride_ * static_cast<std::size_t>(threads) * sizeof(float);
   if (work_.bytes() < work) work_ = Buffer(work, MemoryKind::kFullRank, nullptr);
 }
 
 // Kept for the next call: fresh memory is slow to touch.
-void RebuildScratch::make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads) {
+void RebuildScratch::make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads, bool fine) {
   if (heads == heads_ && rows_.front().key_dim() == padded_dim(layer.key_dim) &&
-      rows_.front().value_dim() == padded_dim(layer.value_dim)) {
+      rows_.front().value_dim() == padded_dim(layer.value_dim) && rows_.front().fine() == fine) {
     return;
   }
   heads_.clear();
   rows_.clear();
-  for (const std::int32_t n : heads) rows_.emplace_back(n, layer.key_dim, layer.value_dim, kRebuiltTiles * kTile);
+  for (const std::int32_t n : heads) rows_.emplace_back(n, layer.key_dim, layer.value_dim, kRebuiltTiles * kTile, fine);
   heads_ = heads;
 }
 
@@ -155,6 +162,8 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
   const LayerShape& layer = call.layer;
   const auto positions = static_cast<std::int64_t>(call.queries.positions.size());
   if (std::max(layer.key_dim, layer.value_dim) > RoundedRows::kMostDim) return false;
+  const bool finely = fine(parts);
+  const std::int64_t row = RoundedRows::key_products(finely) * layer.key_dim + RoundedRows::value_digits(finely) * layer.value_dim;
   std::int32_t heads = 0;
   std::int64_t saved = 0;  // products of bytes for each token
   for (const StorePart& part : parts) {
@@ -162,14 +171,14 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
     const BandsCode &keys = tokens.keys().code(), &values = tokens.value_store().code();
     // Certificates bound what is read in coefficient space.
     if (part.first_head != heads || tokens.keys().has_residuals()) return false;
-    if (keys.fine()) return false;  // rounding to 8 bits, as rows are, would count beside what coding left
     heads += keys.heads();
     const std::int64_t rows = positions * keys.heads() * (layer.query_heads / layer.kv_heads);
-    const std::int64_t moved = keys.anchor_block() > 0 ? keys.key_dim() * keys.places() / keys.anchor_block() : 0;
+    const std::int64_t moving = keys.move_digits() * keys.move_digits() * keys.key_dim() * keys.places();
+    const std::int64_t moved = keys.anchor_block() > 0 ? moving / keys.anchor_block() : 0;
     const std::int64_t there = keys.places() + values.places() + moved;
-    const std::int64_t rebuilt = std::int64_t{keys.places()} * keys.width() +
-                                 (&keys == &values ? 0 : std::int64_t{values.places()} * values.width());
-    saved += rows * (there - RoundedRows::kKeyDigits * layer.key_dim - layer.value_dim) - rebuilt - rebuilt / 4;
+    const std::int64_t rebuilt = std::int64_t{keys.places()} * keys.width() * keys.move_digits() +
+                                 (&keys == &values ? 0 : std::int64_t{values.places()} * values.width() * values.move_digits());
+    saved += rows * (there - row) - rebuilt - rebuilt / 4;
   }
   return heads == layer.kv_heads && saved > 0;
 }

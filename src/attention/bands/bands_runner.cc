@@ -31,7 +31,7 @@ BandsRunner::BandsRunner(const LayerShape& layer, const BandsStore& keys, const 
       query_stride_(query_stride(key_code_.scale_ranges())),
       value_places_(value_code_.places()),
       mean_stride_(key_code_.anchor_block() > 0 ? key_code_.anchor_block() : kStretchTokens),
-      run_tiles_(key_code_.fine() || value_code_.fine() ? std::min(bands_.run_tiles, kFineTiles) : bands_.run_tiles),
+      run_tiles_(StretchSoftmax::tiles(bands_, key_code_.fine() || value_code_.fine())),
       light_(keys.has_residuals() ? 0.0f : StretchSoftmax::kLightShare),
       batch_(std::max(1, kBatchRows / (cut.row_positions * cut.query_heads))),
       turns_(turns) {

@@ -33,8 +33,6 @@ class BandsRunner {
  private:
   static constexpr std::int32_t kTile = BandsStore::kTileTokens;
   static constexpr std::int32_t kStretchTokens = StretchSoftmax::kTokens;
-  // Tiles of a softmax step over fine() codes: the fewer tokens share a scale of weights, the less is rounded off.
-  static constexpr std::int32_t kFineTiles = 4;
   static constexpr std::int32_t kBatchRows = 72;  // rows times anchors that queries move to at once
   static constexpr std::int32_t kMovedRows = 16;  // rows that meet the key rows of B together
   static constexpr std::int32_t kStride = StretchSoftmax::kStride;  // of rows of scores

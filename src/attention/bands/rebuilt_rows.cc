@@ -28,7 +28,14 @@ std::int32_t RebuildTable::most_dim() const noexcept {
 
 void RebuildTable::prepare(const BandsCode& code) {
   code_ = &code;
-  stride_ = query_stride(code.scale_ranges());
+  ranges_.clear();
+  for (BandsCode::ScaleRange range : code.scale_ranges()) {
+    if (range.rest) continue;
+    ranges_.push_back(range);
+    range.rest = true;
+    if (code.fine()) ranges_.insert(ranges_.end() - 1, range);
+  }
+  stride_ = query_stride(ranges_);
   mean_stride_ = code.anchor_block() > 0 ? code.anchor_block() : kStretchTokens;
   const auto width = static_cast<std::size_t>(code.width());
   const std::size_t bytes = (width + kBandsRowsAfter) * static_cast<std::size_t>(stride_);
@@ -60,7 +67,7 @@ void RebuildTable::make(std::int32_t part, float* work) noexcept {
                  code_->row_stride(), work);
     for (std::int32_t p = 0; p < places; ++p) work[p] *= code_->steps()[p];
     const float sum =
-        round_by_ranges(kernels, code_->scale_ranges(), work, 1.0f, rows_ + row * stride_, scales_ + row * kBandScales);
+        round_by_ranges(kernels, ranges_, work, 1.0f, rows_ + row * stride_, scales_ + row * kBandScales);
     offsets_[row] = 0.5f * sum;  // codes stand for c + 1/2
   }
   make_means(part, work);
@@ -115,7 +122,7 @@ void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int3
                             offsets_ + first, dim};
     {
       const BandsProducts products(kernels, dim);
-      kernels.score(codes, tiles, code_->scale_ranges(), code_->layout().narrow_quads(), rows,
+      kernels.score(codes, tiles, ranges_, code_->layout().narrow_quads(), rows,
                     {gains, means_ + first * mean_stride_ + (block > 0 ? position % block : 0), mean_stride_, numbers,
                      kStride});
     }

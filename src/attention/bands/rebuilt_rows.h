@@ -3,11 +3,12 @@
 // read is cheaper to rebuild once than to meet in coefficient space. Rows of B times the steps take the place of queries
 // in BandsAttentionKernels::score, so that a number of a row is one of its "scores": gain * (B c^) + mean.
 // Error of a number: half the scale of its row of B for each component, times what the codes stand for, and the
-// rounding of rows; a tenth of what quantization has cost, and less.
+// rounding of rows; a tenth of what quantization has cost, and less. Rows of B of a fine code have a second digit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "attention/bands/kernels/bands_kernels.h"
 #include "attention/bands/rounded_rows.h"
@@ -47,6 +48,7 @@ class RebuildTable {
   void make_means(std::int32_t part, float* work) noexcept;
 
   const BandsCode* code_ = nullptr;
+  std::vector<BandsCode::ScaleRange> ranges_;  // of rows of B
   std::int32_t stride_ = 0, mean_stride_ = 0;
   Buffer rounded_, numbers_;
   std::int8_t* rows_ = nullptr;  // [width][stride_]: rows of B as queries are rounded

@@ -36,7 +36,7 @@ void RebuiltRunner::place(WorkPlaces& places, const RoundedRows& rows) {
   query_ = places.floats(static_cast<std::size_t>(rows.key_dim()));
   scales_ = places.floats(n * kBandScales);
   zeros_ = places.floats(static_cast<std::size_t>(zeros_count()));
-  out_ = places.floats(n * static_cast<std::size_t>(rows.value_dim()));
+  out_ = places.floats(n * static_cast<std::size_t>(rows.value_numbers()));
   asked_.stride = query_stride(rows.key_ranges());
   rounded_ = places.codes((n + kBandsRowsAfter) * static_cast<std::size_t>(asked_.stride));
 }
@@ -48,8 +48,9 @@ void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t
   first_ = first;
   rows_ = (last - first) * group();
   load_queries(rows);
-  std::fill_n(out_, static_cast<std::ptrdiff_t>(rows_) * rows.value_dim(), 0.0f);
-  const std::int32_t tokens = part.positions->size(), stretch = RoundedRows::kTile * bands_.run_tiles;
+  std::fill_n(out_, static_cast<std::ptrdiff_t>(rows_) * rows.value_numbers(), 0.0f);
+  const std::int32_t tokens = part.positions->size();
+  const std::int32_t stretch = RoundedRows::kTile * StretchSoftmax::tiles(bands_, rows.fine());
   // What the first query no longer sees, none does.
   const std::int32_t seen = part.positions->lower_bound(first_seen(call_.layer, position_of(0)));
   {
@@ -58,7 +59,7 @@ void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t
       meet(part, t, std::min(stretch, tokens - t));
     }
   }
-  write(part.values->value_mean(head));
+  write(rows, part.values->value_mean(head));
 }
 
 void RebuiltRunner::load_queries(const RoundedRows& rows) {
@@ -97,20 +98,22 @@ void RebuiltRunner::meet(const RebuiltPart& part, std::int32_t token, std::int32
     std::fill(s + tokens, s + padded, -std::numeric_limits<float>::infinity());
     return from;
   };
-  const auto out = [&](std::int32_t r) { return out_ + static_cast<std::ptrdiff_t>(r) * rows.value_dim(); };
+  const auto out = [&](std::int32_t r) { return out_ + static_cast<std::ptrdiff_t>(r) * rows.value_numbers(); };
   const BandsWeights weights = softmax_.soften(rows_, padded, rows.value_scales(head_, token),
                                                StretchSoftmax::kLightShare, begin, out);
-  if (weights.rows > 0) bands_.weigh(rows.value_tiles(head_, tile), tiles, rows.value_dim() / 4, NarrowQuads{}, weights);
+  if (weights.rows == 0) return;
+  bands_.weigh(rows.value_tiles(head_, tile), tiles, rows.value_numbers() / 4, NarrowQuads{}, weights);
 }
 
-void RebuiltRunner::write(const float* mean) {
+void RebuiltRunner::write(const RoundedRows& rows, const float* mean) {
   const std::int32_t dim = call_.layer.value_dim;
-  const std::ptrdiff_t stride = padded_dim(dim);
+  const std::ptrdiff_t stride = rows.value_numbers();
   for (std::int32_t r = 0; r < rows_; ++r) {
     const SoftmaxState state{softmax_.max[r], softmax_.sum[r]};
     const std::int32_t query = first_ + r / group(), head = query_head(r);
     float* const to = call_.out.row(query, head);
-    const float* const sum = out_ + r * stride;
+    float* const sum = out_ + r * stride;
+    for (std::int32_t i = 0; i < dim && rows.fine(); ++i) sum[i] += sum[rows.value_dim() + i] / kDigitBase;
     const MergeFactors shares =
         merge_state(state, call_.adds, call_.lse.data != nullptr ? call_.lse.row(query) + head : nullptr);
     const float scale = state.sum > 0.0f ? shares.added / state.sum : 0.0f;

@@ -41,7 +41,7 @@ class RebuiltRunner {
   void place(WorkPlaces& places, const RoundedRows& rows);
   void load_queries(const RoundedRows& rows);
   void meet(const RebuiltPart& part, std::int32_t token, std::int32_t tokens);
-  void write(const float* mean);
+  void write(const RoundedRows& rows, const float* mean);
   std::int32_t position_of(std::int32_t row) const {
     return call_.queries.positions[static_cast<std::size_t>(first_ + row / group())];
   }
@@ -60,7 +60,7 @@ class RebuiltRunner {
   std::int8_t* rounded_ = nullptr;
   float *query_ = nullptr, *scales_ = nullptr;
   float* zeros_ = nullptr;  // offsets of queries and means of tokens, which rows have none of
-  float* out_ = nullptr;  // [rows][value_dim]
+  float* out_ = nullptr;  // [rows][value_numbers]
 };
 
 }  // namespace kvspan

@@ -15,11 +15,13 @@ RoundedRows::Side::Side(std::int32_t heads, std::int32_t width, std::int32_t par
   std::fill_n(scales.as<float>(), all, 0.0f);
 }
 
-RoundedRows::RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows)
-    : key_(heads, padded_dim(key_dim), kKeyDigits, rows), value_(heads, padded_dim(value_dim), 1, rows) {
-  for (std::int32_t i = 0; i < kKeyDigits; ++i) {
-    ranges_[static_cast<std::size_t>(i)] = {i * key_.dim / 4, key_.dim / 4, key_.dim * 127 * 127 < 1 << 22};
-  }
+RoundedRows::RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows, bool fine)
+    : key_(heads, padded_dim(key_dim), kKeyDigits, rows),
+      value_(heads, padded_dim(value_dim), value_digits(fine), rows) {
+  const std::int32_t quads = key_.dim / 4;
+  const bool small = key_.dim * 127 * 127 < 1 << 22;
+  if (fine) ranges_.push_back({0, quads, small, true});
+  for (std::int32_t digit = 0; digit < kKeyDigits; ++digit) ranges_.push_back({digit * quads, quads, small});
 }
 
 void RoundedRows::Side::put(std::int32_t head, std::int32_t row, const float* from) noexcept {
@@ -47,14 +49,20 @@ void RoundedRows::put_value(std::int32_t head, std::int32_t row, const float* nu
 void RoundedRows::round_query(const float* numbers, std::int8_t* to, float* scales) const noexcept {
   const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
   const std::int32_t bytes = query_bytes(ranges_.front());
+  std::int8_t* const first = fine() ? to + bytes : to;
+  float* const scale = fine() ? scales + 1 : scales;
   float sum = 0.0f;
-  scales[0] = kernels.round(numbers, key_.dim, to, &sum) / 127.0f;
-  std::fill(to + key_.dim, to + bytes, std::int8_t{0});
-  // The same query meets every digit.
-  for (std::int32_t digit = 1; digit < kKeyDigits; ++digit) {
-    std::copy_n(to, bytes, to + digit * bytes);
-    scales[digit] = scales[digit - 1] / kDigitBase;
-  }
+  const float most = kernels.round(numbers, key_.dim, first, &sum);
+  *scale = most / 127.0f;
+  std::fill(first + key_.dim, first + bytes, std::int8_t{0});
+  // The same digit meets the second one of keys.
+  std::copy_n(first, bytes, first + bytes);
+  scale[1] = *scale / kDigitBase;
+  if (!fine()) return;
+  // What it has left meets the first.
+  round_rest(numbers, key_.dim, most, first, to);
+  std::fill(to + key_.dim, first, std::int8_t{0});
+  *scales = scale[1];
 }
 
 }  // namespace kvspan

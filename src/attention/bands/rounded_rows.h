@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows in tiles of 16 tokens as the integer products of bands read codes, one scale for each row and head:
-// values in one digit of 8 bits, keys in two.
+// values in one digit of 8 bits, keys in two, or all in two.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "attention/bands/kernels/bands_kernels.h"
 #include "base/memory.h"
@@ -17,11 +17,15 @@ namespace kvspan {
 class RoundedRows {
  public:
   static constexpr std::int32_t kTile = 16;
-  static constexpr std::int32_t kKeyDigits = 2;
   static constexpr std::int32_t kMostDim = 1024;
+  // Digits of keys and values, and products of digits that a number of a query and one of a key take. Rows are `fine`
+  // where a BandsCode is: then values and queries have a second digit too.
+  static constexpr std::int32_t kKeyDigits = 2;
+  static constexpr std::int32_t value_digits(bool fine) noexcept { return fine ? 2 : 1; }
+  static constexpr std::int32_t key_products(bool fine) noexcept { return fine ? 3 : 2; }
 
   // Room for rows of `heads` heads. Throws std::bad_alloc.
-  RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows);
+  RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows, bool fine);
 
   // Row `row` of a head, zeros from its dimension up to the padded one.
   void put_key(std::int32_t head, std::int32_t row, const float* numbers) noexcept;
@@ -29,6 +33,9 @@ class RoundedRows {
 
   std::int32_t key_dim() const noexcept { return key_.dim; }      // padded
   std::int32_t value_dim() const noexcept { return value_.dim; }  // padded
+  bool fine() const noexcept { return value_.digits > 1; }
+  // Numbers of all digits of a value, one digit after the other.
+  std::int32_t value_numbers() const noexcept { return value_.dim * value_.digits; }
   // Tiles from one on, and the scales of rows from one on. Those of rows that nobody has put are finite.
   const std::int8_t* key_tiles(std::int32_t head, std::int32_t tile) const noexcept {
     return key_.numbers.as<std::int8_t>() + key_.tile_at(head, tile);
@@ -66,7 +73,7 @@ class RoundedRows {
   };
 
   Side key_, value_;
-  std::array<BandsCode::ScaleRange, kKeyDigits> ranges_;
+  std::vector<BandsCode::ScaleRange> ranges_;
 };
 
 }  // namespace kvspan

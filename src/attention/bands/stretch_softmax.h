@@ -23,6 +23,10 @@ class StretchSoftmax {
   // stretches of tokens whose weights are less than 2^-12 of all that the row has met. That moves an
   // output by no more than this share, for each stretch, of how far a value is from the mean.
   static constexpr float kLightShare = 0x1p-12f;
+  // Tiles of a stretch: over fine codes few, since the fewer tokens share a scale of weights, the less is rounded off.
+  static std::int32_t tiles(const BandsAttentionKernels& kernels, bool fine) noexcept {
+    return fine ? std::min(kernels.run_tiles, 4) : kernels.run_tiles;
+  }
 
   // Running, [rows]: the largest score, and in its unit sums of weights and of weights times gains.
   float *max = nullptr, *sum = nullptr, *weighed = nullptr;

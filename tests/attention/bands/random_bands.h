@@ -27,16 +27,18 @@ struct Problem {
   std::vector<std::int32_t> some;  // tiles that are read; none: all
 
   const BandsStore& value_store() const { return values_code == code ? keys : values; }
+  bool fine() const { return code->fine() || values_code->fine(); }
 };
 
-// A code with a random well-conditioned transform; bits from 0 to 8. anchor: 0 keys after RoPE, -1
-// before it.
+// A code with a random well-conditioned transform; bits from 0 to 8, or to 4, so that some codes are fine() and some not.
+// anchor: 0 keys after RoPE, -1 before it.
 inline std::shared_ptr<const BandsCode> random_code(const LayerShape& l, bool keys, bool values,
                                              std::int32_t anchor, bool gain, Random& random) {
   const auto d =
       static_cast<std::size_t>(l.kv_heads * ((keys ? l.key_dim : 0) + (values ? l.value_dim : 0)));
   std::vector<float> a(d * d), b(d * d), key_mean, value_mean, steps(d), sigma(d);
   std::vector<std::uint8_t> bits(d);
+  const std::uint32_t widths = random.below(2) == 0 ? 8 : 5;
   // Givens rotations of the identity, scaled: the inverse is known.
   for (std::size_t i = 0; i < d; ++i) {
     a[i * d + i] = b[i * d + i] = 1.0f;
@@ -58,7 +60,7 @@ inline std::shared_ptr<const BandsCode> random_code(const LayerShape& l, bool ke
       a[i * d + x] *= scale;
     }
     const int levels[] = {0, 1, 2, 3, 4, 5, 6, 8};
-    bits[i] = std::uint8_t(levels[random.below(8)]);
+    bits[i] = std::uint8_t(levels[random.below(widths)]);
     sigma[i] = scale;
     steps[i] = 3.0f * scale / float(1 << std::max(int(bits[i]), 1));
   }
