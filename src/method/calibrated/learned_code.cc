@@ -12,6 +12,8 @@ namespace kvspan {
 namespace {
 
 constexpr double kMetricRidge = 1e-3;
+// Of a metric by which hardly anything counts: squares of what it weighs stay within the range of f32.
+constexpr double kLeastRidge = 1e-24;
 
 // Square blocks on the diagonal, outside of which a metric is zero, with their roots.
 struct Block {
@@ -135,7 +137,7 @@ MatrixD ridged(const MatrixD& metric) {
   double trace = 0.0;
   for (std::size_t i = 0; i < metric.rows(); ++i) trace += metric(i, i);
   const double ridge =
-      trace > 0.0 ? kMetricRidge * trace / static_cast<double>(metric.rows()) : 1.0;
+      trace > 0.0 ? std::max(kMetricRidge * trace / static_cast<double>(metric.rows()), kLeastRidge) : 1.0;
   for (std::size_t i = 0; i < metric.rows(); ++i) out(i, i) += ridge;
   return out;
 }

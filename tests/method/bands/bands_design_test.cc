@@ -297,6 +297,21 @@ TEST(BandsDesign, MetricsOfHeadsMoveErrors) {
   }
 }
 
+// A layer of which no error counts gets a code all the same, and the others get the bits.
+TEST(BandsDesign, ALayerThatCountsForNothingHasACode) {
+  const SyntheticText text(testing::synthetic_shape(), 300, 5);
+  Calibration calibration = text.calibration();
+  for (const auto metric : {&LayerCalibration::key_metric, &LayerCalibration::value_metric}) {
+    for (float& x : calibration.layers[1].*metric) x *= 1e-42f;
+  }
+  BandsOptions options;
+  options.bits = 2.0;
+  options.levels = levels_of("0-6/8");
+  const auto designed = design_bands(text.shape(), calibration, {{{0, 2}}, {{0, 2}}}, options, std::make_shared<Ledger>());
+  ASSERT_TRUE(designed) << designed.error().message;
+  EXPECT_GT(bits_of(*(*designed)[0][0].keys), bits_of(*(*designed)[1][0].keys) + 1.0);
+}
+
 // Ends at 8 bits take about half the room of f16 ones, and cost little.
 TEST(BandsDesign, EndsAtEightBits) {
   const SyntheticText text(testing::synthetic_shape(2, 2, 32), 400, 8);
