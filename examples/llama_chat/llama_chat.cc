@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chat on stock libllama with kvspan's caches: llama_chat MODEL.gguf [RECIPE]
+// A chat on stock libllama with kvspan's caches: llama_chat MODEL.gguf [RECIPE [THREADS]]
 // Lines of standard input are the user's turns. What differs from a chat without kvspan is marked.
 #include <kvspan/llama.h>  // kvspan
 #include <llama.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
 
 int main(int argc, char** argv) {
-  if (argc < 2) return std::fprintf(stderr, "usage: llama_chat MODEL.gguf [RECIPE]\n"), 2;
+  if (argc < 2) return std::fprintf(stderr, "usage: llama_chat MODEL.gguf [RECIPE [THREADS]]\n"), 2;
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());
   if (model == nullptr) return std::fprintf(stderr, "cannot load %s\n", argv[1]), 1;
@@ -19,7 +20,7 @@ int main(int argc, char** argv) {
 
   llama_context_params params = llama_context_default_params();
   params.n_ctx = 8192;
-  params.n_threads = params.n_threads_batch = int(std::thread::hardware_concurrency());
+  params.n_threads = params.n_threads_batch = argc > 3 ? std::atoi(argv[3]) : int(std::thread::hardware_concurrency());
   auto made = kvspan::LlamaCaches::create(  // kvspan
       model, params, {.recipe = argc > 2 ? argv[2] : "bands:calib=online", .model_path = argv[1]});
   if (!made) return std::fprintf(stderr, "%s\n", made.error().message.c_str()), 1;
