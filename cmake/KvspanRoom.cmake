@@ -97,7 +97,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(KVSPAN_X86 ON)
   # Of CpuLevel::kAvx512. GCC 12's own header reads an undefined register on purpose, and is warned about it.
-  set(KVSPAN_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c
+  set(KVSPAN_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
     -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
 

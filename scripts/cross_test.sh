@@ -11,7 +11,7 @@ build=${1:?usage: cross_test.sh BUILD_FOLDER [--compile-only]}
 root=$(cd "$(dirname "$0")/.." && pwd)
 case $(uname -m) in
   aarch64) target=x86_64 other='neon\|i8mm' ;;
-  x86_64) target=aarch64 other='avx2\|avx512\|vbmi\|amx' ;;
+  x86_64) target=aarch64 other='avx2\|avx512\|vnni\|vbmi\|amx' ;;
   *) echo "no other family known for $(uname -m)"; exit 77 ;;
 esac
 compiler=$target-linux-gnu-g++ emulator=qemu-$target gtest=/usr/src/googletest/googletest
@@ -26,8 +26,9 @@ ln -sfn /usr/include/fmt "$build/include/fmt"  # alone: other headers there are 
 ln -sfn "$root" "$build/root"                  # ninja's paths may not hold spaces
 flags_of() {
   case $1 in
-    *_avx512.cc | *_vbmi.cc | *_amx.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c" \
+    *_avx512.cc | *_vnni.cc | *_vbmi.cc | *_amx.cc) echo "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c" \
                       "-Wno-uninitialized -Wno-maybe-uninitialized" ;;&
+    *_vnni.cc | *_amx.cc) echo "-mavx512vnni" ;;
     *_vbmi.cc) echo "-mavx512vbmi" ;;
     *_avx2.cc) echo "-mavx2 -mfma -mf16c" ;;
     *_i8mm.cc) echo "-march=armv8.2-a+fp16+dotprod+i8mm -Wno-maybe-uninitialized" ;;
@@ -40,7 +41,7 @@ flags_of() {
 apart() {
   local room; room=$(cut -d/ -f1,2 <<< "$1")
   tr '\n' ' ' < "$root/$room/CMakeLists.txt" | sed -n 's/.*APART \([^)]*\)).*/\1/p' | tr '/ ' '\n\n' | grep -qw "$(basename "$1")" ||
-    [[ $1 =~ _(amx|avx2|avx512|vbmi|i8mm|neon)\.cc$ ]]
+    [[ $1 =~ _(amx|avx2|avx512|vnni|vbmi|i8mm|neon)\.cc$ ]]
 }
 # compile FOLDER FILES...: rules for their objects, which $objects gets: one for each file apart, one for all others.
 compile() {

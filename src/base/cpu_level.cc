@@ -20,8 +20,8 @@
 namespace kvspan {
 namespace {
 
-constexpr std::array<std::string_view, 7> kNames{"ref",    "neon",        "neon-i8mm", "avx2",
-                                                 "avx512", "avx512-vbmi", "amx"};
+constexpr std::array<std::string_view, 8> kNames{"ref",    "neon",        "neon-i8mm",   "avx2",
+                                                 "avx512", "avx512-vnni", "avx512-vbmi", "amx"};
 
 #if defined(__x86_64__)
 // Tiles are used by leave of the system, which has to save them with the other registers.
@@ -49,12 +49,14 @@ std::vector<CpuLevel> detect() {
       __builtin_cpu_supports("f16c")) {
     levels.push_back(CpuLevel::kAvx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni")) {
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       levels.push_back(CpuLevel::kAvx512);
-      if (__builtin_cpu_supports("avx512vbmi")) {
-        levels.push_back(CpuLevel::kAvx512Vbmi);
-        if (may_use_tiles()) levels.push_back(CpuLevel::kAmx);
+      if (__builtin_cpu_supports("avx512vnni")) {
+        levels.push_back(CpuLevel::kAvx512Vnni);
+        if (__builtin_cpu_supports("avx512vbmi")) {
+          levels.push_back(CpuLevel::kAvx512Vbmi);
+          if (may_use_tiles()) levels.push_back(CpuLevel::kAmx);
+        }
       }
     }
   }

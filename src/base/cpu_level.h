@@ -16,8 +16,9 @@ enum class CpuLevel : std::uint8_t {
   kNeon,       // Armv8.2: fp16 arithmetic and dotprod (Neoverse N1, Apple M1, Cortex-A76 and later)
   kNeonI8mm,   // kNeon with int8 matrix products (Neoverse V1/N2, Apple M2 and later)
   kAvx2,       // AVX2, FMA, F16C (Haswell, Zen and later)
-  kAvx512,     // AVX-512 F/BW/DQ/VL and VNNI (Cascade Lake and later)
-  kAvx512Vbmi,  // kAvx512 with VBMI (Ice Lake, Zen 4 and later)
+  kAvx512,     // AVX-512 F/BW/DQ/VL (Skylake's servers and later)
+  kAvx512Vnni,  // kAvx512 with VNNI (Cascade Lake and later)
+  kAvx512Vbmi,  // kAvx512Vnni with VBMI (Ice Lake, Zen 4 and later)
   kAmx,  // kAvx512Vbmi with tiles of bytes (Sapphire Rapids and later), where the system allows it
 };
 

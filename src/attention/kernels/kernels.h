@@ -118,6 +118,7 @@ extern const AttentionKernels kAttentionKernelsRef;
 extern const AttentionKernels kAttentionKernelsNeon;
 extern const AttentionKernels kAttentionKernelsAvx2;
 extern const AttentionKernels kAttentionKernelsAvx512;
+extern const decltype(AttentionKernels::score_codes) kScoreCodesVnni;
 }  // namespace detail
 
 }  // namespace kvspan

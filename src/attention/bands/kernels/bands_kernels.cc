@@ -13,6 +13,7 @@ namespace kvspan {
   const auto take = [](auto& kernel, auto better) {
     if (better != nullptr) kernel = better;
   };
+  lower.adds_bytes |= own.adds_bytes;
   take(lower.score, own.score);
   take(lower.weigh, own.weigh);
   take(lower.project, own.project);
@@ -40,6 +41,7 @@ const BandsAttentionKernels& bands_attention_kernels(CpuLevel level) noexcept {
 #elif defined(__x86_64__)
       {CpuLevel::kAvx2, detail::kBandsAttentionAvx2},
       {CpuLevel::kAvx512, detail::kBandsAttentionAvx512},
+      {CpuLevel::kAvx512Vnni, over(detail::kBandsAttentionAvx512, detail::kBandsAttentionVnni)},
       {CpuLevel::kAmx, over(detail::kBandsAttentionAvx512, detail::kBandsAttentionAmx)},
 #endif
   };

@@ -80,6 +80,8 @@ struct BandsRow {
 };
 
 struct BandsAttentionKernels {
+  // Whether an instruction adds products of bytes to their sum: several times as many as of floats at once.
+  bool adds_bytes = false;
   // Tiles that a softmax step should cover, at most kBandsStretchTiles: the more, the fewer sums to
   // add, and the less of the codes stays in the first-level cache.
   std::int32_t run_tiles = 8;
@@ -207,7 +209,8 @@ extern const BandsAttentionKernels kBandsAttentionNeon;
 extern const BandsAttentionKernels kBandsAttentionI8mm;  // null where they are Neon's
 extern const BandsAttentionKernels kBandsAttentionAvx2;
 extern const BandsAttentionKernels kBandsAttentionAvx512;
-extern const BandsAttentionKernels kBandsAttentionAmx;  // null where they are AVX-512's
+extern const BandsAttentionKernels kBandsAttentionVnni;  // null where they are AVX-512's
+extern const BandsAttentionKernels kBandsAttentionAmx;   // the same
 }  // namespace detail
 
 }  // namespace kvspan

@@ -293,7 +293,8 @@ void weigh(const std::int8_t* codes, std::int32_t tiles, std::int32_t quads, con
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionAmx{.score = score,
+const BandsAttentionKernels detail::kBandsAttentionAmx{.adds_bytes = true,
+                                                       .score = score,
                                                        .weigh = weigh,
                                                        .project = project,
                                                        .score_part = score_part,

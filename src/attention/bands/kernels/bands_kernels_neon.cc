@@ -350,7 +350,8 @@ float round(const float* x, std::int32_t count, std::int8_t* to, float* sum) noe
 
 }  // namespace
 
-const BandsAttentionKernels detail::kBandsAttentionNeon{.score = detail::score_tiles<score_tile>,
+const BandsAttentionKernels detail::kBandsAttentionNeon{.adds_bytes = true,
+                                                        .score = detail::score_tiles<score_tile>,
                                                         .fold = detail::fold_plain,
                                                         .means = means,
                                                         .weigh = weigh,

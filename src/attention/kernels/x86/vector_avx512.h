@@ -38,7 +38,9 @@ struct Avx512 : VectorArithmetic {
   static F load_codes_part(const std::int8_t* p, int n) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
   }
-  static __m256i dot16(__m256i sum, __m256i a, __m256i b) { return _mm256_dpwssd_epi32(sum, a, b); }
+  static __m256i dot16(__m256i sum, __m256i a, __m256i b) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+  }
   static F set(float x) { return _mm512_set1_ps(x); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
