@@ -37,25 +37,33 @@ ProcessTimes process_times() {
 }
 
 ThreadChoice::ThreadChoice(int most, const ProcessTimes& loading)
-    : most_(most), alone_(most > 1 && crowded(loading)), calm_since_s_(0.0) {}
+    : most_(most), alone_(most > 1 && crowded(loading)) {}
 
-void ThreadChoice::go_alone(double now_s) noexcept {
+// After a crowded pass that started then.
+void ThreadChoice::go_alone(double started_s, double now_s) noexcept {
   // Tried in vain, or after a good while?
-  patience_s_ = now_s - together_s_ < 1.0 ? std::min(2.0 * patience_s_, kLongestPatienceS) : 0.1;
+  patience_s_ = started_s - together_s_ < 1.0 ? std::min(2.0 * patience_s_, kLongestPatienceS) : 0.1;
   alone_ = true;
   calm_since_s_ = now_s;
+  switches_ = 0;
 }
 
 void ThreadChoice::saw(const ProcessTimes& used, double now_s) noexcept {
   if (most_ == 1) return;
   if (alone_) {
-    if (calm_since_s_ == 0.0 || used.switches > 0) calm_since_s_ = now_s;
+    // A long pass has a chance visitor now and then on an idle machine too.
+    if (calm_since_s_ == 0.0) calm_since_s_ = now_s - used.wall_s;
+    switches_ += used.switches;
+    if (crowded({now_s - calm_since_s_, 0.0, switches_})) {
+      calm_since_s_ = now_s;
+      switches_ = 0;
+    }
     if (now_s - calm_since_s_ < patience_s_) return;
     alone_ = false;
     together_s_ = now_s;
     return;
   }
-  if (crowded(used) && used.cpu_s < kShare * used.wall_s * most_) go_alone(now_s);
+  if (crowded(used) && used.cpu_s < kShare * used.wall_s * most_) go_alone(now_s - used.wall_s, now_s);
 }
 
 }  // namespace kvspan

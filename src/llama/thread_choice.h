@@ -33,13 +33,14 @@ class ThreadChoice {
   void saw(const ProcessTimes& used, double now_s) noexcept;
 
  private:
-  void go_alone(double now_s) noexcept;
+  void go_alone(double started_s, double now_s) noexcept;
 
   int most_;
   bool alone_;
-  double calm_since_s_;      // while alone: when the last switch was seen
-  double patience_s_ = 0.1;  // that it has to be calm before all threads are tried again
-  double together_s_ = 0.0;  // since all threads are tried
+  double calm_since_s_ = 0.0;  // while alone
+  std::int64_t switches_ = 0;  // since then
+  double patience_s_ = 0.1;    // that it has to be calm before all threads are tried again
+  double together_s_ = 0.0;    // since all threads are tried
 };
 
 }  // namespace kvspan

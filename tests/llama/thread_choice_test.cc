@@ -56,23 +56,37 @@ TEST(ThreadChoice, AllThreadsComeBackWhenItIsCalm) {
   EXPECT_EQ(choice.threads(), 2);
 }
 
+// Passes of seconds, in which a machine without other programs does something of its own.
+TEST(ThreadChoice, LongPassesNeedNotBeFreeOfSwitches) {
+  ThreadChoice choice(2, kBusyLoad);
+  Machine machine{choice};
+  machine.run(4.0, 4.0, 1.0, 6);
+  EXPECT_EQ(choice.threads(), 2);
+  machine.run(4.0, 4.0, 0.6, 1000);
+  EXPECT_EQ(choice.threads(), 1);
+  machine.run(2.0, 2.0, 0.6, 500);
+  EXPECT_EQ(choice.threads(), 1);
+}
+
 // One busy program beside two cores: alone all looks calm, together it is not.
 TEST(ThreadChoice, TryingInVainHappensEverMoreSeldom) {
-  ThreadChoice choice(2, kCalmLoad);
-  double now = 100.0;
-  int tries = 0;
-  while (now < 160.0) {
-    if (choice.threads() == 2) {
-      ++tries;
-      now += 0.1;
-      choice.saw({0.1, 0.13, 20}, now);
-    } else {
-      now += 0.01;
-      choice.saw({0.01, 0.01, 0}, now);
+  for (const double pass : {0.1, 2.0}) {  // seconds, of all threads
+    ThreadChoice choice(2, kCalmLoad);
+    double now = 100.0;
+    int tries = 0;
+    while (now < 160.0) {
+      if (choice.threads() == 2) {
+        ++tries;
+        now += pass;
+        choice.saw({pass, 1.3 * pass, static_cast<std::int64_t>(200.0 * pass)}, now);
+      } else {
+        now += 0.01;
+        choice.saw({0.01, 0.01, 0}, now);
+      }
     }
+    EXPECT_LE(tries, 14) << pass;
+    EXPECT_GE(tries, 8) << pass;
   }
-  EXPECT_LE(tries, 14);
-  EXPECT_GE(tries, 8);
 }
 
 TEST(ThreadChoice, OneThreadStaysOne) {
