@@ -217,8 +217,9 @@ Result<BenchOptions> bench_options(BenchFlags& flags, Roof& roof) {
   BenchOptions options;
   KVSPAN_TRY(options.model_path, find_model_path(flags.model.model));
   {
-    // Only to know the model; it must be gone before the benchmark's processes start.
-    KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {1, 1}));
+    // To know the model, and to calibrate it where that is missing; it must be gone before the benchmark's processes
+    // start.
+    KVSPAN_TRY(const auto engine, Engine::load(options.model_path, {static_cast<int>(flags.model.threads)}));
     if (flags.depths.empty()) flags.depths = usual_depths(engine->info().context);
     KVSPAN_CHECK_OK(check(flags, engine->info().context));
     roof.weight_bytes = engine->info().weight_bytes;
