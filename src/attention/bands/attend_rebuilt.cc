@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "attention/attend.h"
 #include "attention/bands/rebuilt_runner.h"
+#include "attention/bands/rebuilt_segment.h"
 #include "base/fail.h"
 #include "base/help_wanted.h"
 #include "cache/visible.h"
@@ -18,7 +20,7 @@ const BandsTokens& tokens_of(const StorePart& part) {
   return static_cast<const BandsTokens&>(*part.store);
 }
 
-// Rows of all parts have the digits that the finest code asks for.
+// Rows of all parts have the digits that the finest code asks for, where they are bytes.
 bool fine(std::span<const StorePart> parts) {
   return std::ranges::any_of(parts, [](const StorePart& part) {
     return tokens_of(part).keys().code().fine() || tokens_of(part).value_store().code().fine();
@@ -31,10 +33,20 @@ struct TileRange {
   std::int32_t tile, tiles, row;
 };
 
+// What rows there is room for.
+struct RowsShape {
+  RebuiltForm form = RebuiltForm::kBytes;
+  bool fine = false;
+  std::int32_t key_dim = 0, value_dim = 0;
+  std::vector<std::int32_t> heads;  // [parts]
+
+  bool operator==(const RowsShape&) const = default;
+};
+
 // The call's memory: tables of the parts' codes, and the rows that are rebuilt at the moment.
 class RebuildScratch final : public ScratchPart {
  public:
-  void prepare(const LayerShape& layer, std::span<const StorePart> parts, int threads);
+  void prepare(const LayerShape& layer, std::span<const StorePart> parts, RebuiltForm form, int threads);
   // Which tiles of the parts come next, from the `from`-th read one on.
   void start(std::span<const StorePart> parts, std::int32_t from);
 
@@ -42,36 +54,44 @@ class RebuildScratch final : public ScratchPart {
   void make(std::int32_t index, int place) noexcept;
   std::span<const TileRange> ranges() const noexcept { return ranges_; }
   void rebuild(std::span<const StorePart> parts, const TileRange& range, int place) noexcept;
-  std::span<const RebuiltPart> parts() const noexcept { return parts_; }
+  std::span<const RebuiltPart> parts() const noexcept { return parts_; }  // of bytes
+  std::span<const HeadGroup> groups() const noexcept { return groups_; }  // of halves
   float* work(int place) noexcept { return work_.as<float>() + static_cast<std::size_t>(place) * work_stride_; }
 
   std::size_t bytes() const noexcept override {
     std::size_t sum = work_.bytes();
     for (const RebuildTable& table : tables_) sum += table.bytes();
     for (const RoundedRows& rows : rows_) sum += rows.bytes();
+    for (const RebuiltSegment& rows : segments_) sum += rows.bytes();
     for (const Positions& positions : positions_) sum += positions.bytes();
     return sum;
   }
 
  private:
-  void make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads, bool fine);
+  void make_rows(const RowsShape& shape);
+  RebuiltSink& rows_of(std::size_t part) noexcept {
+    if (shape_.form == RebuiltForm::kHalves) return segments_[part];
+    return rows_[part];
+  }
 
   std::vector<RebuildTable> tables_;       // [2 parts]: of keys, or of both sides; of values
   std::vector<std::int32_t> first_made_;   // [2 parts + 1], sums of their parts()
-  std::vector<std::int32_t> heads_;        // [parts]
-  std::vector<RoundedRows> rows_;          // [parts]
+  RowsShape shape_;                        // of what follows
+  std::vector<RoundedRows> rows_;          // [parts], or none
+  std::vector<RebuiltSegment> segments_;   // [parts], or none
   std::vector<Positions> positions_;       // [parts], of the rows at the moment
   std::vector<RebuiltPart> parts_;
+  std::vector<HeadGroup> groups_;
   std::vector<TileRange> ranges_;
   Buffer work_;
   std::size_t work_stride_ = 0;
 };
 
-void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart> parts, int threads) {
+void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart> parts, RebuiltForm form, int threads) {
   tables_.resize(std::max(tables_.size(), 2 * parts.size()));
   first_made_.assign(1, 0);
   work_stride_ = 0;
-  std::vector<std::int32_t> heads;
+  RowsShape shape{form, form == RebuiltForm::kBytes && fine(parts), layer.key_dim, layer.value_dim, {}};
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const BandsTokens& tokens = tokens_of(parts[i]);
     const bool joint = &tokens.keys() == &tokens.value_store();
@@ -81,29 +101,37 @@ void RebuildScratch::prepare(const LayerShape& layer, std::span<const StorePart>
       first_made_.push_back(first_made_.back() + (side == 0 || !joint ? table.parts() : 0));
       if (side == 0 || !joint) work_stride_ = std::max(work_stride_, floats_in_lines(table.work_floats()));
     }
-    heads.push_back(tokens.keys().code().heads());
+    shape.heads.push_back(tokens.keys().code().heads());
   }
-  make_rows(layer, heads, fine(parts));
-  work_stride_ = std::max(work_stride_, floats_in_lines(RebuiltRunner::work_floats(layer, rows_.front())));
+  make_rows(shape);
+  if (form == RebuiltForm::kBytes) {
+    work_stride_ = std::max(work_stride_, floats_in_lines(RebuiltRunner::work_floats(layer, rows_.front())));
+  }
   const std::size_t work = work_stride_ * static_cast<std::size_t>(threads) * sizeof(float);
   if (work_.bytes() < work) work_ = Buffer(work, MemoryKind::kFullRank, nullptr);
 }
 
 // Kept for the next call: fresh memory is slow to touch.
-void RebuildScratch::make_rows(const LayerShape& layer, const std::vector<std::int32_t>& heads, bool fine) {
-  if (heads == heads_ && rows_.front().key_dim() == padded_dim(layer.key_dim) &&
-      rows_.front().value_dim() == padded_dim(layer.value_dim) && rows_.front().fine() == fine) {
-    return;
-  }
-  heads_.clear();
+void RebuildScratch::make_rows(const RowsShape& shape) {
+  if (shape == shape_) return;
+  shape_ = {};
   rows_.clear();
-  for (const std::int32_t n : heads) rows_.emplace_back(n, layer.key_dim, layer.value_dim, kRebuiltTiles * kTile, fine);
-  heads_ = heads;
+  segments_.clear();
+  constexpr std::int32_t kRows = kRebuiltTiles * kTile;
+  for (const std::int32_t heads : shape.heads) {
+    if (shape.form == RebuiltForm::kHalves) {
+      segments_.emplace_back(heads, shape.key_dim, shape.value_dim, kRows);
+    } else {
+      rows_.emplace_back(heads, shape.key_dim, shape.value_dim, kRows, shape.fine);
+    }
+  }
+  shape_ = shape;
 }
 
 void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) {
   positions_.assign(parts.size(), {});
   parts_.clear();
+  groups_.clear();
   ranges_.clear();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const BandsTokens& tokens = tokens_of(parts[i]);
@@ -121,7 +149,13 @@ void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) 
       }
       k += n;
     }
-    parts_.push_back({parts[i].first_head, &rows_[i], &positions, &tokens.value_store().code()});
+    const BandsCode& values = tokens.value_store().code();
+    if (shape_.form == RebuiltForm::kHalves) {
+      segments_[i].start(positions, values);
+      groups_.push_back({parts[i].first_head, &segments_[i].list()});
+    } else {
+      parts_.push_back({parts[i].first_head, &rows_[i], &positions, &values});
+    }
   }
 }
 
@@ -133,11 +167,19 @@ void RebuildScratch::make(std::int32_t index, int place) noexcept {
 
 void RebuildScratch::rebuild(std::span<const StorePart> parts, const TileRange& range, int place) noexcept {
   const BandsTokens& tokens = tokens_of(parts[range.part]);
-  RoundedRows& rows = rows_[range.part];
+  RebuiltSink& rows = rows_of(range.part);
   tables_[2 * range.part].rebuild(tokens.keys(), range.tile, range.tiles, range.row, rows, work(place));
   if (&tokens.keys() == &tokens.value_store()) return;
   // Tiles of values have no anchors, so that they may lie together whenever those of keys do.
   tables_[2 * range.part + 1].rebuild(tokens.value_store(), range.tile, range.tiles, range.row, rows, work(place));
+}
+
+// Products of bytes that a row and query take. One of floats takes the time of two of bytes where those are not added
+// at once.
+std::int64_t products_of_a_row(const LayerShape& layer, RebuiltForm form, bool fine) noexcept {
+  if (form == RebuiltForm::kHalves) return std::int64_t{2} * (layer.key_dim + layer.value_dim);
+  return std::int64_t{RoundedRows::key_products(fine)} * layer.key_dim +
+         std::int64_t{RoundedRows::value_digits(fine)} * layer.value_dim;
 }
 
 // Items are heads times blocks of query positions.
@@ -158,12 +200,15 @@ void attend_to_rows(const AttendCall& call, RebuildScratch& rebuilt, Team& team)
 
 }  // namespace
 
-bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) noexcept {
+RebuiltForm rebuilt_form() noexcept {
+  return bands_attention_kernels(cpu_level()).adds_bytes ? RebuiltForm::kBytes : RebuiltForm::kHalves;
+}
+
+bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts, RebuiltForm form) noexcept {
   const LayerShape& layer = call.layer;
   const auto positions = static_cast<std::int64_t>(call.queries.positions.size());
   if (std::max(layer.key_dim, layer.value_dim) > RoundedRows::kMostDim) return false;
-  const bool finely = fine(parts);
-  const std::int64_t row = RoundedRows::key_products(finely) * layer.key_dim + RoundedRows::value_digits(finely) * layer.value_dim;
+  const std::int64_t row = products_of_a_row(layer, form, fine(parts));
   std::int32_t heads = 0;
   std::int64_t saved = 0;  // products of bytes for each token
   for (const StorePart& part : parts) {
@@ -183,7 +228,8 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts) n
   return heads == layer.kv_heads && saved > 0;
 }
 
-Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch, Team& team) {
+Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, RebuiltForm form,
+                      AttentionScratch& scratch, Team& team) {
   std::int32_t from = 0, end = 0;
   for (const StorePart& part : parts) end = std::max(end, tokens_of(part).tiles_read());
   // What the first query no longer sees, none does; parts with the same tiles begin together.
@@ -200,7 +246,7 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
   };
   if (team.leader()) {
     scratch.prepare_part<RebuildScratch>(
-        [&](RebuildScratch& part) { part.prepare(call.layer, parts, team.places()); });
+        [&](RebuildScratch& part) { part.prepare(call.layer, parts, form, team.places()); });
   }
   team.barrier();
   if (!scratch.ready()) return lacks_memory();
@@ -223,7 +269,12 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
       }
     });
     team.barrier();
-    attend_to_rows(some, rebuilt, team);
+    if (form == RebuiltForm::kHalves) {
+      KVSPAN_CHECK_OK(attend_segments(some.layer, rebuilt.groups(), some.queries, some.out, some.lse, scratch, team,
+                                      some.adds));
+    } else {
+      attend_to_rows(some, rebuilt, team);
+    }
   }
   return {};
 }

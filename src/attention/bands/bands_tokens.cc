@@ -50,7 +50,8 @@ void BandsTokens::read(std::int32_t first, std::int32_t end, RowBlock& to) const
 
 Status BandsTokens::attend(const AttendCall& call, std::span<const StorePart> parts,
                            AttentionScratch& scratch, Team& team) const {
-  if (pays_to_rebuild(call, parts)) return attend_rebuilt(call, parts, scratch, team);
+  const RebuiltForm form = rebuilt_form();
+  if (pays_to_rebuild(call, parts, form)) return attend_rebuilt(call, parts, form, scratch, team);
   for (const StorePart& part : parts) {
     const auto& tokens = static_cast<const BandsTokens&>(*part.store);
     KVSPAN_CHECK_OK(attend_bands(call.layer, part.first_head, tokens.keys_, tokens.value_store(),

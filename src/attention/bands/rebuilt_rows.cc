@@ -5,6 +5,7 @@
 
 #include "attention/bands/tile_gains.h"
 #include "cache/rope.h"
+#include "cache/segments/segment.h"
 
 namespace kvspan {
 namespace {
@@ -96,7 +97,7 @@ std::int32_t RebuildTable::together(const BandsStore& store, std::int32_t tile, 
 }
 
 void RebuildTable::rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row,
-                           RoundedRows& to, float* work) const noexcept {
+                           RebuiltSink& to, float* work) const noexcept {
   const BandsAttentionKernels& kernels = bands_attention_kernels(cpu_level());
   const std::int32_t places = code_->places(), position = store.first_position() + tile * kCodedTile;
   auto* const codes = reinterpret_cast<std::int8_t*>(work);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attention/bands/kernels/bands_kernels.h"
-#include "attention/bands/rounded_rows.h"
+#include "attention/bands/rebuilt_sink.h"
 #include "base/memory.h"
 #include "cache/bands/bands_store.h"
 
@@ -34,7 +34,7 @@ class RebuildTable {
   // How many of the tiles from `tile` on, `most` at most, one call may rebuild.
   std::int32_t together(const BandsStore& store, std::int32_t tile, std::int32_t most) const noexcept;
   // Tokens of `tiles` tiles that are not escaped become rows `row` and following of keys, values or both.
-  void rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row, RoundedRows& rows,
+  void rebuild(const BandsStore& store, std::int32_t tile, std::int32_t tiles, std::int32_t row, RebuiltSink& rows,
                float* work) const noexcept;
   std::size_t bytes() const noexcept { return rounded_.bytes() + numbers_.bytes(); }
 

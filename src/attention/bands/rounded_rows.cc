@@ -38,11 +38,11 @@ void RoundedRows::Side::put(std::int32_t head, std::int32_t row, const float* fr
   }
 }
 
-void RoundedRows::put_key(std::int32_t head, std::int32_t row, const float* numbers) noexcept {
+void RoundedRows::put_key(std::int32_t head, std::int32_t row, float* numbers) noexcept {
   key_.put(head, row, numbers);
 }
 
-void RoundedRows::put_value(std::int32_t head, std::int32_t row, const float* numbers) noexcept {
+void RoundedRows::put_value(std::int32_t head, std::int32_t row, float* numbers) noexcept {
   value_.put(head, row, numbers);
 }
 

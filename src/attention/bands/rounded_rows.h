@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "attention/bands/kernels/bands_kernels.h"
+#include "attention/bands/rebuilt_sink.h"
 #include "base/memory.h"
 #include "cache/segments/segment.h"
 
 namespace kvspan {
 
-class RoundedRows {
+class RoundedRows final : public RebuiltSink {
  public:
   static constexpr std::int32_t kTile = 16;
   static constexpr std::int32_t kMostDim = 1024;
@@ -27,9 +28,8 @@ class RoundedRows {
   // Room for rows of `heads` heads. Throws std::bad_alloc.
   RoundedRows(std::int32_t heads, std::int32_t key_dim, std::int32_t value_dim, std::int32_t rows, bool fine);
 
-  // Row `row` of a head, zeros from its dimension up to the padded one.
-  void put_key(std::int32_t head, std::int32_t row, const float* numbers) noexcept;
-  void put_value(std::int32_t head, std::int32_t row, const float* numbers) noexcept;
+  void put_key(std::int32_t head, std::int32_t row, float* numbers) noexcept override;
+  void put_value(std::int32_t head, std::int32_t row, float* numbers) noexcept override;
 
   std::int32_t key_dim() const noexcept { return key_.dim; }      // padded
   std::int32_t value_dim() const noexcept { return value_.dim; }  // padded

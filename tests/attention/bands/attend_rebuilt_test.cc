@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "attention/bands/rebuilt_segment.h"
+#include "attention/bands/rounded_rows.h"
 #include "attention/bands/stretch_softmax.h"
 #include "base/cpu_level.h"
 #include "tests/attention/bands/random_bands.h"
@@ -19,6 +21,8 @@ namespace attend_rebuilt_test {
 
 using namespace bands_testing;
 using bands_testing::Problem;  // also where files that use another are compiled together
+
+constexpr RebuiltForm kForms[] = {RebuiltForm::kBytes, RebuiltForm::kHalves};
 
 // Row `row` of a side of RoundedRows, digits lying one after the other.
 void read_row(const std::int8_t* tiles, const float* scales, std::int32_t row, std::int32_t dim, std::int32_t digits,
@@ -37,14 +41,17 @@ void read_row(const std::int8_t* tiles, const float* scales, std::int32_t row, s
 // Rows of all tokens, those of escaped ones zeros, as keys and values of Expected lie.
 struct RebuiltRows {
   std::vector<float> keys, values;
-  float coarsest = 0.0f, last_digit = 0.0f;  // the largest scale of a value, and of what its last digit counts
+  float coarsest = 0.0f;    // the largest scale of a value in bytes
+  float last_digit = 0.0f;  // what the last digit of a value counts at most
 
-  explicit RebuiltRows(const Problem& p) {
+  RebuiltRows(const Problem& p, RebuiltForm form) {
     const LayerShape& l = p.layer;
     const auto width = std::size_t(l.kv_heads * l.key_dim);
     keys.resize(std::size_t(p.keys.tokens()) * width);
     values.resize(keys.size());
     RoundedRows rows(l.kv_heads, l.key_dim, l.value_dim, 64, p.fine());
+    RebuiltSegment segment(l.kv_heads, l.key_dim, l.value_dim, 64);
+    const bool halves = form == RebuiltForm::kHalves;
     for (const BandsStore* store : {&p.keys, &p.value_store()}) {
       const BandsCode& code = store->code();
       RebuildTable table;
@@ -53,12 +60,28 @@ struct RebuiltRows {
       for (std::int32_t part = 0; part < table.parts(); ++part) table.make(part, work.data());
       for (std::int32_t tile = 0, n = 0; tile < store->tiles(); tile += n) {
         n = table.together(*store, tile, store->tiles() - tile);
-        table.rebuild(*store, tile, n, 0, rows, work.data());
+        Positions positions;
+        for (std::int32_t t = 16 * tile; t < 16 * (tile + n); ++t) {
+          if ((store->escaped(t / 16) >> (t % 16) & 1) == 0) positions.push(t, 64, nullptr);
+        }
+        segment.start(positions, p.value_store().code());
+        RebuiltSink& to = halves ? static_cast<RebuiltSink&>(segment) : rows;
+        table.rebuild(*store, tile, n, 0, to, work.data());
         std::int32_t row = 0;
         for (std::int32_t t = 16 * tile; t < 16 * (tile + n); ++t) {
           if ((store->escaped(t / 16) >> (t % 16) & 1) != 0) continue;
           for (std::int32_t h = 0; h < l.kv_heads; ++h) {
             const std::size_t at = std::size_t(t) * width + std::size_t(h * l.key_dim);
+            if (halves) {
+              const Segment& there = segment.list().segments().front();
+              if (code.key_dim() > 0) there.keys.read(h, row, keys.data() + at);
+              if (code.value_dim() == 0) continue;
+              there.values.read(h, row, values.data() + at);
+              for (std::int32_t i = 0; i < l.value_dim; ++i) {
+                last_digit = std::max(last_digit, 0x1p-10f * std::abs(values[at + std::size_t(i)]));
+              }
+              continue;
+            }
             if (code.key_dim() > 0) {
               read_row(rows.key_tiles(h, 0), rows.key_scales(h, 0), row, l.key_dim, RoundedRows::kKeyDigits, nullptr,
                        keys.data() + at);
@@ -116,9 +139,10 @@ double allowed(const BandsStore& store, std::int32_t token, std::int32_t row) {
   return off;
 }
 
-// Of the last digit of a row of keys.
-double row_unit(const std::vector<float>& rows, std::size_t first, std::size_t dim) {
-  return double{largest(std::span(rows).subspan(first, dim))} / kDigitBase;
+// How far rounding moves a number of a row of keys.
+double rounding(const std::vector<float>& rows, std::size_t first, std::size_t dim, RebuiltForm form) {
+  const double most = largest(std::span(rows).subspan(first, dim));
+  return form == RebuiltForm::kHalves ? 0x1.001p-11 * most : most / kDigitBase / 254.0;
 }
 
 TEST(AttendRebuilt, RowsAreThoseThatCodesRestore) {
@@ -139,7 +163,8 @@ TEST(AttendRebuilt, RowsAreThoseThatCodesRestore) {
     }
     for (const CpuLevel level : available_cpu_levels()) {
       ASSERT_TRUE(force_cpu_level(level));
-      const RebuiltRows got(p);
+      const RebuiltForm form = kForms[trial / 2 % 2];
+      const RebuiltRows got(p, form);
       for (std::int32_t t = 0; t < p.keys.tokens(); ++t) {
         if ((p.keys.escaped(t / 16) >> (t % 16) & 1) != 0) continue;
         for (std::size_t j = 0; j < width; ++j) {
@@ -147,9 +172,8 @@ TEST(AttendRebuilt, RowsAreThoseThatCodesRestore) {
           // Turning may bring any number of the head here.
           const auto head = key_off.begin() + std::ptrdiff_t(at - j % dim);
           const double keys = *std::max_element(head, head + std::ptrdiff_t(dim));
-          // Then rows are rounded, keys to 1/128 of the unit of values.
-          const double unit = row_unit(got.keys, at - j % dim, dim);
-          ASSERT_NEAR(got.keys[at], exact.k[at], 2.0 * keys + unit / 254.0 + 1e-5) << trial << ", token " << t;
+          const double off = rounding(got.keys, at - j % dim, dim, form);
+          ASSERT_NEAR(got.keys[at], exact.k[at], 2.0 * keys + off + 1e-5) << trial << ", token " << t;
           ASSERT_NEAR(got.values[at], exact.v[at], value_off[at] + 0.501 * got.last_digit + 1e-5)
               << trial << ", token " << t;
         }
@@ -161,7 +185,7 @@ TEST(AttendRebuilt, RowsAreThoseThatCodesRestore) {
 }
 
 // With `adds` beside other tokens, of values 0 and log-sum-exp .5.
-Attended attend_to_rows_of(const Problem& p, int threads, bool adds) {
+Attended attend_to_rows_of(const Problem& p, RebuiltForm form, int threads, bool adds) {
   const auto n = p.positions.size(), heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
   BandsTokens tokens({p.code, p.values_code}, nullptr);
   tokens.keys() = p.keys;
@@ -172,7 +196,7 @@ Attended attend_to_rows_of(const Problem& p, int threads, bool adds) {
   const StorePart part{0, &tokens};
   pool.run([&](Team& team) {
     const AttendCall call{p.layer, queries_of(p), {got.out.data(), {n, heads, d}}, {got.lse.data(), {n, heads}}, adds};
-    EXPECT_TRUE(attend_rebuilt(call, std::span(&part, 1), scratch, team));
+    EXPECT_TRUE(attend_rebuilt(call, std::span(&part, 1), form, scratch, team));
   });
   return got;
 }
@@ -186,8 +210,9 @@ TEST(AttendRebuilt, ATokenSeenAloneIsItsRow) {
     p.layer.window = 2;
     const std::int32_t last = p.keys.tokens() - 1;
     if ((p.keys.escaped(last / 16) >> 15 & 1) != 0) continue;
-    const RebuiltRows rows(p);
-    const Attended got = attend_to_rows_of(p, 1, false);
+    const RebuiltForm form = kForms[trial / 2 % 2];
+    const RebuiltRows rows(p, form);
+    const Attended got = attend_to_rows_of(p, form, 1, false);
     const std::int32_t d = p.layer.value_dim, group = p.layer.query_heads / p.layer.kv_heads;
     for (std::int32_t i = 0; i < p.layer.query_heads * d; ++i) {
       const std::int32_t from = (last * p.layer.kv_heads + i / d / group) * d + i % d;
@@ -212,18 +237,20 @@ TEST(AttendRebuilt, EqualsSoftmaxOverTheseRows) {
     if (trial % 5 == 2) p.layer.alibi.assign(std::size_t(p.layer.query_heads), 0.05f);
     const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
     Expected expected(p);
-    const RebuiltRows rows(p);
+    const RebuiltForm form = kForms[trial / 8 % 2];
+    const bool bytes = form == RebuiltForm::kBytes;
+    const RebuiltRows rows(p, form);
     expected.k = rows.keys;
     expected.v = rows.values;
     Problem rounded = p;
     const auto key_dim = std::size_t(p.layer.key_dim);
-    for (std::size_t at = 0; at < rounded.query_rows.size(); at += key_dim) {
+    for (std::size_t at = 0; at < rounded.query_rows.size() && bytes; at += key_dim) {
       round_like_rows(p.fine(), std::span(rounded.query_rows).subspan(at, key_dim));
     }
     // Some rows meet other tokens first, whose values are 0.
     const bool adds = trial % 3 == 0;
     std::vector<Attended> of_teams;
-    for (const int threads : {1, 3}) of_teams.push_back(attend_to_rows_of(p, threads, adds));
+    for (const int threads : {1, 3}) of_teams.push_back(attend_to_rows_of(p, form, threads, adds));
     EXPECT_EQ(of_teams[0].out, of_teams[1].out);
     EXPECT_EQ(of_teams[0].lse, of_teams[1].lse);
     for (std::size_t at = 0; at < std::size_t(n) * heads; ++at) {
@@ -236,17 +263,17 @@ TEST(AttendRebuilt, EqualsSoftmaxOverTheseRows) {
       // Sums of f32 (attention/attend.h): some hundred roundings of logits below 64 and of values.
       // Of two digits each, the last ones do not meet: at most half a unit of the first.
       const double units = double{largest(p.query_rows)} / 127.0 * double{largest(rows.keys)} / 127.0;
-      const double dropped = p.fine() ? 0.25 * units * double(key_dim) * double{p.layer.logit_scale} : 0.0;
+      const double dropped = bytes && p.fine() ? 0.25 * units * double(key_dim) * double{p.layer.logit_scale} : 0.0;
       const double tolerance = 256.0 * 64.0 * 0x1p-24 + dropped;
       EXPECT_NEAR(of_teams[0].lse[at], std::log(own + other), tolerance) << trial;
       // Weights times scales are rounded to 1/127 of the largest, evenly: six standard deviations of the sum of
       // n of them with numbers up to 127, and what stretches that hardly count may have.
       const double n_tokens = p.keys.tokens();
-      const double weights = 6.0 * rows.coarsest * expected.heaviest * std::sqrt(n_tokens / 12.0) +
-                             (n_tokens / 128.0 + 1.0) * StretchSoftmax::kLightShare * expected.spread;
+      const double light = bytes ? (n_tokens / 128.0 + 1.0) * StretchSoftmax::kLightShare * expected.spread : 0.0;
+      const double rounded_off = bytes ? 6.0 * rows.coarsest * expected.heaviest * std::sqrt(n_tokens / 12.0) : 0.0;
       for (std::size_t j = 0; j < d; ++j) {
         const double out = expected.sees ? expected.out[j] * own / (own + other) : 0.0;
-        EXPECT_NEAR(of_teams[0].out[at * d + j], out, 2.0 * tolerance * (expected.spread + 1.0) + weights) << trial;
+        EXPECT_NEAR(of_teams[0].out[at * d + j], out, 2.0 * tolerance * (expected.spread + 1.0) + rounded_off + light) << trial;
       }
     }
   }
@@ -261,14 +288,14 @@ TEST(AttendRebuilt, ManyQueriesPayForIt) {
     BandsTokens tokens({p.code, p.values_code}, nullptr);
     tokens.keys() = p.keys;
     const StorePart part{0, &tokens};
-    const auto pays = [&](std::size_t n) {
+    const auto pays = [&](std::size_t n, RebuiltForm form) {
       const std::vector<std::int32_t> positions(n, 1000);
       const Queries queries{{p.query_rows.data(), {n, 1, 1}}, positions};
-      return pays_to_rebuild({p.layer, queries, {}, {}}, std::span(&part, 1));
+      return pays_to_rebuild({p.layer, queries, {}, {}}, std::span(&part, 1), form);
     };
-    EXPECT_FALSE(pays(1));
+    for (const RebuiltForm form : kForms) EXPECT_FALSE(pays(1, form));
     p.layer.key_dim = p.layer.value_dim = 1;  // whose full-rank rows cost nothing
-    EXPECT_TRUE(pays(100000));
+    for (const RebuiltForm form : kForms) EXPECT_TRUE(pays(100000, form));
   }
 }
 
