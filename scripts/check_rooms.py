@@ -6,8 +6,8 @@ A room includes itself and rooms before it in ROOMS; tests of a room likewise. g
 common library appear only in the rooms llama and server, CUDA only in folders called cuda. The library rooms up to method
 touch no file, terminal, environment or clock. Public headers include only standard headers and each
 other. What is bands' own lies in folders called bands and is named nowhere else but on the device, in the table of
-methods and where recipes are written. Every source file carries its licence tag and stays within its
-length. Prints one line per finding, then how many files were looked at; exit 1 if there was a finding.
+methods and where recipes are written. Files that comments name are there. Every source file carries its licence tag
+and stays within its length. Prints one line per finding, then how many files were looked at; exit 1 if there was a finding.
 """
 
 import pathlib
@@ -34,6 +34,7 @@ IMPURE_HEADERS = {"fstream", "filesystem", "iostream", "chrono", "ctime", "time.
                   "sys/socket.h", "sys/stat.h", "sys/time.h"}
 IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|fopen|freopen|popen|clock_gettime|std::system)\s*\(")
 LINE_COMMENT = re.compile(r"//.*$")
+NAMED_FILE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(ROOMS)})/[\w/]+\.(?:h|cc|cuh|cu))\b")
 BANDS = re.compile(r"bands", re.IGNORECASE)
 # Its row, and where a device's cache reads its codes.
 BANDS_NAMED = {"src/method/method_table.cc", "include/kvspan/cuda.h", "src/cuda/attend_call.h", "src/cuda/device_cache.h",
@@ -84,6 +85,10 @@ def check_file(path, tree):
     for number, line in enumerate(lines, 1):
         if not names_bands and BANDS.search(line):
             yield f"{relative}:{number}: names bands, which only folders called bands do"
+        if comment := LINE_COMMENT.search(line):
+            for named in NAMED_FILE.findall(comment.group()):
+                if not any((tree / folder / named).is_file() for folder in ("src", "tests")):
+                    yield f"{relative}:{number}: names {named}, which is no file"
         if found := INCLUDE.match(line):
             for wrong in check_include(parts, *found.groups()):
                 yield f"{relative}:{number}: {wrong}"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Working memory of attend: the call's plan, one area per thread, the partial states of items, and
-// for each block a count of the chunks finished. Bounded by the constants of attention/plan.h,
+// for each block a count of the chunks finished. Bounded by the constants of attention/segments/plan.h,
 // whatever the number of tokens; grows to the largest call and stays.
 #pragma once
 
@@ -30,7 +30,7 @@ class AttentionScratch {
 
   // Plans a call of `threads` members and makes room for it, counts at zero; by the leader, before
   // a barrier. The outcome is ready(), for every member to read after the barrier. `as_series`:
-  // the call reads every segment as part of a series (attention/coded_series.h), coded or not.
+  // the call reads every segment as part of a series (attention/coded/coded_series.h), coded or not.
   void prepare(const LayerShape& layer, HeadGroups groups,
                std::span<const std::int32_t> query_positions, int threads,
                bool as_series = false) noexcept;

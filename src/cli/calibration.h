@@ -16,8 +16,8 @@ Result<std::string> calibration_text(const std::string& file = "");
 // ensure_calibration with that text; a line on standard error says what is being made and why.
 Result<Calibration> calibration_for(Engine& engine);
 
-// Measures what errors of each layer cost and what `bands` costs by its bits (eval/layer_weights.h,
-// eval/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
+// Measures what errors of each layer cost and what `bands` costs by its bits (eval/calibrate/layer_weights.h,
+// eval/study/rate_curve.h), with the model's weights as f16, on parts of `text`, under progress bars.
 // Says beforehand on standard error how long it will take.
 Status measure_costs(const std::string& model_path, const EngineOptions& options,
                      const std::string& text, Calibration& calibration);

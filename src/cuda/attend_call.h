@@ -95,7 +95,7 @@ struct AttendCall {
   const uint4* unit_levels = nullptr;           // [groups][kMaxUnits][4]: bytes with all bits set
   const float* score_scales = nullptr;          // [groups]: what a sum's 1 counts
 
-  // The mean of keys: what queries fold to and what positions make of it (cache/anchored_means.h).
+  // The mean of keys: what queries fold to and what positions make of it (cache/bands/anchored_means.h).
   std::int32_t mean_terms = 0;  // multiple of 16; 0: keys have no mean
   std::int32_t mean_alone = 0, mean_slow = 0;  // pairs
   const float4* fold_polynomials = nullptr;  // of slow pairs: MeanOperands::polynomials

@@ -75,7 +75,7 @@ struct Calibration;    // kvspan/calibration.h
 struct CacheShape;     // kvspan/cache.h
 struct PreparedLayer;  // method/prepared.h
 class Ledger;          // base/memory.h
-class Selector;        // method/selector.h
+class Selector;        // method/selectors/selector.h
 namespace detail {
 struct PrepareInput;  // method/prepare_parts.h
 }

@@ -299,7 +299,7 @@ TEST(Attend, GroupsOfHeadsHaveListsOfTheirOwn) {
 }
 
 TEST(AttentionScratch, StaysWithinTheStatedBoundForAnyLength) {
-  // One layer of 8 KV heads, 128 dimensions; the bound of attention/plan.h written out.
+  // One layer of 8 KV heads, 128 dimensions; the bound of attention/segments/plan.h written out.
   const LayerShape layer = layer_of(32, 8, 128, 128);
   const std::size_t partials = std::max(kMaxItems * 16, kMaxBlockItems * kBlockRows) * (128 + 2) * 4;
   const std::size_t work =

@@ -176,7 +176,7 @@ struct Reread {
   double value_slack = 0.0;  // error of a coordinate of the output
 };
 
-// What integer products may add (attention/integer_rows.h). A query's numbers are off by
+// What integer products may add (attention/rows/integer_rows.h). A query's numbers are off by
 // kQueryRounding of the largest, at most |B|_F |q|: a score by that times the sum of |scale code|.
 // Weights times scales are off by kWeightRounding of the largest among kWeightBlock tokens; as
 // weights sum to one, so do at most their largest over the blocks.

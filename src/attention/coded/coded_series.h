@@ -13,7 +13,7 @@
 // Tokens are gathered into batches, whatever the segments' lengths: softmax goes over a batch.
 // Floating-point coefficients of a rank that is a multiple of 8 are read in place by the kernels of
 // full-rank rows. Integer ones are multiplied as integers where few queries ask (rows form), with
-// queries rounded to 16 bits (attention/integer_rows.h), bytes in place, narrower codes unpacked to
+// queries rounded to 16 bits (attention/rows/integer_rows.h), bytes in place, narrower codes unpacked to
 // bytes. What remains, and every coefficient in panel form, is decoded some tokens at a time.
 // A side without a code takes part as it is: the other side may be coded.
 // Source: in coefficient space first by Saxena et al., 2024 (Eigen Attention).

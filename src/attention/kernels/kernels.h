@@ -11,7 +11,7 @@
 //          to f32 once; scores are [token][row], so softmax goes across rows without horizontal
 //          steps, and both products are register-blocked outer products.
 //
-// Dimensions are multiples of 8 (cache/segment.h pads rows with zeros). Pointers need no alignment
+// Dimensions are multiples of 8 (cache/segments/segment.h pads rows with zeros). Pointers need no alignment
 // beyond their element's. No function allocates or fails.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax steps of attention/kernels.h, written once over a vector type V that each instruction
+// The softmax steps of attention/kernels/kernels.h, written once over a vector type V that each instruction
 // set's file defines (in an anonymous namespace, so that no two files share an instantiation):
 //     V::F, V::kWidth, load, store, set, add, sub, mul, div, max, min, fma(a, b, c) = a * b + c,
 //     pow2(t) = the float whose bits are those of t shifted left by 23,

@@ -16,7 +16,7 @@
 
 namespace kvspan {
 
-// Up to this many query rows of one KV head, an item works in rows form (attention/kernels.h).
+// Up to this many query rows of one KV head, an item works in rows form (attention/kernels/kernels.h).
 inline constexpr std::int32_t kMaxRowsForm = 8;
 // Query rows that a block aims at: keys and values widened once serve all of them.
 inline constexpr std::int32_t kBlockRows = 96;
@@ -93,7 +93,7 @@ struct AttentionPlan {
   std::int32_t items = 0;
   bool partial = false;  // whether some block is several chunks, whose states merge
   std::vector<GroupPlan> groups;
-  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded_series.h)
+  std::size_t coded_work_floats = 0;  // what coded segments need besides (attention/coded/coded_series.h)
 
   bool rows_form() const noexcept { return rows <= kMaxRowsForm; }
   // Floats of one item's state: max[padded_rows], sum[padded_rows], out[padded_rows][value_dim].

@@ -44,7 +44,7 @@ class AnchoredMeans {
   const float* turns() const noexcept { return turns_.as<float>(); }
   // Of a row that fold writes: A [terms] and room up to pairs, B likewise, c four times.
   std::int32_t sums() const noexcept { return 2 * pairs_ + 4; }
-  // u: [dim], turned to an anchor. Kernels have faster ones (attention/bands/bands_kernels.h).
+  // u: [dim], turned to an anchor. Kernels have faster ones (attention/bands/kernels/bands_kernels.h).
   void fold(std::int32_t head, const float* u, float* to) const noexcept;
 
   // What fold reads: pairs that RoPE turns, and whether their two numbers are neighbours; those

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far the rows of a token that bands codes are from those it was given: what certificates are
-// made of (attention/certificate.h).
+// made of (attention/certificate/certificate.h).
 #pragma once
 
 #include <cstdint>

@@ -104,7 +104,7 @@ class CodedSide {
   std::size_t residual_bytes() const noexcept { return residuals_.bytes(); }
 
  private:
-  friend struct CodedSideBytes;  // cache/coded_side_bytes.h
+  friend struct CodedSideBytes;  // cache/code/coded_side_bytes.h
   CodedSide() = default;
   Status add_code(const std::shared_ptr<const Code>& code, bool keys, std::size_t dim);
   static Status store(Part& part, TensorView<const float, 2> coefficients,

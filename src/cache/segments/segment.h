@@ -2,7 +2,7 @@
 // A segment: the tokens of a group of KV heads that share one representation. It holds their
 // positions and two sides, keys and values. A side without a code is full rank: rows in f16 or f32,
 // per head contiguous, so that a kernel reads one head of a segment as one stream. A coded side
-// (cache/coded_side.h) is written once, by encode_rows, and takes no further rows.
+// (cache/code/coded_side.h) is written once, by encode_rows, and takes no further rows.
 // Copying a segment shares its memory; writing through prepare() un-shares it first.
 #pragma once
 

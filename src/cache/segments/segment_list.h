@@ -79,7 +79,7 @@ class SegmentList {
             const TensorView<float, 3>& values, std::span<std::int32_t> positions) const;
   // The segment, made of the rows at first .. first + segment.tokens() - 1 (full rank, so far),
   // takes their place, joined with the coded segments before it where that is possible
-  // (cache/join_segments.h). Throws std::bad_alloc, and then holds what it held.
+  // (cache/segments/join_segments.h). Throws std::bad_alloc, and then holds what it held.
   void replace(std::int32_t first, Segment segment);
   // Another representation of the same tokens of segments()[index].
   void exchange(std::size_t index, Segment segment);

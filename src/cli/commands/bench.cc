@@ -238,7 +238,7 @@ Result<BenchOptions> bench_options(BenchFlags& flags, Roof& roof) {
   options.batch = roof.batch = static_cast<int>(flags.batch);
   KVSPAN_TRY(options.gpu_layers, flags.model.device.layers());
   fmt::print(stderr, "{}", flags.model.device.note());
-  // Some recipes cannot go back after a step, and end that much deeper (eval/bench_worker.cc).
+  // Some recipes cannot go back after a step, and end that much deeper (eval/bench/bench_worker.cc).
   const auto needed = static_cast<std::size_t>(options.depths.back()) + 1 +
                       options.depths.size() * 2 * static_cast<std::size_t>(options.repeats);
   options.context = static_cast<std::int32_t>((needed + 255) / 256 * 256);

@@ -30,7 +30,7 @@ class LineReader {
 };
 
 // `history` is the file of the history; empty: none is kept. Interrupts have to be caught
-// (cli/interrupt.h) for kInterrupted to be seen.
+// (cli/terminal/interrupt.h) for kInterrupted to be seen.
 std::unique_ptr<LineReader> make_line_reader(const std::string& history);
 
 namespace detail {

@@ -42,7 +42,7 @@ struct SynthesisOperands {
   void add(const BandsCode& code, int chunks);
 };
 
-// Products of queries with the mean of keys (cache/anchored_means.h), for blocks of kMeanBlock.
+// Products of queries with the mean of keys (cache/bands/anchored_means.h), for blocks of kMeanBlock.
 struct MeanOperands {
   std::int32_t terms = 0;            // padded to whole steps of 16
   std::int32_t alone = 0, slow = 0;  // pairs

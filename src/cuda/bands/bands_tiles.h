@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a device holds tokens coded by bands: the codes of codec/bands_pack.h as digits, in an order
+// How a device holds tokens coded by bands: the codes of codec/bands/bands_pack.h as digits, in an order
 // that small matrix products take as it is.
 //
 // A code of w bits, unsigned: u = v + 2^(w-1), has w / 2 digits of 2 bits and, where w is odd, one of 1
@@ -20,7 +20,7 @@
 // twice either way. Chunks of single bits, too narrow for that instruction, lie quad by quad: four
 // word pairs (i / 4), a word for two tokens of the quad, 16 bits for each.
 //
-// After the chunks come the 32 tokens' gains (codec/midrise.h), quad by quad, and one word with a bit for
+// After the chunks come the 32 tokens' gains (codec/bands/midrise.h), quad by quad, and one word with a bit for
 // each token that is kept exact elsewhere; padded to 16 bytes.
 #pragma once
 

@@ -4,7 +4,7 @@
 // in double precision over them, and over the rows as the cache rebuilds them.
 //
 // Exact means the rows as the recipe's full-rank ends hold them (f16, or f32 with store=f32), none
-// coded and none dropped: what the certificates speak of (attention/certificate.h).
+// coded and none dropped: what the certificates speak of (attention/certificate/certificate.h).
 // Cost: rebuilds every row of the layer in every step; memory of a full f32 cache besides.
 #pragma once
 

@@ -19,7 +19,7 @@ struct RankTable {
 Result<RankTable> rank_table(const PrepareInput& in);
 
 // The plan of one side, with its start from the calibration where the method begins with one.
-struct SubspaceMethod;  // method/prepare_subspace.h
+struct SubspaceMethod;  // method/methods/prepare_subspace.h
 Result<std::optional<SidePlan>> calibrated_side(const PrepareInput& in,
                                                 const SubspaceMethod& method, std::size_t layer,
                                                 const HeadRange& heads, bool keys,

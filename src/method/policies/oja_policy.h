@@ -4,7 +4,7 @@
 //               last queries make one step (eta_prefill), then the rows are coded
 //     decoding  each unit of rows makes one step (eta) and is coded
 // Coefficients stored under older bases: stale=segment keeps each basis with its rows, rotate and
-// reuse as in method/recode.h.
+// reuse as in method/policies/recode.h.
 // Source: OjaKV (Zhu et al.), section 5, Algorithm 1, Table 5. Which rows make a step depends on
 // how many came in one call, as in the source; so do the segments.
 #pragma once

@@ -15,7 +15,7 @@
 namespace kvspan {
 namespace {
 
-// sum += codes . four of the query, in the register that sum is in (attention/neon.h).
+// sum += codes . four of the query, in the register that sum is in (attention/kernels/neon/neon.h).
 template <int kLane>
 [[gnu::always_inline]] inline void add_dot(int32x4_t& sum, int8x16_t codes,
                                            int8x16_t four) noexcept {

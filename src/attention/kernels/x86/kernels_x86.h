@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of attention/kernels.h for x86, written once over a vector type V that the AVX2 and
+// The products of attention/kernels/kernels.h for x86, written once over a vector type V that the AVX2 and
 // AVX-512 files define in an anonymous namespace (besides what softmax_simd.h asks of it):
 //     load_part, store_part(p, n): n < kWidth floats (n = 8 where kWidth = 16), zeros beyond
 //     load_half, load_half_part: the same from f16

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panel form of attention/kernels.h for x86, over the vector types of kernels_x86.h: one operand is
+// Panel form of attention/kernels/kernels.h for x86, over the vector types of kernels_x86.h: one operand is
 // broadcast from memory, the other read as vectors.
 #pragma once
 

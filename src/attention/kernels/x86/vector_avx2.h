@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector type of AVX2, FMA and F16C (attention/softmax_simd.h, attention/kernels_x86.h): 8 floats, 16
-// registers. For files compiled for AVX2 only.
+// The vector type of AVX2, FMA and F16C (attention/kernels/softmax_simd.h, attention/kernels/x86/kernels_x86.h):
+// 8 floats, 16 registers. For files compiled for AVX2 only.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector type of AVX-512 (attention/softmax_simd.h, attention/kernels_x86.h): 16 floats. For
+// The vector type of AVX-512 (attention/kernels/softmax_simd.h, attention/kernels/x86/kernels_x86.h): 16 floats. For
 // files compiled for AVX-512 only.
 #pragma once
 
