@@ -10,62 +10,51 @@ namespace {
 constexpr ProcessTimes kCalmLoad{0.5, 0.5, 1};
 constexpr ProcessTimes kBusyLoad{0.5, 0.3, 60};
 
-// Passes of `wall_s`, in which threads got this share of their time, for `seconds`.
 struct Machine {
-  ThreadChoice& choice;
+  ThreadChoice choice;
   double now_s = 100.0;
 
-  void run(double seconds, double wall_s, double share, std::int64_t switches) {
+  // Passes of `wall_s`, in which threads got this share of their time, for `seconds`; the threads of the next one.
+  int run(double seconds, double wall_s, double share, std::int64_t switches) {
     for (const double end = now_s + seconds; now_s < end;) {
       now_s += wall_s;
       choice.saw({wall_s, share * wall_s * choice.threads(), switches}, now_s);
     }
+    return choice.threads();
   }
 };
 
 TEST(ThreadChoice, AnIdleMachineKeepsAllThreads) {
-  ThreadChoice choice(4, kCalmLoad);
-  Machine machine{choice};
-  EXPECT_EQ(choice.threads(), 4);
-  machine.run(10.0, 0.006, 0.97, 0);
-  EXPECT_EQ(choice.threads(), 4);
+  Machine machine{{4, kCalmLoad}};
+  EXPECT_EQ(machine.choice.threads(), 4);
+  EXPECT_EQ(machine.run(10.0, 0.006, 0.97, 0), 4);
   // A switch now and then is no crowd, nor is waiting without one.
   machine.run(0.006, 0.006, 0.97, 1);
   machine.run(1.0, 0.006, 0.4, 0);
-  machine.run(1.0, 0.2, 0.97, 3);
-  EXPECT_EQ(choice.threads(), 4);
+  EXPECT_EQ(machine.run(1.0, 0.2, 0.97, 3), 4);
 }
 
 TEST(ThreadChoice, ABusyMachineIsKnownFromLoadingAndFromAPass) {
   EXPECT_EQ(ThreadChoice(2, kBusyLoad).threads(), 1);
-  ThreadChoice choice(2, kCalmLoad);
-  choice.saw({2.0, 2.0, 500}, 100.0);
-  EXPECT_EQ(choice.threads(), 1);
+  Machine machine{{2, kCalmLoad}};
+  machine.choice.saw({2.0, 2.0, 500}, 100.0);
+  EXPECT_EQ(machine.choice.threads(), 1);
   // As long as threads are switched, it stays so.
-  Machine machine{choice};
-  machine.run(60.0, 0.02, 0.6, 3);
-  EXPECT_EQ(choice.threads(), 1);
+  EXPECT_EQ(machine.run(60.0, 0.02, 0.6, 3), 1);
 }
 
 TEST(ThreadChoice, AllThreadsComeBackWhenItIsCalm) {
-  ThreadChoice choice(2, kBusyLoad);
-  Machine machine{choice};
-  machine.run(1.0, 0.01, 0.7, 1);
-  EXPECT_EQ(choice.threads(), 1);
-  machine.run(0.5, 0.01, 1.0, 0);
-  EXPECT_EQ(choice.threads(), 2);
+  Machine machine{{2, kBusyLoad}};
+  EXPECT_EQ(machine.run(1.0, 0.01, 0.7, 1), 1);
+  EXPECT_EQ(machine.run(0.5, 0.01, 1.0, 0), 2);
 }
 
 // Passes of seconds, in which a machine without other programs does something of its own.
 TEST(ThreadChoice, LongPassesNeedNotBeFreeOfSwitches) {
-  ThreadChoice choice(2, kBusyLoad);
-  Machine machine{choice};
-  machine.run(4.0, 4.0, 1.0, 6);
-  EXPECT_EQ(choice.threads(), 2);
-  machine.run(4.0, 4.0, 0.6, 1000);
-  EXPECT_EQ(choice.threads(), 1);
-  machine.run(2.0, 2.0, 0.6, 500);
-  EXPECT_EQ(choice.threads(), 1);
+  Machine machine{{2, kBusyLoad}};
+  EXPECT_EQ(machine.run(4.0, 4.0, 1.0, 6), 2);
+  EXPECT_EQ(machine.run(4.0, 4.0, 0.6, 1000), 1);
+  EXPECT_EQ(machine.run(2.0, 2.0, 0.6, 500), 1);
 }
 
 // One busy program beside two cores: alone all looks calm, together it is not.
@@ -90,10 +79,8 @@ TEST(ThreadChoice, TryingInVainHappensEverMoreSeldom) {
 }
 
 TEST(ThreadChoice, OneThreadStaysOne) {
-  ThreadChoice choice(1, kBusyLoad);
-  Machine machine{choice};
-  machine.run(1.0, 0.01, 0.3, 5);
-  EXPECT_EQ(choice.threads(), 1);
+  Machine machine{{1, kBusyLoad}};
+  EXPECT_EQ(machine.run(1.0, 0.01, 0.3, 5), 1);
 }
 
 TEST(ThreadChoice, TimesOfTheProcessGrow) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bands by AVX2: products in pairs of 32 bytes; a tile's quad is two registers.
 #include <immintrin.h>
 
 #include <cstddef>
@@ -18,22 +19,17 @@ constexpr int kMeanRows = 3;  // x 4 sums
 
 struct Bytes {
   using I = __m256i;
-  using F = __m256;
   using V = detail::Avx2;
-  static constexpr int kBytes = 32, kParts = 2, kTogether = 5;
+  static constexpr int kParts = 2, kTogether = 5;
 
   static I load(const void* from) { return _mm256_loadu_si256(static_cast<const I*>(from)); }
   static void store(void* to, I x) { _mm256_store_si256(static_cast<I*>(to), x); }
   static I set(std::int32_t x) { return _mm256_set1_epi32(x); }
-  static I add8(I a, I b) { return _mm256_add_epi8(a, b); }
-  static I add16(I a, I b) { return _mm256_add_epi16(a, b); }
-  static I add32(I a, I b) { return _mm256_add_epi32(a, b); }
   static I pairs(I no_sign, I sign) { return _mm256_maddubs_epi16(no_sign, sign); }
   static I widened(I pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
   static I magnitude(I x) { return _mm256_abs_epi8(x); }
   static I with_sign(I x, I of) { return _mm256_sign_epi8(x, of); }
   static I shuffled(I x, __m128i order) { return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(order)); }
-  static F floats(I x) { return _mm256_cvtepi32_ps(x); }
   template <int kPart>
   static I of_weights(__m128i all) {
     const I places = _mm256_add_epi32(_mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1), set(2 * kPart));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bands by AVX-512 without VNNI: products in pairs of 64 bytes; a tile's quad is one register, so that lanes are tokens.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -19,19 +20,14 @@ namespace {
 
 constexpr int kMeanRows = 5;  // x 4 sums
 
-// A register is a quad of a tile, so that lanes are tokens.
 struct Bytes {
   using I = __m512i;
-  using F = __m512;
   using V = detail::Avx512;
-  static constexpr int kBytes = 64, kParts = 1, kTogether = 9;
+  static constexpr int kParts = 1, kTogether = 9;
 
   static I load(const void* from) { return _mm512_loadu_si512(from); }
   static void store(void* to, I x) { _mm512_store_si512(to, x); }
   static I set(std::int32_t x) { return _mm512_set1_epi32(x); }
-  static I add8(I a, I b) { return _mm512_add_epi8(a, b); }
-  static I add16(I a, I b) { return _mm512_add_epi16(a, b); }
-  static I add32(I a, I b) { return _mm512_add_epi32(a, b); }
   static I pairs(I no_sign, I sign) { return _mm512_maddubs_epi16(no_sign, sign); }
   static I widened(I pairs) { return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)); }
   static I magnitude(I x) { return _mm512_abs_epi8(x); }
@@ -39,7 +35,6 @@ struct Bytes {
     return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(of), _mm512_setzero_si512(), x);
   }
   static I shuffled(I x, __m128i order) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(order)); }
-  static F floats(I x) { return _mm512_cvtepi32_ps(x); }
   template <int>
   static I of_weights(__m128i all) {
     const I places = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);

@@ -3,7 +3,7 @@
 // are narrow, several such sums are added before they are widened: for scores codes are raised to be unsigned, which
 // adds a multiple of the query's sum that is taken off again; where they are not, their signs are moved to the query.
 // Weights have no sign. Over a vector type of bytes:
-//     I, F, V         64 / kParts bytes as integers, as many floats as there are tokens in them, and their operations
+//     I, V            64 / kParts bytes, and the vector type of as many floats as there are tokens in them
 //     kTogether       rows: x kParts sums of 32 and as many of 16 bits, codes, and what they are multiplied by
 //     of_weights      sixteen weights, those of the kPart-th part's tokens four times each in their 16 bytes
 //     sum_of_lanes    four numbers: those of all 16 bytes added
@@ -24,6 +24,25 @@ namespace kvspan {
 namespace {
 
 constexpr int kGroups = 4;  // of quads: those that are not narrow, and NarrowQuads
+
+template <class B>
+constexpr std::ptrdiff_t kBytes = sizeof(typename B::I);
+
+template <class Number, std::size_t kSize>
+using Lanes [[gnu::vector_size(kSize)]] = Number;
+
+// Sums lane by lane, of lanes that hold such numbers.
+template <class Number, class I>
+[[gnu::always_inline]] inline I plus(I a, I b) noexcept {
+  using Sum = Lanes<Number, sizeof(I)>;
+  return reinterpret_cast<I>(reinterpret_cast<Sum>(a) + reinterpret_cast<Sum>(b));
+}
+
+template <class B>
+[[gnu::always_inline]] inline typename B::V::F floats(typename B::I x) noexcept {
+  using F = typename B::V::F;
+  return __builtin_convertvector(reinterpret_cast<Lanes<std::int32_t, sizeof(F)>>(x), F);
+}
 
 template <class B>
 [[gnu::always_inline]] inline typename B::I four_everywhere(const std::int8_t* from) noexcept {
@@ -69,10 +88,10 @@ template <class B, int R>
 #pragma GCC unroll 1
   for (std::int32_t q = 0; q < quads; ++q, codes += 64, queries += 4) {
     unrolled<B::kParts>([&]<int i>() __attribute__((always_inline)) {
-      const auto c = B::load(codes + B::kBytes * i), size = B::magnitude(c);
+      const auto c = B::load(codes + kBytes<B> * i), size = B::magnitude(c);
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         const auto query = B::with_sign(four_everywhere<B>(queries + r * stride), c);
-        sum[r][i] = B::add32(sum[r][i], B::widened(B::pairs(size, query)));
+        sum[r][i] = plus<std::uint32_t>(sum[r][i], B::widened(B::pairs(size, query)));
       });
     });
   }
@@ -89,17 +108,17 @@ template <class B, int R, int kGroup>
     for (std::int32_t q = 0; q < some; ++q, codes += 64, queries += 4) {
       typename B::I c[B::kParts];
       unrolled<B::kParts>([&]<int i>() __attribute__((always_inline)) {
-        c[i] = B::add8(B::load(codes + B::kBytes * i), B::set(0x01010101 * kRaise<kGroup>));
+        c[i] = plus<std::uint8_t>(B::load(codes + kBytes<B> * i), B::set(0x01010101 * kRaise<kGroup>));
       });
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         const auto query = four_everywhere<B>(queries + r * stride);
         unrolled<B::kParts>([&]<int i>() __attribute__((always_inline)) {
-          pairs[r][i] = B::add16(pairs[r][i], B::pairs(c[i], query));
+          pairs[r][i] = plus<std::uint16_t>(pairs[r][i], B::pairs(c[i], query));
         });
       });
     }
     each_sum<B, R>([&]<int r, int i>() __attribute__((always_inline)) {
-      sum[r][i] = B::add32(sum[r][i], B::widened(pairs[r][i]));
+      sum[r][i] = plus<std::uint32_t>(sum[r][i], B::widened(pairs[r][i]));
     });
   };
   std::int32_t q = 0;
@@ -135,7 +154,7 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRange>
   const std::ptrdiff_t stride = queries.stride;
   const std::int8_t* rounded = queries.rounded + first * stride;
   const float* scales = queries.scales + first * kBandScales;
-  typename B::F total[R][B::kParts];
+  typename B::V::F total[R][B::kParts];
   each_sum<B, R>([&]<int r, int i>() __attribute__((always_inline)) {
     total[r][i] = V::set(queries.offsets[first + r]);
   });
@@ -154,7 +173,7 @@ void score_rows(const std::int8_t* codes, std::span<const BandsCode::ScaleRange>
                 }
               });
     each_sum<B, R>([&]<int r, int i>() __attribute__((always_inline)) {
-      total[r][i] = V::fma(B::floats(sum[r][i]), V::set(scales[r * kBandScales]), total[r][i]);
+      total[r][i] = V::fma(floats<B>(sum[r][i]), V::set(scales[r * kBandScales]), total[r][i]);
     });
     rounded += query_bytes(range);
     ++scales;
@@ -196,7 +215,7 @@ void project_by_pairs(const std::int8_t* matrix, std::int32_t tiles, std::int32_
       add_wide<B, R>(matrix + i * quads * 64, quads, vectors + first * stride, stride, sum);
       each_sum<B, R>([&]<int r, int part>() __attribute__((always_inline)) {
         const std::ptrdiff_t at = 16 * i + V::kWidth * part;
-        V::store(to + (first + r) * to_stride + at, V::mul(V::load(factors + at), B::floats(sum[r][part])));
+        V::store(to + (first + r) * to_stride + at, V::mul(V::load(factors + at), floats<B>(sum[r][part])));
       });
     }
   });
@@ -205,7 +224,7 @@ void project_by_pairs(const std::int8_t* matrix, std::int32_t tiles, std::int32_
 // Weights of R rows as codes meet them: those of four tokens in every place of 16 bytes.
 template <class B, int R>
 struct SpreadWeights {
-  alignas(64) std::uint8_t bytes[kBandsStretchTiles][B::kParts][R][B::kBytes];
+  alignas(64) std::uint8_t bytes[kBandsStretchTiles][B::kParts][R][kBytes<B>];
 
   SpreadWeights(const BandsWeights& weights, std::int32_t tiles) noexcept {
     for (std::int32_t i = 0; i < tiles; ++i) {
@@ -230,19 +249,19 @@ template <class B, int R, int kGroup>
 #pragma GCC unroll 8
     for (std::int32_t t = 0; t < some; ++t) {
       unrolled<B::kParts>([&]<int part>() __attribute__((always_inline)) {
-        const auto c = B::shuffled(B::load(codes + (i + t) * tile_stride + B::kBytes * part), order);
+        const auto c = B::shuffled(B::load(codes + (i + t) * tile_stride + kBytes<B> * part), order);
         unrolled<R>([&]<int r>() __attribute__((always_inline)) {
           const auto products = B::pairs(B::load(by.bytes[i + t][part][r]), c);
           if constexpr (kGroup == 0) {
-            sum[r] = B::add32(sum[r], B::widened(products));
+            sum[r] = plus<std::uint32_t>(sum[r], B::widened(products));
           } else {
-            pairs[r] = t + part == 0 ? products : B::add16(pairs[r], products);
+            pairs[r] = t + part == 0 ? products : plus<std::uint16_t>(pairs[r], products);
           }
         });
       });
     }
     if constexpr (kGroup > 0) {
-      unrolled<R>([&]<int r>() __attribute__((always_inline)) { sum[r] = B::add32(sum[r], B::widened(pairs[r])); });
+      unrolled<R>([&]<int r>() __attribute__((always_inline)) { sum[r] = plus<std::uint32_t>(sum[r], B::widened(pairs[r])); });
     }
   };
   constexpr std::int32_t kTiles = std::max(1, (1 << kGroup) / B::kParts);
