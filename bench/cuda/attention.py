@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-LLAMA, GEMMA = (8, 4, 128), (1, 4, 256)  # KV heads, query heads of each, dimension
+LLAMA, GEMMA, SMOLLM2 = (8, 4, 128), (1, 4, 256), (3, 3, 64)  # KV heads, query heads of each, dimension
 LONG, BATCH, MILLION = (1, 131072), (16, 32768), (1, 1 << 20)
 COMMON = "quantizer=uniform,escape=0"
 
@@ -28,19 +28,23 @@ def cases():
     two = "share=kvgroup,heads={},levels=0/2,bits=1.5"
     mixed = "share=kvgroup,heads={},levels=0/2/4/6/8,bits=2,anchor={}"
     for where in (LONG, BATCH):
-        for anchor in (256, 1024):
+        for anchor in (256, 1024, 2048):
             yield f"two bits, groups of 2, anchor {anchor}", LLAMA, 2, 4, where, bands(two.format(2) + f",anchor={anchor}")
         yield "two bits, all 512 directions, groups of 2", LLAMA, 2, 4, where, bands("share=kvgroup,levels=2,bits=2,anchor=1024")
-        for anchor in (256, 1024):
+        for anchor in (256, 1024, 2048):
             yield f"even widths, groups of 2, anchor {anchor}", LLAMA, 2, 5, where, bands(mixed.format(2, anchor))
         yield "bits=2, all levels, groups of 2", LLAMA, 2, 5, where, bands("share=kvgroup,bits=2,anchor=1024")
-        yield "Gemma, two bits", GEMMA, 1, 4, where, bands("levels=0/2,bits=1.5,anchor=1024")
-        yield "Gemma, even widths", GEMMA, 1, 5, where, bands("levels=0/2/4/6/8,bits=2,anchor=1024")
+        for anchor in (1024, 2048):
+            yield f"Gemma, two bits, anchor {anchor}", GEMMA, 1, 4, where, bands(f"levels=0/2,bits=1.5,anchor={anchor}")
+            yield f"Gemma, even widths, anchor {anchor}", GEMMA, 1, 5, where, bands(f"levels=0/2/4/6/8,bits=2,anchor={anchor}")
     yield "two bits, groups of 2, anchor 1024", LLAMA, 2, 4, MILLION, bands(two.format(2) + ",anchor=1024")
     for where in (LONG, BATCH):
         yield "two bits, groups of 4", LLAMA, 4, 4, where, bands(two.format(4))
         yield "even widths, groups of 4", LLAMA, 4, 5, where, bands(mixed.format(4, 256))
         yield "full", LLAMA, 1, 4, where, "full"
+    for tokens in (1024, 8192):
+        yield "SmolLM2, even widths, anchor 1024", SMOLLM2, 3, 5, (1, tokens), bands("levels=0/2/4/6/8,bits=2,anchor=1024")
+        yield "SmolLM2, full", SMOLLM2, 1, 4, (1, tokens), "full"
 
 
 class Cache:
