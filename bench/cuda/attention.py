@@ -42,9 +42,11 @@ def cases():
         yield "two bits, groups of 4", LLAMA, 4, 4, where, bands(two.format(4))
         yield "even widths, groups of 4", LLAMA, 4, 5, where, bands(mixed.format(4, 256))
         yield "full", LLAMA, 1, 4, where, "full"
-    for tokens in (1024, 8192):
-        yield "SmolLM2, even widths, anchor 1024", SMOLLM2, 3, 5, (1, tokens), bands("levels=0/2/4/6/8,bits=2,anchor=1024")
-        yield "SmolLM2, full", SMOLLM2, 1, 4, (1, tokens), "full"
+    for where in ((1, 1024), (1, 8192), (8, 8192)):
+        yield "even widths, groups of 2, anchor 1024", LLAMA, 2, 5, where, bands(mixed.format(2, 1024))
+        yield "Gemma, even widths, anchor 1024", GEMMA, 1, 5, where, bands("levels=0/2/4/6/8,bits=2,anchor=1024")
+        yield "SmolLM2, even widths, anchor 1024", SMOLLM2, 3, 5, where, bands("levels=0/2/4/6/8,bits=2,anchor=1024")
+        yield "SmolLM2, full", SMOLLM2, 1, 4, where, "full"
 
 
 class Cache:
