@@ -33,18 +33,21 @@ flags=(-std=c++20 "-I$tree" "-I$tree/src" "-I$tree/include" -isystem "$ggml/pref
   "-DKVSPAN_SOURCE_DIR=\"$tree\"")
 warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
 
+# One .cu file, or .cc files as one, which takes a fifth of the time.
 check() {
   case $1 in
     *.cu) "$nvcc" --ptx -Xcicc -O1 -arch=compute_90a --expt-relaxed-constexpr "${flags[@]}" -o /dev/null "$1" ;;
-    *) c++ -fsyntax-only "${warnings[@]}" "${flags[@]}" -isystem "$cuda" "$1" ;;
+    *) printf '#include "%s"\n' "$@" | c++ -x c++ -fsyntax-only "${warnings[@]}" "${flags[@]}" -isystem "$cuda" - ;;
   esac
 }
 
-files=() left_out=()
+files=() tests=() left_out=()
 while read -r file; do
   if [[ ! -e $cuda/cublas_v2.h ]] &&
     c++ -E -x c++ "${flags[@]}" -isystem "$cuda" "$file" 2>&1 | grep -cE "(cublas_v2|cusolverDn)\.h" >/dev/null; then
     left_out+=("${file#"$tree/"}")
+  elif [[ $file == */tests/*.cc ]]; then
+    tests+=("$file")
   else
     files+=("$file")
   fi
@@ -52,10 +55,12 @@ done < <(find "$tree/src/cuda" "$tree/src/llama/cuda" "$tree/tests/cuda" -name '
 
 # As many at a time as there are processors.
 failed=0
-for file in "${files[@]}"; do
+start() {
   while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || failed=1; done
-  check "$file" || { echo "check_cuda: ${file#"$tree/"} does not compile"; exit 1; } &
-done
+  { check "$@" || { echo "check_cuda: ${*#"$tree/"} does not compile"; exit 1; }; } &
+}
+start "${tests[@]}"
+for file in "${files[@]}"; do start "$file"; done
 while [[ -n $(jobs -p) ]]; do wait -n || failed=1; done
-echo "check_cuda: ${#files[@]} files by $nvcc${left_out[*]:+; left out without cuBLAS: ${left_out[*]}}"
+echo "check_cuda: $((${#files[@]} + ${#tests[@]})) files by $nvcc${left_out[*]:+; left out without cuBLAS: ${left_out[*]}}"
 exit $failed

@@ -287,7 +287,7 @@ def cuda(results):
             if "speedup" not in row:
                 continue
             rows.append([row["case"], f"{row['sequences']} x {row['tokens']:,}", row["chunk_widths"] or "f16",
-                         f"{row['code_bytes_per_token']:.0f}" if row["code_bytes_per_token"] else f"{row['f16_bytes'] // (row['sequences'] * row['tokens']):,}",
+                         f"{row['code_bytes_per_token']:.0f}" if row["code_bytes_per_token"] else f"{row['f16_bytes_per_token']:,}",
                          f"{1000 * row['ms']:.1f}", f"{1000 * row['sdpa_ms']:.1f}", f"{row['speedup']:.2f}x", f"[{file}]({file})"])
         note = f" {document['note']}" if "note" in document else ""
         yield f"One layer, one query position of each sequence, {document['gpu']['name']}; `{document['command']}`.{note}"

@@ -164,7 +164,8 @@ def run_case(lib, case, baselines, profile, kernels):
     row = {"case": name, "sequences": count, "tokens": tokens, "recipe": recipe,
            "chunk_widths": lib.kvspan_bench_widths(cache.handle).decode().strip(),
            "code_bytes_per_token": lib.kvspan_bench_code_bytes(cache.handle),
-           "used_bytes": lib.kvspan_bench_used_bytes(cache.handle), "f16_bytes": full_bytes * sets}
+           "used_bytes": lib.kvspan_bench_used_bytes(cache.handle), "f16_bytes": full_bytes * sets,
+           "f16_bytes_per_token": 4 * heads * dim}
     if profile:
         for _ in range(2): cache.attend(numbers[0], queries, out)
         torch.cuda.synchronize()
