@@ -54,7 +54,12 @@ def main():
     flags.add_argument("-t", "--threads", type=int, default=4)
     flags.add_argument("--timeout", type=float, default=600)
     options = flags.parse_args()
-    names = {path: name for name, path in (word.split("=", 1) for word in options.model_name)}
+    names = {}
+    for word in options.model_name:
+        name, equals, path = word.partition("=")
+        if not equals or all(path != case[0] for case in options.case):
+            flags.error(f"--model-name {word}: allowed: NAME=PATH, with the path of a case's model")
+        names[path] = name
     document = {"command": "gpu_decode", "gpu": gpu(), "decode": []}
     if options.result.exists():
         document["decode"] = json.loads(options.result.read_text(encoding="utf-8"))["decode"]
