@@ -8,7 +8,6 @@
 #include "base/spelling.h"
 #include "cli/output/voice.h"
 #include "io/models.h"
-#include "io/pull_hub.h"
 #include "llama/hub_cache.h"
 
 namespace kvspan::cli {
@@ -23,10 +22,8 @@ Result<std::string> fetch_hub_model(const std::string& name, bool again) {
     KVSPAN_TRY(std::string path, find_hub_model(model.name, model.file));
     if (!path.empty()) return path;
   }
-  model.endpoint = hub_endpoint();
-  model.progress = progress_name();
   KVSPAN_TRY(model.folder, hub_cache_folder());
-  return pull_hub_model(model);
+  return pull_hub_model(model, {.endpoint = hub_endpoint(), .progress = progress_name()});
 }
 
 Result<std::string> find_model_path(const std::string& name_or_path) {

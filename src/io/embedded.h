@@ -5,7 +5,6 @@
 namespace kvspan::detail {
 
 extern const char* const kModelCatalogue;  // data/models.json
-extern const char* const kPullScript;      // scripts/pull_model.py
-extern const char* const kHubScript;       // scripts/pull_hub.py
+extern const char* const kPullScript;      // scripts/pull.py
 
 }  // namespace kvspan::detail

@@ -65,9 +65,23 @@ Result<ModelFile> find_model(std::string_view name) {
               known_names(models));
 }
 
-std::string last_line(std::string text) {
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
+// Runs scripts/pull.py and returns the path that it prints. `refused`: the code of its own refusals.
+Result<std::string> run_pull(std::vector<std::string> arguments, const PullOptions& options, ErrorCode refused) {
+  arguments.insert(arguments.begin(), {"python3", "-c", detail::kPullScript});
+  arguments.insert(arguments.end(), {"--endpoint", options.endpoint, "--machine"});
+  if (!options.progress.empty()) arguments.insert(arguments.end(), {"--progress", options.progress});
+  auto run = run_process(arguments);
+  if (!run && run.error().code == ErrorCode::kNotFound) {
+    return fail(ErrorCode::kNotFound, "python3 is needed to fetch models and is not installed");
+  }
+  KVSPAN_TRY(const ProcessEnd end, std::move(run));
+  std::string line = end.output;
+  while (line.ends_with('\n')) line.pop_back();
+  line.erase(0, line.rfind('\n') + 1);
+  if (end.exit_code == 0) return line;
+  if (line.empty()) line = fmt::format("python3 ended with {}", end.exit_code);
+  if (end.exit_code == 130) return fail(ErrorCode::kCancelled, "{}", line);
+  return fail(end.exit_code == 2 ? refused : ErrorCode::kIo, "{}", line);
 }
 
 }  // namespace
@@ -119,21 +133,15 @@ Result<std::string> pull_model(std::string_view name, const PullOptions& options
   if (model.present && (!options.again || model.download_bytes == 0)) return std::move(model.path);
   if (model.download_bytes == 0) return resolve_model(name);
   KVSPAN_TRY(const std::string folder, pulled_folder());
-  std::vector<std::string> command = {
-      "python3",  "-c",   detail::kPullScript, model.name,
-      "--into",   folder, "--catalogue-json",  detail::kModelCatalogue,
-      "--machine"};
-  if (options.again) command.emplace_back("--again");
-  auto run = run_process(command);
-  if (!run && run.error().code == ErrorCode::kNotFound) {
-    return fail(ErrorCode::kNotFound, "python3 is needed to fetch models and is not installed");
-  }
-  KVSPAN_TRY(const ProcessEnd end, std::move(run));
-  if (end.exit_code == 0) return std::move(model.path);
-  const bool cancelled = end.exit_code == 130;
-  std::string reason = last_line(end.output);
-  if (reason.empty()) reason = fmt::format("python3 ended with {}", end.exit_code);
-  return fail(cancelled ? ErrorCode::kCancelled : ErrorCode::kIo, "{}", reason);
+  std::vector<std::string> arguments = {"model", model.name, "--into", folder, "--catalogue-json", detail::kModelCatalogue};
+  if (options.again) arguments.emplace_back("--again");
+  return run_pull(std::move(arguments), options, ErrorCode::kIo);
+}
+
+Result<std::string> pull_hub_model(const HubModel& model, const PullOptions& options) {
+  std::vector<std::string> arguments = {"hub", model.name, "--cache", model.folder};
+  if (!model.file.empty()) arguments.insert(arguments.end(), {"--file", model.file});
+  return run_pull(std::move(arguments), options, ErrorCode::kInvalidArgument);
 }
 
 Status remove_model(std::string_view name) {

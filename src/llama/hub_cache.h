@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of Hugging Face that are on this machine, in the folder that llama.cpp and huggingface_hub
-// share: found, listed and removed by llama.cpp's own functions. Fetching is io/pull_hub.h's.
+// share: found, listed and removed by llama.cpp's own functions. Fetching is io/models.h's.
 #pragma once
 
 #include <string>

@@ -74,7 +74,7 @@ class HubServer:
             entries, end = self.tree(), start + self.page
             link = [("Link", f'<{self.endpoint}{path}?recursive=true&cursor={end}>; rel="next"')] if end < len(entries) else []
             return self.send(handler, 200, json.dumps(entries[start:end]).encode(), link)
-        data = self.files.get(path.removeprefix(f"/{self.repo}/resolve/{COMMIT}/"))
+        data = self.files.get(path.removeprefix(f"/{self.repo}/resolve/").partition("/")[2])
         if data is None:
             return self.send(handler, 404, b'{"error": "Repository not found"}')
         if self.redirect and not elsewhere:

