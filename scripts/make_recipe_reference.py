@@ -4,12 +4,13 @@
 
     kvspan methods --json - | scripts/make_recipe_reference.py > docs/reference/recipes.md
 
-Reads standard input, or the file named as the only argument. Methods that have a page in
-docs/methods are linked to it. A test of the program compares the page with this script's output.
+Reads standard input, or the file named as the only argument. Methods that docs/methods
+describes are linked to their heading. A test of the program compares the page with this script's output.
 """
 
 import json
 import pathlib
+import re
 import sys
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
@@ -38,9 +39,12 @@ def cell(text):
     return str(text).replace("|", "\\|")
 
 
-def name_of(method):
-    page = TREE / "docs/methods" / f"{method['name']}.md"
-    return f"[`{method['name']}`](../methods/{page.name})" if page.exists() else f"`{method['name']}`"
+def link_to(name):
+    """The heading in docs/methods that describes the method, or None."""
+    for page in sorted((TREE / "docs/methods").glob("*.md")):
+        if re.search(rf"^##? {name}$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            return f"[`{name}`](../methods/{page.name}#{name})"
+    return None
 
 
 def overview(methods):
@@ -56,8 +60,8 @@ def section(method):
     yield f"{method['summary'][0].upper()}{method['summary'][1:]}. Kind: {method['kind']}. Example: `{method['example']}`."
     if method["source"]:
         yield f"Source: {method['source']}."
-    if (TREE / "docs/methods" / f"{method['name']}.md").exists():
-        yield f"How it works: {name_of(method)}."
+    if link := link_to(method["name"]):
+        yield f"How it works: {link}."
     yield ""
     yield "| key | default | allowed | what it sets |"
     yield "| --- | --- | --- | --- |"
