@@ -2,12 +2,15 @@
 #include "cuda/device_sequence.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "base/copy_status.h"
 #include "base/fail.h"
 #include "cuda/device_cache.h"
+#include "method/check_call.h"
 
 namespace kvspan {
 
@@ -117,6 +120,9 @@ DeviceCache& DeviceHome::device() noexcept {
 DeviceStream DeviceHome::stream() const noexcept {
   return impl_->stream;
 }
+std::unique_lock<std::mutex> DeviceHome::lock() {
+  return std::unique_lock(impl_->busy);
+}
 
 std::shared_ptr<DeviceHome> DeviceHome::of(const KvCache& cache) noexcept {
   const auto* sequence = dynamic_cast<const DeviceSequence*>(&cache);
@@ -132,7 +138,7 @@ Result<std::int32_t> DeviceHome::sequence_of(KvCache& cache) {
 }
 
 DeviceSequence::~DeviceSequence() {
-  if (number_ >= 0) (void)home_->device().remove(number_);
+  DeviceSequence::clear();
 }
 
 const CacheShape& DeviceSequence::shape() const noexcept {
@@ -143,22 +149,40 @@ std::string DeviceSequence::recipe() const {
 }
 
 std::int32_t DeviceSequence::tokens() const noexcept {
+  const auto lock = home_->lock();
   return number_ < 0 ? 0 : *home_->device().tokens(number_);
 }
 
 Result<std::int32_t> DeviceSequence::number() {
+  const auto lock = home_->lock();
+  return own_number();
+}
+
+Result<std::int32_t> DeviceSequence::own_number() {
   if (number_ < 0) {
     KVSPAN_TRY(number_, home_->device().add());
   }
   return number_;
 }
 
+// The position behind those that the layer has had.
+std::int32_t DeviceSequence::next(int layer) const {
+  if (number_ < 0) return 0;
+  const cuda::Sequence* sequence = *home_->impl_->cache->impl_->sequences().find(number_);
+  return sequence->tokens[static_cast<std::size_t>(layer)];
+}
+
 template <class Deed>
 Status DeviceSequence::by_leader(Team& team, Deed deed) {
   team.barrier();
   if (team.leader()) {
-    const std::lock_guard lock(home_->impl_->busy);
-    outcome_ = deed(*home_->impl_);
+    const auto lock = home_->lock();
+    // An exception must not leave the leader while the others wait for it at the barrier.
+    try {
+      outcome_ = deed(*home_->impl_);
+    } catch (const std::bad_alloc&) {
+      outcome_ = fail(ErrorCode::kOutOfBudget, "no memory to copy rows to the device or back");
+    }
   }
   team.barrier();
   Status outcome = copy_of(outcome_);
@@ -168,8 +192,14 @@ Status DeviceSequence::by_leader(Team& team, Deed deed) {
 
 Status DeviceSequence::append(int layer, const KvRows& rows, Team& team) {
   return by_leader(team, [&](DeviceHome::Impl& home) -> Status {
-    KVSPAN_TRY(const std::int32_t sequence, number());
-    const DeviceStep step{sequence, static_cast<std::int32_t>(rows.keys.shape[0])};
+    KVSPAN_CHECK_OK(check_layer(shape(), layer));
+    KVSPAN_CHECK_OK(check_rows(shape().layers[static_cast<std::size_t>(layer)], layer, rows));
+    KVSPAN_CHECK_OK(check_next_positions(layer, rows.positions, next(layer)));
+    KVSPAN_CHECK_OK(check_numbers("keys", layer, rows.keys, kF16Limit));
+    KVSPAN_CHECK_OK(check_numbers("values", layer, rows.values, kF16Limit));
+    if (rows.positions.empty()) return {};
+    KVSPAN_TRY(const std::int32_t sequence, own_number());
+    const DeviceStep step{sequence, static_cast<std::int32_t>(rows.positions.size())};
     KVSPAN_TRY(const DeviceRows keys, home.send(0, rows.keys));
     KVSPAN_TRY(const DeviceRows values, home.send(1, rows.values));
     KVSPAN_CHECK_OK(home.cache->append(layer, {&step, 1}, keys, values, home.stream));
@@ -180,8 +210,15 @@ Status DeviceSequence::append(int layer, const KvRows& rows, Team& team) {
 Status DeviceSequence::attend(int layer, const Queries& queries, TensorView<float, 3> out,
                               AttentionScratch&, Team& team) {
   return by_leader(team, [&](DeviceHome::Impl& home) -> Status {
-    KVSPAN_TRY(const std::int32_t sequence, number());
-    const DeviceStep step{sequence, static_cast<std::int32_t>(queries.rows.shape[0])};
+    KVSPAN_CHECK_OK(check_layer(shape(), layer));
+    KVSPAN_CHECK_OK(
+        check_queries(shape().layers[static_cast<std::size_t>(layer)], layer, queries, out));
+    KVSPAN_CHECK_OK(
+        check_numbers("queries", layer, queries.rows, std::numeric_limits<float>::infinity()));
+    KVSPAN_CHECK_OK(check_held(layer, next(layer)));
+    KVSPAN_CHECK_OK(check_last_positions(layer, queries.positions, next(layer)));
+    if (queries.positions.empty()) return {};
+    const DeviceStep step{number_, static_cast<std::int32_t>(queries.positions.size())};
     KVSPAN_TRY(const DeviceRows rows, home.send(0, queries.rows));
     KVSPAN_TRY(float* const answers, home.staged(1, out.shape[0] * out.shape[1] * out.shape[2]));
     KVSPAN_CHECK_OK(home.cache->attend(layer, {&step, 1}, rows, {answers, DeviceNumber::kF32},
@@ -192,27 +229,32 @@ Status DeviceSequence::attend(int layer, const Queries& queries, TensorView<floa
 
 Status DeviceSequence::settle(int layer, Team& team) {
   return by_leader(team, [&](DeviceHome::Impl& home) -> Status {
-    KVSPAN_TRY(const std::int32_t sequence, number());
-    const DeviceStep step{sequence, 0};
+    KVSPAN_CHECK_OK(check_layer(shape(), layer));
+    if (number_ < 0) return {};
+    const DeviceStep step{number_, 0};
     return home.cache->settle(layer, {&step, 1}, home.stream);
   });
 }
 
 Status DeviceSequence::truncate(std::int32_t n) {
-  return number_ < 0 ? Status() : home_->device().truncate(number_, n);
+  const auto lock = home_->lock();
+  return number_ < 0 ? Status() : home_->device().truncate(number_, std::max(n, 0));
 }
 
 std::int32_t DeviceSequence::least_tokens() const noexcept {
+  const auto lock = home_->lock();
   return number_ < 0 ? 1 : *home_->device().least_tokens(number_);
 }
 
 void DeviceSequence::clear() {
+  const auto lock = home_->lock();
   if (number_ >= 0) (void)home_->device().remove(number_);
   number_ = -1;
 }
 
 Result<std::unique_ptr<KvCache>> DeviceSequence::fork() const {
   auto made = std::make_unique<DeviceSequence>(home_);
+  const auto lock = home_->lock();
   if (number_ >= 0) {
     KVSPAN_TRY(made->number_, home_->device().fork(number_, home_->stream()));
   }
@@ -220,6 +262,7 @@ Result<std::unique_ptr<KvCache>> DeviceSequence::fork() const {
 }
 
 CacheBytes DeviceSequence::bytes() const {
+  const auto lock = home_->lock();
   CacheBytes bytes;
   if (number_ >= 0) bytes = *home_->device().bytes(number_);
   bytes.shared = home_->shared_bytes();
@@ -228,7 +271,7 @@ CacheBytes DeviceSequence::bytes() const {
 
 Result<std::unique_ptr<MethodCache>> DeviceSequence::on_host() const {
   DeviceHome::Impl& home = *home_->impl_;
-  const std::lock_guard lock(home.busy);
+  const auto lock = home_->lock();
   const DeviceCache::Impl& device = *home.cache->impl_;
   if (number_ < 0) return std::make_unique<MethodCache>(device.prepared());
   return device.to_host(number_, home.stream);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One sequence of a device cache as a cache of kvspan/cache.h. Rows that come from the host are
 // copied to the device, results back, and each call waits for the device: for layers whose rows are
-// not there. Steps of several threads take turns.
+// not there. Arguments are checked as the host's caches check them (method/check_call.h). The device
+// counts tokens: rows at positions with gaps, and queries elsewhere than at the last positions, are
+// refused. Calls of different sequences may come from different threads; they take turns.
 #pragma once
 
 #include <memory>
@@ -43,6 +45,9 @@ class DeviceSequence final : public KvCache, public KeptElsewhere {
   // What the leader finds, for all members.
   template <class Deed>
   Status by_leader(Team& team, Deed deed);
+  // For those who hold the home's lock.
+  Result<std::int32_t> own_number();
+  std::int32_t next(int layer) const;
 
   std::shared_ptr<DeviceHome> home_;
   std::int32_t number_;  // below 0: none yet

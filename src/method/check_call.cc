@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "base/fail.h"
 
@@ -40,6 +41,18 @@ Status check_positions(int layer, std::span<const std::int32_t> positions) {
   return {};
 }
 
+Status check_positions_from(const char* what, int layer, std::span<const std::int32_t> positions,
+                            std::int32_t first) {
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] == first + static_cast<std::int32_t>(i)) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {}: position {} of {} {}; allowed: {}, as this cache holds positions from 0 on "
+                "without gaps",
+                layer, positions[i], what, i, first + static_cast<std::int32_t>(i));
+  }
+  return {};
+}
+
 // Magnitudes of floats compare as their bits do, with infinity and NaN above all; integers so that
 // the loop needs no order of operations and becomes wide instructions.
 bool all_below(const float* numbers, std::size_t n, std::uint32_t limit) noexcept {
@@ -71,6 +84,26 @@ Status check_queries(const LayerShape& shape, int layer, const Queries& queries,
   KVSPAN_CHECK_OK(check_view("queries", layer, queries.rows, n, shape.query_heads, shape.key_dim));
   KVSPAN_CHECK_OK(check_view("outputs", layer, out, n, shape.query_heads, shape.value_dim));
   return check_positions(layer, queries.positions);
+}
+
+Status check_held(int layer, std::int32_t next) {
+  if (next > 0) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "layer {} holds no tokens to attend to; allowed: attend after append", layer);
+}
+
+Status check_next_positions(int layer, std::span<const std::int32_t> positions, std::int32_t next) {
+  return check_positions_from("row", layer, positions, next);
+}
+
+Status check_last_positions(int layer, std::span<const std::int32_t> positions, std::int32_t next) {
+  if (std::cmp_greater(positions.size(), next)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {}: {} queries at the end of {} tokens; allowed: attend after append", layer,
+                positions.size(), next);
+  }
+  return check_positions_from("query", layer, positions,
+                              next - static_cast<std::int32_t>(positions.size()));
 }
 
 std::size_t first_bad_row(const TensorView<const float, 3>& rows, std::size_t begin,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
@@ -21,6 +22,13 @@ Status check_layer(const CacheShape& shape, int layer);
 Status check_rows(const LayerShape& shape, int layer, const KvRows& rows);
 Status check_queries(const LayerShape& shape, int layer, const Queries& queries,
                      const TensorView<float, 3>& out);
+
+// Attention needs tokens: `next` is the position behind those that the layer has had.
+Status check_held(int layer, std::int32_t next);
+// For caches that count tokens instead of keeping positions: those of rows go on at `next` without a
+// gap, and queries are at the last positions before it.
+Status check_next_positions(int layer, std::span<const std::int32_t> positions, std::int32_t next);
+Status check_last_positions(int layer, std::span<const std::int32_t> positions, std::int32_t next);
 
 // Fails, naming layer, row, head and place, on a number that is not finite or not below `limit`.
 // Cost: one pass over the numbers, a few GB/s.

@@ -29,12 +29,6 @@
 namespace kvspan {
 namespace {
 
-Status check_held(int layer, std::int32_t next) {
-  if (next > 0) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              "layer {} holds no tokens to attend to; allowed: attend after append", layer);
-}
-
 // Rows an append's item writes; and the elements up to which the leader writes alone, sooner than
 // the others could help.
 constexpr std::int32_t kAppendRows = 64;

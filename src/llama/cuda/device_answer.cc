@@ -80,6 +80,7 @@ class CudaAnswer final : public DeviceAnswer {
       KVSPAN_TRY(const std::int32_t sequence, DeviceHome::sequence_of(*of.cache));
       steps_.push_back({sequence, of.end - of.begin});
     }
+    const auto lock = home->lock();
     DeviceCache& cache = home->device();
     DeviceStream stream = home->stream();
     if (rows.stores) {
