@@ -79,8 +79,9 @@ class LlamaCaches {
 
   // Reads a batch, as llama_decode does. Tokens of a sequence follow each other in it, at the
   // positions after those that the sequence has; a token belongs to one sequence. On failure, also
-  // when the abort callback ends it (kCancelled), sequences are as before, but for recipes and
-  // models that cannot go back: the sequences of the batch are empty then.
+  // when the abort callback ends it (kCancelled), sequences have the tokens that they had before, and
+  // the next decode goes on from there; rows that the batch pushed out of the recent window may be
+  // encoded already. For recipes and models that cannot go back the sequences of the batch are empty.
   Status decode(const llama_batch& batch);
 
   // Tokens that a sequence has had: its next position. 0 for a new one.

@@ -63,6 +63,20 @@ void take_from_device(ggml_tensor* node) {
   }
 }
 
+// What we make of a node is remembered behind the parameters that ggml keeps in it: zeros in a new
+// graph, and left alone as long as the graph is used.
+constexpr std::size_t kMark = GGML_MAX_OP_PARAMS - sizeof(void*);
+
+const void* mark_of(const ggml_tensor* node) {
+  const void* mark = nullptr;
+  std::memcpy(&mark, reinterpret_cast<const std::byte*>(node->op_params) + kMark, sizeof mark);
+  return mark;
+}
+
+void set_mark(ggml_tensor* node, const void* mark) {
+  std::memcpy(reinterpret_cast<std::byte*>(node->op_params) + kMark, &mark, sizeof mark);
+}
+
 bool on_host(const ggml_tensor* node) {
   const ggml_tensor* memory = memory_of(node);
   return memory->buffer != nullptr && ggml_backend_buffer_is_host(memory->buffer);
@@ -97,20 +111,22 @@ void AttentionHook::set_model(ProbedModel model) {
   layer_of_.clear();
   nodes_.clear();
   watched_.clear();
-  nodes_in_all_ = 0;
   for (std::size_t i = 0; i < model_.layers.size(); ++i) {
     const AttentionLayer& layer = model_.layers[i];
     const int index = static_cast<int>(i);
     layer_of_[layer.key_memory] = index;
+    const bool is_last = i == model_.last_layer;
     std::vector<Node>& nodes = nodes_.emplace_back();
-    for (int read = 0; read < layer.reads; ++read) nodes.push_back({this, index, read});
-    nodes_in_all_ += layer.reads;
-    if (!layer.trace.input.empty()) watched_.insert({layer.trace.input, {index, false}});
+    for (int read = 1; read <= layer.reads; ++read) {
+      const bool settles = read == layer.reads;
+      nodes.push_back({this, index, read == 1, settles, settles && is_last});
+    }
+    if (!layer.trace.input.empty()) watched_.insert({layer.trace.input, {index, false, false}});
+    // The trace is that of the first read.
     if (!layer.trace.post_norm_input.empty()) {
-      watched_.insert({layer.trace.post_norm_input, {index, true}});
+      watched_.insert({layer.trace.post_norm_input, {index, true, nodes.front().last}});
     }
   }
-  reads_.assign(model_.layers.size(), 0);
 }
 
 bool AttentionHook::on_node(ggml_tensor* node, bool ask, void* hook) {
@@ -127,14 +143,14 @@ bool AttentionHook::ask(ggml_tensor* node) {
     probe_->see(node);
     return false;
   }
-  if (node->op == GGML_OP_SET_ROWS) stores_[memory_of(node)] = node;
+  if (node->op == GGML_OP_SET_ROWS) stores_[memory_of(node)] = {node, 0};
   if (left_to_device(node)) {
     if (held_by_device(node)) {
       device_->announce();
       return true;
     }
     for (const int store : {kKeyStore, kValueStore}) {
-      stores_[memory_of(node->src[store])] = node->src[store];
+      stores_[memory_of(node->src[store])].node = node->src[store];
     }
     take_from_device(node);
   }
@@ -147,35 +163,43 @@ bool AttentionHook::held_by_device(const ggml_tensor* node) const {
          device_->holds(work.ubatches[work.current]);
 }
 
-// The attention node that follows those of its layer before it.
-const AttentionHook::Node& AttentionHook::next_read(const ggml_tensor* node) {
-  const auto index = static_cast<std::size_t>(layer_of_.at(memory_of(node->src[1])));
-  const int read = reads_[index]++ % model_.layers[index].reads;
-  return nodes_[index][static_cast<std::size_t>(read)];
+// Which attention the node is: the first node behind SET_ROWS is the first that reads those rows.
+// Null, with work.error, for one that the probe did not see.
+const AttentionHook::Node* AttentionHook::node_at(ggml_tensor* node) {
+  if (const void* mark = mark_of(node)) return static_cast<const Node*>(mark);
+  const ggml_tensor* key_memory = memory_of(node->src[1]);
+  const auto layer = layer_of_.find(key_memory);
+  const auto keys = stores_.find(key_memory), values = stores_.find(memory_of(node->src[2]));
+  if (layer != layer_of_.end() && keys != stores_.end() && values != stores_.end()) {
+    const std::vector<Node>& nodes = nodes_[static_cast<std::size_t>(layer->second)];
+    if (const std::size_t read = keys->second.reads++; read < nodes.size()) {
+      set_mark(node, &nodes[read]);
+      return &nodes[read];
+    }
+  }
+  work.error = fail(ErrorCode::kUnsupported, "attention node '{}' is not one that the probe saw",
+                    node->name);
+  return nullptr;
 }
 
 // Whether ggml is to stop behind the node: a device answers it, or it is computed as it is, to be
 // written over.
 bool AttentionHook::ask_attention(ggml_tensor* node) {
-  const ggml_tensor* key_memory = memory_of(node->src[1]);
-  const auto layer = layer_of_.find(key_memory);
-  const auto keys = stores_.find(key_memory), values = stores_.find(memory_of(node->src[2]));
-  if (layer == layer_of_.end() || keys == stores_.end() || values == stores_.end()) {
-    work.error = fail(ErrorCode::kUnsupported, "attention node '{}' is not one that the probe saw",
-                     node->name);
-    return false;
-  }
+  const Node* which = node_at(node);
+  if (which == nullptr) return false;
+  ggml_tensor* keys = stores_.at(memory_of(node->src[1])).node;
+  ggml_tensor* values = stores_.at(memory_of(node->src[2])).node;
   if (held_by_device(node)) {
-    leave_to_device(node, keys->second, values->second);
+    leave_to_device(node, keys, values);
     device_->announce();
     return true;
   }
   if (overwrite_ || !on_host(node)) return true;
-  node->src[kKeyRows] = keys->second->src[0];
-  node->src[kValueRows] = values->second->src[0];
-  keys->second->op = GGML_OP_NONE;
-  values->second->op = GGML_OP_NONE;
-  become_custom(node, compute, const_cast<Node*>(&next_read(node)));
+  node->src[kKeyRows] = keys->src[0];
+  node->src[kValueRows] = values->src[0];
+  keys->op = GGML_OP_NONE;
+  values->op = GGML_OP_NONE;
+  become_custom(node, compute, const_cast<Node*>(which));
   return false;
 }
 
@@ -191,8 +215,8 @@ NodeRows AttentionHook::rows_of(const Node& node, const ggml_tensor* tensor) con
   rows.out = {static_cast<float*>(tensor->data),
               {at(tensor->ne[2]), at(tensor->ne[1]), at(tensor->ne[0])},
               {tensor->nb[2] / sizeof(float), tensor->nb[1] / sizeof(float), 1}};
-  rows.stores = node.read == 0;
-  rows.settles = node.read + 1 == model_.layers[static_cast<std::size_t>(node.layer)].reads;
+  rows.stores = node.stores;
+  rows.settles = node.settles;
   return rows;
 }
 
@@ -213,9 +237,7 @@ void AttentionHook::finish_node(const Node& node, int rows) {
                      "libllama cut the batch otherwise than expected: {} rows in layer {}", rows,
                      node.layer);
   }
-  if (++nodes_done_ < nodes_in_all_) return;
-  nodes_done_ = 0;
-  ++work.current;
+  if (node.last) ++work.current;
 }
 
 void AttentionHook::computed(ggml_tensor* node) {
@@ -227,7 +249,7 @@ void AttentionHook::computed(ggml_tensor* node) {
 }
 
 void AttentionHook::answer_on_device(ggml_tensor* tensor) {
-  const Node& node = next_read(tensor);
+  const Node& node = *node_at(tensor);
   if (!work.error && work.current < work.ubatches.size()) {
     Status status =
         device_->answer(node.layer, work.ubatches[work.current], rows_of(node, tensor));
@@ -237,7 +259,7 @@ void AttentionHook::answer_on_device(ggml_tensor* tensor) {
 }
 
 void AttentionHook::overwrite(ggml_tensor* tensor) {
-  const Node& node = next_read(tensor);
+  const Node& node = *node_at(tensor);
   const auto index = static_cast<std::size_t>(node.layer);
   const LayerShape& shape = model_.shape.layers[index];
   const std::size_t n = at(tensor->ne[2]);
@@ -259,8 +281,8 @@ void AttentionHook::overwrite(ggml_tensor* tensor) {
   rows.values = {value_copy_.data(), {n, at(shape.kv_heads), at(shape.value_dim)}};
   rows.queries = {query_copy_.data(), {n, at(shape.query_heads), at(shape.key_dim)}};
   rows.out = {out_copy_.data(), {n, at(shape.query_heads), at(shape.value_dim)}};
-  rows.stores = node.read == 0;
-  rows.settles = node.read + 1 == model_.layers[index].reads;
+  rows.stores = node.stores;
+  rows.settles = node.settles;
   if (!pool_ || pool_->size() != work.threads) pool_ = std::make_unique<ThreadPool>(work.threads);
   pool_->run([&](Team& team) { attend_node(work, node.layer, rows, team.index(), team.size()); });
   if (!work.error) {
@@ -272,7 +294,7 @@ void AttentionHook::overwrite(ggml_tensor* tensor) {
 void AttentionHook::show(const ggml_tensor* node, const Watched& what) const {
   const std::vector<float> numbers = read_floats(node);
   // What follows the last attention of a graph belongs to the ubatch that finish_node has left.
-  const std::size_t ubatch = work.current - (what.post_norm && nodes_done_ == 0 ? 1 : 0);
+  const std::size_t ubatch = work.current - (what.behind_last ? 1 : 0);
   if (numbers.empty() || ubatch >= work.ubatches.size()) return;
   const std::size_t n = at(ggml_nrows(node));
   const TensorView<const float, 2> rows(numbers.data(), {n, at(node->ne[0])});

@@ -8,6 +8,8 @@
 // Where a node's memory is a device's and so are the caches, ggml computes nothing of it and its
 // result is made there (llama/device_answer.h). Where the caches are the host's, the node is computed
 // over the few rows of its batch, copied here, and its result written over.
+// A graph may end at any node (an abort callback, a device that fails): each attention node carries
+// which one of the graph it is, and DecodeWork, which every decode sets anew, how far the batch is.
 #pragma once
 
 #include <ggml.h>
@@ -58,21 +60,24 @@ class AttentionHook {
   DecodeWork work;
 
  private:
-  // One attention node of a graph: `read` counts those before it that read the same layer.
+  // One attention node of every graph. Nodes point to it.
   struct Node {
     AttentionHook* hook = nullptr;
     int layer = 0;
-    int read = 0;
+    bool stores = false;   // the first that reads its layer
+    bool settles = false;  // the last that does
+    bool last = false;     // of the graph
   };
   struct Watched {
     int layer = 0;
     bool post_norm = false;
+    bool behind_last = false;  // computed after the last attention node of the graph
   };
 
   bool ask(ggml_tensor* node);
   bool ask_attention(ggml_tensor* node);
   bool held_by_device(const ggml_tensor* node) const;
-  const Node& next_read(const ggml_tensor* node);
+  const Node* node_at(ggml_tensor* node);
   void computed(ggml_tensor* node);
   void answer_on_device(ggml_tensor* node);
   void overwrite(ggml_tensor* node);
@@ -89,12 +94,13 @@ class AttentionHook {
   std::map<const ggml_tensor*, int> layer_of_;   // key memory -> layer
   std::vector<std::vector<Node>> nodes_;         // [layers][reads]
   std::multimap<std::string, Watched> watched_;  // names of nodes whose results are shown
-  std::map<const ggml_tensor*, ggml_tensor*>
-      stores_;                        // memory -> SET_ROWS of the graph asked about
-  std::vector<int> reads_;            // [layers], in that graph so far
-  int nodes_done_ = 0;                // of the graph being computed
-  int nodes_in_all_ = 0;              // of a graph
-  std::unique_ptr<ThreadPool> pool_;  // for results that are written over
+  // SET_ROWS of the graph asked about, and which attention node reads its memory next.
+  struct Store {
+    ggml_tensor* node = nullptr;
+    std::size_t reads = 0;
+  };
+  std::map<const ggml_tensor*, Store> stores_;  // by memory
+  std::unique_ptr<ThreadPool> pool_;            // for results that are written over
   std::vector<float> key_copy_, value_copy_, query_copy_, out_copy_;
 };
 

@@ -127,9 +127,10 @@ void GraphProbe::see_attention(const ggml_tensor* node) {
       refuse("layers that share keys and values, but not the shape of attention");
     }
     ++model_.layers[known->second].reads;
+    model_.last_layer = known->second;
     return;
   }
-  layer_of_[key_memory] = model_.layers.size();
+  layer_of_[key_memory] = model_.last_layer = model_.layers.size();
   found.key_memory = key_memory;
   found.value_memory = value_memory;
   found.reads = 1;

@@ -33,6 +33,7 @@ struct AttentionLayer {
 struct ProbedModel {
   CacheShape shape;
   std::vector<AttentionLayer> layers;  // [shape.layers]
+  std::size_t last_layer = 0;          // whose cache the last attention node of a graph reads
   bool recurrent = false;  // other layers keep a state of their own in libllama's memory
 };
 

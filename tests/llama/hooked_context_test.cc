@@ -162,6 +162,61 @@ TEST_F(HookedContextTest, NodesLeftToADeviceAreTheSameBitForBit) {
   EXPECT_EQ(moving->answered, 5 * kSteps / 2);
 }
 
+// Graphs of pieces, for results that are written over and nodes that are left, may end in any of them.
+TEST_F(HookedContextTest, AbortedPiecesLeaveNothingBehind) {
+  struct Abort {
+    int at = 0, asked = 0;
+  } abort;
+  llama_context_params params = llama_context_default_params();
+  params.n_batch = 40;
+  params.n_ubatch = 32;
+  params.n_threads = params.n_threads_batch = 1;
+  params.abort_callback = [](void* data) {
+    auto& of = *static_cast<Abort*>(data);
+    return ++of.asked == of.at;
+  };
+  params.abort_callback_data = &abort;
+  for (const auto& device : {std::shared_ptr<HostAnswer>(), std::make_shared<HostAnswer>()}) {
+    auto context = HookedContext::create(model_, params, {kModel, true, device});
+    ASSERT_TRUE(context) << context.error().message;
+    auto cache = make_cache((*context)->shape(), "full").value();
+    llama_batch batch = llama_batch_init(40, 0, 1);
+    std::vector<BatchRow> rows;
+    for (std::int32_t i = 0; i < 40; ++i) {
+      batch.token[i] = (7 * i + 1) % 512;
+      batch.pos[i] = i;
+      batch.n_seq_id[i] = 1;
+      batch.seq_id[i][0] = 0;
+      batch.logits[i] = i == 39;
+      rows.push_back({0, i, cache.get()});
+    }
+    batch.n_tokens = 40;
+    const auto decode = [&](int at) {
+      abort = {at, 0};
+      return (*context)->decode(batch, rows);
+    };
+    const auto logits = [&] {
+      const float* found = llama_get_logits_ith((*context)->get(), 39);
+      return std::vector<float>(found, found + 512);
+    };
+    ASSERT_TRUE(decode(0));
+    const std::vector<float> expected = logits();
+    const int nodes = abort.asked;
+    for (int node = 1; node <= nodes; ++node) {
+      SCOPED_TRACE(fmt::format("node {} of {}, {}", node, nodes, device ? "left" : "written over"));
+      cache->clear();
+      const Status status = decode(node);
+      ASSERT_FALSE(status);
+      EXPECT_EQ(status.error().code, ErrorCode::kCancelled) << status.error().message;
+      cache->clear();
+      const Status after = decode(0);
+      ASSERT_TRUE(after) << after.error().message;
+      ASSERT_EQ(logits(), expected);
+    }
+    llama_batch_free(batch);
+  }
+}
+
 TEST_F(HookedContextTest, TheShapeIsReadOffTheGraph) {
   llama_context_params params = llama_context_default_params();
   auto context = HookedContext::create(model_, params, {kModel});

@@ -218,6 +218,17 @@ class OnATerminal(ProgramTest):
         self.wait_for(r"leaves[^>]*> ")
         self.leave_by_ctrl_c()
 
+    def test_an_interrupted_chat_goes_on(self):
+        # Mostly it is within a graph that the answer stops, at another node each time.
+        self.start("--temp", "1.5", "-n", "450", "-t", "1", "--cpu-level", "ref")
+        self.wait_for(r"> ")
+        for _ in range(4):
+            self.interrupt_an_answer()
+            self.type_at_prompt("Then she said\r")
+            self.assertRegex(self.wait_for(r"said\r\n[^>]*> "), r"\w[^>]*\d+ tokens \| ")
+            self.type_at_prompt("/clear\r")
+            self.wait_for(r"/clear[^>]*> ")
+
     def leave_by_ctrl_c(self):
         """Two quick ones. A busy machine may take them for slow ones, so there are more."""
         for _ in range(100):
