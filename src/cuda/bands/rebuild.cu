@@ -2,6 +2,7 @@
 // Rows of what a sequence holds, as attention sees them: k = m (Rot(t_a) g S l + Rot(t) mu) and
 // v = g S l + m of a token with the gain g and levels l, where S is the synthesis with steps in it;
 // S l is a product between the first two kernels. Full-rank rows are copied.
+#include "cache/bands/anchored_key.h"
 #include "cuda/kernels/rows.cuh"
 #include "cuda/rebuild_call.h"
 
@@ -82,13 +83,11 @@ __global__ void __launch_bounds__(kRowThreads)
       layer.offset_turns + static_cast<std::int64_t>(position % layer.anchor) * pairs;
   for (int j = lane; j < pairs; j += 32) {
     const PairPlace at = pair_place(j, pairs, layer.neighbours);
-    const float2 turn = __ldg(turns + j), offset = __ldg(offsets + j);
-    const float a = mu[at.first], b = mu[at.second];
-    const float x = number(first + at.first) + (a * offset.x - b * offset.y);
-    const float y = number(first + at.second) + (a * offset.y + b * offset.x);
-    const float m = layer.rope_magnitude;
-    write_number(rows.keys.data, k + at.first, rows.keys.type, m * (x * turn.x - y * turn.y));
-    write_number(rows.keys.data, k + at.second, rows.keys.type, m * (y * turn.x + x * turn.y));
+    const float2 key = anchored_key(
+        float2{number(first + at.first), number(first + at.second)}, float2{mu[at.first], mu[at.second]},
+        __ldg(offsets + j), __ldg(turns + j), layer.rope_magnitude);
+    write_number(rows.keys.data, k + at.first, rows.keys.type, key.x);
+    write_number(rows.keys.data, k + at.second, rows.keys.type, key.y);
   }
   for (int j = 2 * pairs + lane; j < key_dim; j += 32) {
     write_number(rows.keys.data, k + j, rows.keys.type, number(first + j) + mu[j]);

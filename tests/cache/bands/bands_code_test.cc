@@ -12,6 +12,7 @@
 
 #include "base/byte_stream.h"
 #include "base/random.h"
+#include "cache/bands/anchored_key.h"
 #include "tests/cache/rounded_rows.h"
 
 namespace kvspan {
@@ -204,6 +205,37 @@ TEST(BandsCode, TakesTwoBytesForANumberOfTheSynthesis) {
 
 // Tokens in any number, coded together, are coded as one by one, but for rounding: sums in another
 // order move what lies within some 1e-6 of a cell's bound to the neighbour, none of these.
+// What devices compute, run here.
+TEST(BandsCode, AnchoredKeysOfDevicesAreThoseOfTheHost) {
+  struct Two {
+    float x, y;
+  };
+  Random random(9);
+  Parts p(6);
+  p.parts.rope.magnitude = 1.25f;
+  const auto code = BandsCode::create(p.parts, nullptr).value();
+  const std::size_t pairs = p.parts.rope.angles.size();
+  for (const std::int32_t position : {0, 7, 8, 15, 16, 1000, 123459}) {
+    std::vector<float> key(2 * pairs);
+    for (float& x : key) x = random.normal();
+    std::vector<Two> from;  // neighbours are pairs here
+    for (std::size_t j = 0; j < pairs; ++j) from.push_back({key[2 * j], key[2 * j + 1]});
+    code->to_key(0, position, key.data());
+    const std::int32_t anchor = code->anchor_of(position);
+    for (std::size_t j = 0; j < pairs; ++j) {
+      const auto angles = [&](double positions) {
+        const double angle = p.parts.rope.angles[j] * positions;
+        return Two{float(std::cos(angle)), float(std::sin(angle))};
+      };
+      const Two mean{p.key_mean[2 * j], p.key_mean[2 * j + 1]};
+      const Two got =
+          anchored_key(from[j], mean, angles(position - anchor), angles(anchor), 1.25f);
+      EXPECT_NEAR(got.x, key[2 * j], 2e-6) << position << ", pair " << j;
+      EXPECT_NEAR(got.y, key[2 * j + 1], 2e-6) << position << ", pair " << j;
+    }
+  }
+}
+
 TEST(BandsCode, CodesTokensTogetherAsOneByOne) {
   const Parts parts(7);
   const auto code = BandsCode::create(parts.weighed(), nullptr).value();
