@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/fail.h"
@@ -28,9 +30,30 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-bool is_device_or_pipe(const std::string& path) {
+// The file that `path` leads to. A rename onto a link would replace the link, so the file behind it
+// is replaced instead.
+Result<std::string> behind_links(std::string path) {
   struct stat info {};
-  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
+  const std::unique_ptr<char, decltype(&std::free)> target(realpath(path.c_str(), nullptr),
+                                                           &std::free);
+  if (target == nullptr) return system_error("follow the link", path);
+  return std::string(target.get());
+}
+
+// The new file gets the old one's owner, group and mode. If this process may not give it the group,
+// the mode's bits for a group, which were meant for another one, are left out.
+void take_over_rights(const struct stat& old, int descriptor) {
+  mode_t mode = old.st_mode & 07777;
+  struct stat own {};
+  if (fstat(descriptor, &own) != 0) return;
+  if (own.st_uid != old.st_uid && fchown(descriptor, old.st_uid, static_cast<gid_t>(-1)) != 0) {
+    mode &= ~static_cast<mode_t>(S_ISUID);
+  }
+  if (own.st_gid != old.st_gid && fchown(descriptor, static_cast<uid_t>(-1), old.st_gid) != 0) {
+    mode &= ~static_cast<mode_t>(S_ISGID | S_IRWXG);
+  }
+  if ((own.st_mode & 07777) != mode) (void)fchmod(descriptor, mode);
 }
 
 // Opens a file that was not there; the umask decides its mode. The name holds the process and a
@@ -61,9 +84,15 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-Result<AtomicFile> AtomicFile::create(std::string path) {
+Result<AtomicFile> AtomicFile::create(std::string name) {
+  KVSPAN_TRY(std::string path, behind_links(std::move(name)));
   std::string temporary;
-  if (is_device_or_pipe(path)) {
+  struct stat old {};
+  const bool replaces = stat(path.c_str(), &old) == 0;
+  if (replaces && S_ISDIR(old.st_mode)) {
+    return fail(ErrorCode::kIo, "cannot write '{}': it is a folder", path);
+  }
+  if (replaces && !S_ISREG(old.st_mode)) {
     const int device = open(path.c_str(), O_WRONLY | O_CLOEXEC);
     if (device < 0) return system_error("open", path);
     return AtomicFile(std::move(path), std::move(temporary), device);
@@ -71,6 +100,7 @@ Result<AtomicFile> AtomicFile::create(std::string path) {
   remove_abandoned(path + ".", ".tmp");
   const int descriptor = open_new(path, temporary);
   if (descriptor < 0) return system_error("create a file beside", path);
+  if (replaces) take_over_rights(old, descriptor);
   return AtomicFile(std::move(path), std::move(temporary), descriptor);
 }
 

@@ -4,6 +4,8 @@
 // the final name in one rename: readers see the old file or the new one, whatever happens between.
 // What a killed process left of such a write is removed by a later one to the same name.
 // What is there and no plain file (/dev/null, a pipe) is written to as it is, and never replaced.
+// A symbolic link stays: the file that it leads to is replaced. A replaced file keeps its mode and, as
+// far as this process may give files away, its owner and group.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +21,7 @@ namespace kvspan {
 // A file being written. Without commit() the temporary file is removed and `path` stays as it was.
 class AtomicFile {
  public:
+  // Fails, naming the path, if it is a folder or a link to nothing, and if its folder takes no new file.
   static Result<AtomicFile> create(std::string path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
