@@ -16,7 +16,8 @@ import re
 import sys
 
 PLACES = ("README.md", "docs/methods", "docs/design", "docs/guide/start.md",
-          "docs/guide/calibrate.md", "docs/guide/evaluate.md", "docs/guide/embed.md")
+          "docs/guide/calibrate.md", "docs/guide/evaluate.md", "docs/guide/embed.md", "docs/reference/eval.md",
+          "docs/reference/inspect.md")
 
 RULES = [
     (r"\bread in place\b", "computed on codes"),
