@@ -20,6 +20,13 @@ const BandsTokens& tokens_of(const StorePart& part) {
   return static_cast<const BandsTokens&>(*part.store);
 }
 
+// Tiles that are read and begin at position `last` or before.
+std::int32_t tiles_up_to(const BandsTokens& tokens, std::int32_t last) {
+  std::int32_t n = tokens.tiles_read();
+  while (n > 0 && tokens.keys().first_position() + tokens.tile_read(n - 1) * kTile > last) --n;
+  return n;
+}
+
 // Rows of all parts have the digits that the finest code asks for, where they are bytes.
 bool fine(std::span<const StorePart> parts) {
   return std::ranges::any_of(parts, [](const StorePart& part) {
@@ -47,8 +54,8 @@ struct RowsShape {
 class RebuildScratch final : public ScratchPart {
  public:
   void prepare(const LayerShape& layer, std::span<const StorePart> parts, RebuiltForm form, int threads);
-  // Which tiles of the parts come next, from the `from`-th read one on.
-  void start(std::span<const StorePart> parts, std::int32_t from);
+  // Which tiles of the parts come next, from the `from`-th read one on; none beyond position `last`.
+  void start(std::span<const StorePart> parts, std::int32_t from, std::int32_t last);
 
   std::int32_t table_parts() const noexcept { return first_made_.back(); }
   void make(std::int32_t index, int place) noexcept;
@@ -128,7 +135,7 @@ void RebuildScratch::make_rows(const RowsShape& shape) {
   shape_ = shape;
 }
 
-void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) {
+void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from, std::int32_t last) {
   positions_.assign(parts.size(), {});
   parts_.clear();
   groups_.clear();
@@ -137,7 +144,7 @@ void RebuildScratch::start(std::span<const StorePart> parts, std::int32_t from) 
     const BandsTokens& tokens = tokens_of(parts[i]);
     const BandsStore& keys = tokens.keys();
     Positions& positions = positions_[i];
-    const std::int32_t end = std::min(tokens.tiles_read(), from + kRebuiltTiles);
+    const std::int32_t end = std::min(tiles_up_to(tokens, last), from + kRebuiltTiles);
     for (std::int32_t k = from; k < end;) {
       const std::int32_t tile = tokens.tile_read(k);
       std::int32_t n = 1;
@@ -230,8 +237,9 @@ bool pays_to_rebuild(const AttendCall& call, std::span<const StorePart> parts, R
 
 Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, RebuiltForm form,
                       AttentionScratch& scratch, Team& team) {
+  const std::int32_t last = call.queries.positions.back();
   std::int32_t from = 0, end = 0;
-  for (const StorePart& part : parts) end = std::max(end, tokens_of(part).tiles_read());
+  for (const StorePart& part : parts) end = std::max(end, tiles_up_to(tokens_of(part), last));
   // What the first query no longer sees, none does; parts with the same tiles begin together.
   const BandsTokens& first = tokens_of(parts.front());
   const std::int32_t seen = first_seen(call.layer, call.queries.positions.front());
@@ -258,7 +266,7 @@ Status attend_rebuilt(const AttendCall& call, std::span<const StorePart> parts, 
   AttendCall some = call;  // to the rows at hand
   for (; from < end || !some.adds; from += kRebuiltTiles, some.adds = true) {
     if (team.leader()) {
-      scratch.prepare_part<RebuildScratch>([&](RebuildScratch& part) { part.start(parts, from); });
+      scratch.prepare_part<RebuildScratch>([&](RebuildScratch& part) { part.start(parts, from, last); });
     }
     team.barrier();
     if (!scratch.ready()) return lacks_memory();

@@ -97,12 +97,11 @@ void BandsRunner::run(std::int32_t block, std::int32_t chunk, float* state) {
   std::fill(softmax_.sum, state + layout.floats, 0.0f);
   start_from_others();
   load_queries();
-  // What the block's first query no longer sees, none does.
-  const std::int32_t seen_from =
-      std::max(0, first_seen(layer_, position_of(0)) - keys_.first_position()) / kTile;
-  std::int32_t i = cut_.first_tile(chunk);
-  const std::int32_t end = cut_.first_tile(chunk + 1);
-  while (i < end && cut_.tile(i) < seen_from) ++i;
+  // No query of the block sees a tile that its first query is past, or that begins beyond its last.
+  const std::int32_t seen_from = first_seen(layer_, position_of(0)), last = position_of(rows_ - 1);
+  std::int32_t i = cut_.first_tile(chunk), end = cut_.first_tile(chunk + 1);
+  while (i < end && position_of_tile(cut_.tile(i) + 1) <= seen_from) ++i;
+  while (i < end && position_of_tile(cut_.tile(end - 1)) > last) --end;
   if (i < end) last_anchor_ = key_code_.anchor_of(position_of_tile(cut_.tile(end - 1)));
   anchor_ = asked_anchor_ = -1;
   batch_anchor_ = batch_anchors_ = 0;
@@ -366,12 +365,15 @@ BandsWeights BandsRunner::soften(std::int32_t tile, std::int32_t n) {
   const auto begin = [&](std::int32_t r, float* s) {
     const std::int32_t query = position_of(r);
     const std::int32_t from = std::clamp(first_seen(layer_, query) - position, 0, tokens);
-    if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer_.soft_cap);
+    const std::int32_t end = std::clamp(query + 1 - position, 0, tokens);
+    if (from >= end) return tokens;
+    if (layer_.soft_cap > 0.0f) kernels_.cap(s + from, end - from, layer_.soft_cap);
     if (!layer_.alibi.empty()) {
       const std::int32_t head = cut_.row(block_, r).query_head;
-      add_alibi(s + from, 1, tokens - from, alibi_slope(layer_, head), query,
+      add_alibi(s + from, 1, end - from, alibi_slope(layer_, head), query,
                 [&](std::int32_t t) { return position + from + t; });
     }
+    std::fill(s + end, s + tokens, -std::numeric_limits<float>::infinity());
     for (std::int32_t i = 0; i < escapes; ++i) {
       s[escaped[i]] = -std::numeric_limits<float>::infinity();
     }

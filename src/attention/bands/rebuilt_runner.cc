@@ -49,14 +49,14 @@ void RebuiltRunner::run(const RebuiltPart& part, std::int32_t head, std::int32_t
   rows_ = (last - first) * group();
   load_queries(rows);
   std::fill_n(out_, static_cast<std::ptrdiff_t>(rows_) * rows.value_numbers(), 0.0f);
-  const std::int32_t tokens = part.positions->size();
   const std::int32_t stretch = RoundedRows::kTile * StretchSoftmax::tiles(bands_, rows.fine());
-  // What the first query no longer sees, none does.
-  const std::int32_t seen = part.positions->lower_bound(first_seen(call_.layer, position_of(0)));
+  // What the first query no longer sees, none does; nor what the last does not see yet.
+  const IndexRange seen =
+      part.positions->between(first_seen(call_.layer, position_of(0)), position_of(rows_ - 1));
   {
     const BandsProducts products(bands_, rows_);
-    for (std::int32_t t = seen / stretch * stretch; t < tokens; t += stretch) {
-      meet(part, t, std::min(stretch, tokens - t));
+    for (std::int32_t t = seen.begin / stretch * stretch; t < seen.end; t += stretch) {
+      meet(part, t, std::min(stretch, seen.end - t));
     }
   }
   write(rows, part.values->value_mean(head));
@@ -84,18 +84,23 @@ void RebuiltRunner::meet(const RebuiltPart& part, std::int32_t token, std::int32
   const std::int32_t padded = tiles * RoundedRows::kTile;
   bands_.score(rows.key_tiles(head_, tile), tiles, rows.key_ranges(), NarrowQuads{}, asked_,
                {rows.key_scales(head_, token), zeros_, 0, softmax_.scores, StretchSoftmax::kStride});
-  const bool all_seen = layer.window == 0 && layer.chunk == 0;
+  const bool limited = layer.window > 0 || layer.chunk > 0;
+  const std::int32_t newest = part.positions->at(token + tokens - 1);
+  // Of the stretch, those before a position.
+  const auto before = [&](std::int32_t position) {
+    return std::clamp(part.positions->lower_bound(position) - token, 0, tokens);
+  };
   const auto begin = [&](std::int32_t r, float* s) {
     const std::int32_t query = position_of(r);
-    std::int32_t from = 0;
-    if (!all_seen) from = std::clamp(part.positions->lower_bound(first_seen(layer, query)) - token, 0, tokens);
-    if (from == tokens) return padded;
-    if (layer.soft_cap > 0.0f) kernels_.cap(s + from, tokens - from, layer.soft_cap);
+    const std::int32_t from = limited ? before(first_seen(layer, query)) : 0;
+    const std::int32_t end = newest > query ? before(query + 1) : tokens;
+    if (from >= end) return padded;
+    if (layer.soft_cap > 0.0f) kernels_.cap(s + from, end - from, layer.soft_cap);
     if (!layer.alibi.empty()) {
-      add_alibi(s + from, 1, tokens - from, alibi_slope(layer, query_head(r)), query,
+      add_alibi(s + from, 1, end - from, alibi_slope(layer, query_head(r)), query,
                 [&](std::int32_t t) { return part.positions->at(token + from + t); });
     }
-    std::fill(s + tokens, s + padded, -std::numeric_limits<float>::infinity());
+    std::fill(s + end, s + padded, -std::numeric_limits<float>::infinity());
     return from;
   };
   const auto out = [&](std::int32_t r) { return out_ + static_cast<std::ptrdiff_t>(r) * rows.value_numbers(); };

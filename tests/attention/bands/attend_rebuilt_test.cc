@@ -235,6 +235,7 @@ TEST(AttendRebuilt, EqualsSoftmaxOverTheseRows) {
     if (trial % 7 == 3) p.layer.window = 40;
     if (trial % 7 == 5) p.layer.chunk = 48;
     if (trial % 5 == 2) p.layer.alibi.assign(std::size_t(p.layer.query_heads), 0.05f);
+    if (trial % 4 > 1) ask_anywhere(p, random);
     const auto heads = std::size_t(p.layer.query_heads), d = std::size_t(p.layer.value_dim);
     Expected expected(p);
     const RebuiltForm form = kForms[trial / 8 % 2];
@@ -279,12 +280,38 @@ TEST(AttendRebuilt, EqualsSoftmaxOverTheseRows) {
   }
 }
 
+// Without scores nothing but the tokens that are seen decides over the sum: one token more or less shows.
+TEST(AttendRebuilt, SumsOverEveryTokenThatIsSeenOnce) {
+  Random random(35);
+  for (int trial = 0; trial < 12; ++trial) {
+    const auto tiles = std::int32_t(trial % 6 == 0 ? 130 : 1 + random.below(20));
+    Problem p = random_problem(tiles, 1, trial % 2 == 0, 64, random);
+    if (trial % 3 == 1) p.layer.window = 40;
+    if (trial % 3 == 2) p.layer.chunk = 48;
+    ask_for_counts(p);
+    Expected expected(p);
+    const auto heads = std::size_t(p.layer.query_heads);
+    for (const RebuiltForm form : kForms) {
+      const Attended got = attend_to_rows_of(p, form, 1, false);
+      for (std::size_t at = 0; at < p.positions.size() * heads; at += heads) {
+        expected.attend(p, at / heads, 0);
+        if (!expected.sees) {
+          ASSERT_EQ(got.lse[at], -std::numeric_limits<float>::infinity()) << trial;
+          continue;
+        }
+        ASSERT_NEAR(got.lse[at], expected.lse, 1e-4) << trial << ", position " << p.positions[at / heads];
+      }
+    }
+  }
+}
+
 // Few queries are cheaper where the coefficients are, many where rows are.
 TEST(AttendRebuilt, ManyQueriesPayForIt) {
   Random random(33);
   for (const std::int32_t digits : {1, 2}) {
+    // A row of one head is shorter than the coefficients of three.
     Problem p = random_problem(8, 1, true, 64, random);
-    while (p.code->move_digits() != digits) p = random_problem(8, 1, true, 64, random);
+    while (p.code->move_digits() != digits || p.layer.kv_heads != 3) p = random_problem(8, 1, true, 64, random);
     BandsTokens tokens({p.code, p.values_code}, nullptr);
     tokens.keys() = p.keys;
     const StorePart part{0, &tokens};
@@ -293,9 +320,10 @@ TEST(AttendRebuilt, ManyQueriesPayForIt) {
       const Queries queries{{p.query_rows.data(), {n, 1, 1}}, positions};
       return pays_to_rebuild({p.layer, queries, {}, {}}, std::span(&part, 1), form);
     };
-    for (const RebuiltForm form : kForms) EXPECT_FALSE(pays(1, form));
-    p.layer.key_dim = p.layer.value_dim = 1;  // whose full-rank rows cost nothing
-    for (const RebuiltForm form : kForms) EXPECT_TRUE(pays(100000, form));
+    for (const RebuiltForm form : kForms) {
+      EXPECT_FALSE(pays(1, form));
+      EXPECT_TRUE(pays(100000, form));
+    }
   }
 }
 

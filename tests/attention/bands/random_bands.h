@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "attention/bands/attend_bands.h"
@@ -136,6 +137,27 @@ inline Problem random_problem(std::int32_t tiles, std::int32_t queries, bool joi
   return p;
 }
 
+// Queries at any positions: before all tokens, among them and after.
+inline void ask_anywhere(Problem& p, Random& random) {
+  const std::size_t n = p.positions.size();
+  const auto range = std::uint32_t(p.keys.tokens()) + std::uint32_t(n) + 4;
+  std::set<std::int32_t> positions;
+  while (positions.size() < n) {
+    positions.insert(p.keys.first_position() - 2 + std::int32_t(random.below(range)));
+  }
+  p.positions.assign(positions.begin(), positions.end());
+}
+
+// One query at every position, of long texts at some, its numbers all 0: every token that it sees has the same logit.
+inline void ask_for_counts(Problem& p) {
+  p.positions.clear();
+  const std::int32_t step = p.keys.tiles() > 20 ? 7 : 1;
+  for (std::int32_t t = p.keys.first_position() - 1; t <= p.keys.next_position(); t += step) {
+    p.positions.push_back(t);
+  }
+  p.query_rows.assign(p.positions.size() * std::size_t(p.layer.query_heads * p.layer.key_dim), 0.0f);
+}
+
 struct Attended {
   std::vector<float> out, lse;
 };
@@ -167,7 +189,7 @@ struct Expected {
   std::vector<float> k, v;  // [tokens, heads, dim]
   double lse = 0.0, spread = 0.0;
   double heaviest = 0.0;  // the largest weight, of all that sum to 1
-  std::vector<double> out;
+  std::vector<double> weights, out;
   bool sees = false;
 
   explicit Expected(const Problem& p) {
@@ -228,9 +250,11 @@ struct Expected {
     }
     sees = most > -1e200;
     out.assign(d, 0.0);
+    weights.assign(logits.size(), 0.0);
     spread = 0.0;
     for (std::size_t t = 0; t < logits.size() && sees; ++t) {
       const double w = std::exp(logits[t] - most);
+      weights[t] = w;
       total += w;
       for (std::size_t j = 0; j < d; ++j) {
         const double x = v[t * width + head * d + j];
@@ -239,6 +263,7 @@ struct Expected {
       }
     }
     for (double& x : out) x /= sees ? total : 1.0;
+    for (double& x : weights) x /= sees ? total : 1.0;
     lse = most + std::log(total);
     heaviest = 1.0 / total;
   }
