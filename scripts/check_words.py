@@ -46,7 +46,7 @@ RULES = [
     (r"(^|[.;:] )Where\b(?! (time|to|they|it|is|are)\b)", "if, when"),
     (r"(?<![a-z] )\bWhat is left\b|\bwhat is left of\b", "name the remainder"),
     (r"\bmemory ends\b", "allocation fails"),
-    (r"\b(neighbour|colour|favour|behaviour|honour|analys(e|es|ed)|normalis|optimis|summaris|quantis|organis|recognis|initialis|centred?|artefact)", "American spelling"),
+    (r"\b((?<!::)neighbour(?!s D)|colour|favour|behaviour|honour|analys(e|es|ed)|normalis|optimis|summaris|quantis|organis|recognis|initialis|centred?|artefact)", "American spelling"),
 ]
 COMMENT = {
     ".cc": r"//(.*)$", ".h": r"//(.*)$", ".cu": r"//(.*)$", ".cuh": r"//(.*)$", ".c": r"//(.*)$",

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of many sequences by one team. Threads take whole sequences where all get about as much to
-// do, which spares them the barriers inside a cache, and help each other at the end; what is left
-// they work on together.
+// A step of many sequences by one team. If the work can be divided evenly, threads take whole
+// sequences, which saves the barriers inside a cache, and help each other at the end. All threads
+// share the remaining sequences.
 //     BatchMemory memory;                                                // once
-//     SequenceBatch batch(caches_and_their_new_tokens, threads, memory);   // once for a step
+//     SequenceBatch batch(caches_and_their_new_tokens, threads, memory);   // once per step
 //     for every layer: all members of the team call batch.step(layer, part_of, team)
 #pragma once
 
@@ -21,19 +21,19 @@ namespace kvspan {
 
 struct SequenceTokens {
   KvCache* cache = nullptr;
-  std::int32_t tokens = 0;  // new ones, in this step
+  std::int32_t tokens = 0;  // new in this step
 };
 
-// What one layer does for one sequence.
+// A step of one layer for one sequence.
 struct SequenceStep {
   KvRows rows;
   Queries queries;
-  TensorView<float, 3> out;  // may lie in the memory of any rows of the batch
-  bool stores = true;        // false: the rows have been stored before, and are not looked at
-  bool settles = true;       // false: the layer will attend once more in this step
+  TensorView<float, 3> out;  // may overlap the memory of any rows of the batch
+  bool stores = true;        // false: the rows were stored before and are ignored
+  bool settles = true;       // false: the layer attends again in this step
 };
 
-// What threads of a batch work in. Kept from step to step; used by one batch at a time.
+// Working memory of a batch's threads. Kept from step to step; used by one batch at a time.
 class BatchMemory {
  public:
   BatchMemory();
@@ -49,19 +49,19 @@ class BatchMemory {
 
 class SequenceBatch {
  public:
-  // No cache is there twice. The caches and the memory outlive the batch; caches have no other step
+  // Each cache appears once. The caches and the memory outlive the batch; caches have no other step
   // meanwhile.
   SequenceBatch(std::span<const SequenceTokens> sequences, int threads, BatchMemory& memory);
   SequenceBatch(SequenceBatch&&) noexcept;
   ~SequenceBatch();
 
-  // Append, attend and settle of one layer for every sequence: part_of(i) says what that is for
-  // number i. All rows are stored before any output is written. All members call it; it ends with a
-  // barrier and returns the same for all. After an error some caches may be ahead of others
-  // (kvspan/cache.h). A team of another size than `threads` works on all sequences together.
+  // append, attend and settle of one layer for every sequence; part_of(i) describes sequence i. All
+  // rows are stored before any output is written. All members call it; it ends with a barrier and
+  // returns the same for all. After an error some caches may be ahead of others (kvspan/cache.h). A
+  // team of another size than `threads` shares all sequences.
   Status step(int layer, const std::function<SequenceStep(std::size_t)>& part_of, Team& team);
 
-  // For tests: how many sequences threads take whole.
+  // For tests: number of sequences that single threads take.
   std::size_t whole() const noexcept;
 
  private:

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value or the reason why there is none.
-// Member names are those of C++23's std::expected, which this can become. Errors are ordinary here
-// (damaged files, mistyped recipes, spent budgets), so their text is part of the product: it says
-// what was found, where, and what is allowed.
+// A value or an error. Member names are those of C++23's std::expected. Errors are ordinary (damaged
+// files, mistyped recipes, exhausted budgets), so their text is part of the product: value, place,
+// cause, supported values.
 #pragma once
 
 #include <string>
@@ -12,13 +11,13 @@
 namespace kvspan {
 
 enum class ErrorCode {
-  kInvalidArgument,  // a value the caller can mend: recipe, flag, shape, prompt
-  kNotFound,         // a file, model, tensor or key that is not there
+  kInvalidArgument,  // a value that the caller can change: recipe, flag, shape, prompt
+  kNotFound,         // a missing file, model, tensor or key
   kCorruptData,      // bytes that do not parse
-  kUnsupported,      // well formed, but not something kvspan does
-  kOutOfBudget,      // memory or context asked for exceeds what was granted
-  kIo,               // the operating system refused
-  kCancelled,        // the user asked to stop
+  kUnsupported,      // well formed but not supported by kvspan
+  kOutOfBudget,      // memory or context exceeds the limit
+  kIo,               // an error of the operating system
+  kCancelled,        // stopped by the user
 };
 
 struct Error {
@@ -35,8 +34,7 @@ class [[nodiscard]] Result {
 
   bool has_value() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return has_value(); }
-  // Calling value() on an error, or error() on a value, is the caller's fault and throws
-  // std::bad_variant_access.
+  // value() of an error and error() of a value throw std::bad_variant_access.
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }
   T&& value() && { return std::get<0>(std::move(state_)); }

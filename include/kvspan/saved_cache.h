@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache as bytes, with the places of tokens in them. Two sequences that begin alike have mostly the
-// same runs: who keeps many saved caches keeps such runs once.
+// A saved cache with the offsets of its tokens. Sequences with a common prefix share most spans, so a
+// store of many saved caches keeps each span once.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@ namespace kvspan {
 
 class KvCache;  // kvspan/cache.h
 
-// Bytes of some neighbouring tokens in one layer that no later token changes.
+// Bytes of consecutive tokens in one layer that later tokens do not change.
 struct SavedRun {
   std::size_t offset = 0, bytes = 0;
-  std::int32_t end = 0;  // one beyond the last token
+  std::int32_t end = 0;  // position after the last token
 };
 
 struct SavedCache {
-  std::vector<std::byte> bytes;  // what KvCache::save gives
-  std::vector<SavedRun> runs;    // by offset, apart from each other; none where a cache knows none
+  std::vector<std::byte> bytes;  // those of KvCache::save
+  std::vector<SavedRun> runs;    // by offset, disjoint; empty if the cache knows none
 };
 
-// What the cache's save() gives, and where tokens lie in it.
+// The bytes of the cache's save() and the offsets of tokens in them.
 Result<SavedCache> save_with_runs(const KvCache& cache);
 
 }  // namespace kvspan

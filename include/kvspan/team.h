@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads that execute one call together, whoever owns them (kvspan's pool, ggml, the caller).
-// Every member of the team makes the same calls in the same order; between two barriers the members
-// share out numbered items with take(). Which thread takes which item is not defined, so code whose
-// result must not depend on the number of threads lets each item write to its own place only.
+// Threads that execute one call together: kvspan's pool, ggml's threads or the caller. Every member
+// makes the same calls in the same order; between two barriers members take numbered items with take().
+// The assignment of items to threads is undefined. For results that do not depend on the number of
+// threads, each item writes only to its own place.
 #pragma once
 
 #include <atomic>
 
 namespace kvspan {
 
-class HelpWanted;  // the library's own
+class HelpWanted;  // internal
 
 // State shared by the members of a team; outlives all of them. Reusable for any number of calls.
 class TeamState {
@@ -29,7 +29,7 @@ class TeamState {
 class Team {
  public:
   Team(TeamState& state, int index, int size) : Team(state, index, size, nullptr) {}
-  // help: asked where the team's calls can be helped; null where nobody could.
+  // help: lets another thread take items of this team; null: none can.
   Team(TeamState& state, int index, int size, HelpWanted* help)
       : state_(&state), help_(help), index_(index), size_(size) {}
 
@@ -37,15 +37,15 @@ class Team {
   int size() const noexcept { return size_; }
   bool leader() const noexcept { return index_ == 0; }
 
-  // Threads that may work at the same time, each at its own place: size(), and a helper.
+  // Maximum number of concurrent threads, each with its own place: size(), plus a helper.
   int places() const noexcept { return size_ + (help_ != nullptr ? 1 : 0); }
   HelpWanted* help() const noexcept { return help_; }
 
-  // Returns when all members have called it; what they wrote before is visible after. Starts the
-  // item count anew.
+  // Returns when all members have called it; their earlier writes are visible afterwards. Resets the
+  // item count.
   void barrier() noexcept;
-  // The same; until then it calls idle(), which tells whether it found something to do. Does not
-  // sleep, since there may be something to do at any time.
+  // The same; meanwhile it calls idle(), which returns whether it found work. Never sleeps, since work
+  // may appear at any time.
   template <class Idle>
   void barrier(Idle&& idle) {
     const unsigned generation = generation_now();
@@ -55,14 +55,14 @@ class Team {
     }
   }
 
-  // The next item nobody has taken since the last barrier: 0, 1, 2, ... without end.
+  // The next free item since the last barrier: 0, 1, 2, ... without end.
   int take() noexcept { return state_->next_item_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   unsigned generation_now() const noexcept {
     return state_->generation_.load(std::memory_order_acquire);
   }
-  // Whether this is the last member, for whom nobody waits.
+  // Whether this is the last member to arrive.
   bool arrive() noexcept;
   static void wait(int& spins) noexcept;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A non-owning view of a dense array: pointer, extents and strides (both counted in elements).
-// The last dimension is contiguous (stride 1); the others may be strided, so that a slice of a
-// larger activation can be handed over without a copy.
+// Non-owning view of a dense array: pointer, extents and strides, both in elements. The last dimension
+// is contiguous (stride 1); the others may be strided, so a slice of a larger activation needs no copy.
 #pragma once
 
 #include <array>
