@@ -10,6 +10,7 @@ of studies) have no table. A test compares the page with this script's output.
 import json
 import math
 import pathlib
+import re
 import sys
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
@@ -18,8 +19,10 @@ HEAD = """# Tables
 
 <!-- Written by scripts/make_result_tables.py from the JSON files beside this page. Do not edit. -->
 
-[README.md](README.md) says what each file is and which command made it. *Bits* are all bytes of the cache, times 8,
-over the numbers that a full cache holds; f16 is 16. *KL* is the mean divergence from the full cache in nats.
+[README.md](README.md) names the command of each file. Two sizes are relative to the f16 cache of the same tokens: *many texts*
+is f16 divided by the cache, *one text* by the cache and the codecs that all sequences of a model share. *Bits*: bytes of the cache
+times 8, divided by the numbers that a full cache stores; f16 is 16. *KL*: mean divergence from the full cache in nats. *Top-1*:
+how often the most likely next token is the full cache's.
 """
 
 
@@ -49,6 +52,21 @@ def machine(document):
     cpu = (document.get("machine") or {}).get("cpu") or f"a processor with {document['cpu_level']}"
     threads = document["threads"]
     return f"{cpu.replace('(R)', '')}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def many_texts(row):
+    return f"{row['kv_ratio']:.2f}x" if row.get("kv_ratio") else ""
+
+
+def one_text(row):
+    """f16 over the cache with the codecs that all sequences share."""
+    if not row.get("kv_bytes_full"):
+        return ""
+    return f"{row['kv_bytes_full'] / (row['kv_bytes'] + row.get('shared_bytes', 0)):.2f}x"
+
+
+def per_cent(fraction, digits=2):
+    return f"{100 * fraction:.{digits}f} %"
 
 
 def is_perplexity(document):
@@ -112,7 +130,7 @@ def perplexity(results):
     for (model, ctx, text, weights, block), files in sorted(groups.items()):
         yield f"### {model}, {text}, windows of {ctx:,} tokens"
         yield ""
-        yield (f"Weights {'as in the file' if weights == 'file' else 'as ' + weights}, blocks of {block} tokens "
+        yield (f"Weights {'as in the file' if weights == 'file' else 'as ' + weights}, batches of {block} tokens "
                "(`kvspan eval ppl`).")
         yield ""
         rows = []
@@ -122,11 +140,11 @@ def perplexity(results):
                 if row is full or row.get("kl") is None:
                     continue
                 rows.append((row["bits"], [
-                    f"`{row['recipe']}`", f"{row['bits']:.2f}", f"{row['kv_ratio']:.1f}x",
+                    f"`{row['recipe']}`", f"{row['bits']:.2f}", many_texts(row), one_text(row),
                     f"{row['ppl']:.3f} ({row['dppl_pct']:+.2f} %)", f"{full['ppl']:.3f}", f"{row['kl']:.4f}",
-                    f"{row['top1']:.2%}".replace("%", " %"), str(document["windows"]), f"[{file}]({file})"]))
+                    per_cent(row["top1"]), str(document["windows"]), f"[{file}]({file})"]))
         rows.sort(key=lambda row: row[0])
-        yield from table(["recipe", "bits", "f16 / KV", "perplexity", "of `full`", "KL", "same argmax", "windows", "file"],
+        yield from table(["recipe", "bits", "many texts", "one text", "perplexity", "of `full`", "KL", "top-1", "windows", "file"],
                          [row for _, row in rows])
 
 
@@ -143,30 +161,38 @@ def kl_interval(row):
 
 
 def equal_bytes(results):
-    """Methods at equal bytes: one table a file and ratio, the least divergence first."""
+    """Methods at equal bytes: one table for each model, text and size, the least divergence first."""
+    groups = {}
     for file, document in results.of_kind(lambda d: is_perplexity(d) and "equal_bytes" in d):
         rows = {row["recipe"]: row for row in document["rows"]}
-        fits, refused = document["equal_bytes"]["fitted"], document["equal_bytes"]["refused"]
         full = rows["full"]["kv_bytes_full"]
-        windows = document["windows"]
-        yield f"### {results.model(document)}, {results.text(document)}, {windows} window{'s' if windows > 1 else ''} of {document['ctx']:,} tokens"
-        yield ""
-        yield (f"[{file}]({file}): weights {'as in the file' if document['weights'] == 'file' else 'as ' + document['weights']}, "
-               f"blocks of {document['block']} tokens, {machine(document)}.")
-        yield ""
-        for target in sorted({fit["target_bytes"] for fit in fits}, reverse=True):
-            there = [(rows[fit["recipe"]], fit["given"]) for fit in fits
-                     if fit["target_bytes"] == target and rows.get(fit["recipe"], {}).get("kl") is not None]
-            there.sort(key=lambda pair: pair[0]["kl"])
-            yield f"At {full / target:.3g}x fewer bytes than f16, {target:,} bytes:"
+        key = (results.model(document), results.text(document), document["ctx"], document["windows"], document["weights"], document["block"])
+        sizes = groups.setdefault(key, {})
+        for fit in document["equal_bytes"]["fitted"]:
+            row = rows.get(fit["recipe"], {})
+            if row.get("kl") is not None:
+                size = sizes.setdefault(f"{full / fit['target_bytes']:.3g}", {"bytes": fit["target_bytes"], "rows": [], "out": []})
+                size["rows"].append((row, fit["given"], file, machine(document)))
+        for one in document["equal_bytes"]["refused"]:
+            size = sizes.setdefault(f"{full / one['target_bytes']:.3g}", {"bytes": one["target_bytes"], "rows": [], "out": []})
+            size["out"].append(one["given"])
+    for (model, text, ctx, windows, weights, block), sizes in sorted(groups.items()):
+        for ratio, size in sorted(sizes.items(), key=lambda pair: float(pair[0])):
+            if not size["rows"]:
+                continue
+            yield f"### {model}, {ctx:,} tokens, {ratio}x"
             yield ""
-            yield from table(["method", "KL", "95 %", "perplexity", "same argmax", "f16 / KV", "recipe"],
-                             [[f"`{given}`", f"{row['kl']:.4f}", kl_interval(row), f"{row['dppl_pct']:+.2f} %",
-                               f"{row['top1']:.2%}".replace("%", " %"), f"{row['kv_ratio']:.2f}x", f"`{row['recipe']}`"]
-                              for row, given in there])
-            out = [f"`{one['given']}`" for one in refused if one["target_bytes"] == target]
-            if out:
-                yield f"No setting holds so few bytes of {', '.join(out)}."
+            machines = sorted({where for *_, where in size["rows"]})
+            yield (f"{text}, {windows} window{'s' if windows > 1 else ''}, weights {'as in the file' if weights == 'file' else 'as ' + weights}, "
+                   f"batches of {block} tokens, caches of {size['bytes']:,} bytes; {'; '.join(machines)}.")
+            yield ""
+            size["rows"].sort(key=lambda entry: entry[0]["kl"])
+            yield from table(["method", "KL", "95 %", "perplexity", "top-1", "many texts", "one text", "recipe", "file"],
+                             [[f"`{given}`", f"{row['kl']:.4f}", kl_interval(row), f"{row['dppl_pct']:+.2f} %", per_cent(row["top1"]),
+                               many_texts(row), one_text(row), f"`{row['recipe']}`", f"[{file}]({file})"]
+                              for row, given, file, _ in size["rows"]])
+            if size["out"]:
+                yield f"No setting comes near this size: {', '.join(f'`{given}`' for given in sorted(set(size['out'])))}."
                 yield ""
 
 
@@ -186,13 +212,14 @@ def bench(results):
                  f"{row['depth']:,}", f"{row['decode_tok_s']:.1f}", f"{row['decode_spread']:.0%}".replace("%", " %"),
                  against(row, "decode_vs_llama_f16"), f"{row['prefill_tok_s']:.0f}", against(row, "prefill_vs_llama_f16"),
                  f"{row['attn_ms']:.1f}" if row.get("attn_ms") is not None else "",
-                 f"{row['kv_bytes'] / MIB:.1f}", f"{row['peak_rss_bytes'] / MIB:.0f}"] for row in document["rows"]]
+                 f"{row['kv_bytes'] / MIB:.1f}", f"{row.get('shared_bytes', 0) / MIB:.1f}", f"{row['peak_rss_bytes'] / MIB:.0f}"]
+                for row in document["rows"]]
         yield from table(["cache", "depth", "decode tok/s", "spread", "against f16", "prefill tok/s", "against f16",
-                          "attention, ms", "KV, MiB", "peak, MiB"], rows)
+                          "attention, ms", "KV, MiB", "shared, MiB", "peak, MiB"], rows)
 
 
 def peers(results):
-    """llama.cpp by its own benchmark and by ours, so that nobody is compared with a slow one."""
+    """llama.cpp by its own benchmark and by ours, so that no comparison is with a slow one."""
     for file, document in results.of_kind(lambda d: d.get("command") == "peer_check"):
         yield (f"{document['model']}, {document['depth']:,} tokens, {document['threads']} threads of {document['machine']['cpu']} ([{file}]({file}), "
                "`scripts/peer_check.py`): llama.cpp by its own `llama-bench` and as `kvspan bench --peer` runs it, in turns. "
@@ -266,7 +293,7 @@ def tasks(results):
                          f"{100 * row['score']:.1f} %", f"{100 * row['score_low']:.1f} .. {100 * row['score_high']:.1f}",
                          f"{row['kv_ratio']:.1f}x", f"[{file}]({file})"])
     if rows:
-        yield from table(["task", "cache", "length", "prompts", "score", "95 % interval", "f16 / KV", "file"], rows)
+        yield from table(["task", "cache", "length", "prompts", "score", "95 % interval", "many texts", "file"], rows)
 
 
 def verify(results):
@@ -276,7 +303,7 @@ def verify(results):
             rows.append([row["name"], f"{row['compared']:,}", f"{document['tokens']:,}", document["weights"],
                          f"{row['kl_mean']:.1e}", f"{row['top1']:.2%}".replace("%", " %"), f"[{file}]({file})"])
     if rows:
-        yield from table(["engine and cache", "positions", "depth up to", "weights", "mean KL", "same argmax", "file"], rows)
+        yield from table(["engine and cache", "positions", "depth up to", "weights", "mean KL", "top-1", "file"], rows)
 
 
 def cuda(results):
@@ -360,9 +387,14 @@ SECTIONS = [("Methods at equal bytes", equal_bytes), ("Perplexity and divergence
 def page(folder):
     """The whole page for the JSON files in `folder` and below."""
     results = Results(folder)
+    sections = [(title, list(section(results))) for title, section in SECTIONS]
     lines = [HEAD]
-    for title, section in SECTIONS:
-        body = list(section(results))
+    for title, body in sections:
+        if body:
+            anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            lines.append(f"- [{title}](#{anchor})")
+    lines.append("")
+    for title, body in sections:
         if body:
             lines += [f"## {title}", "", *body]
     return "\n".join(lines).rstrip("\n") + "\n"

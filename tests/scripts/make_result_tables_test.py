@@ -18,8 +18,10 @@ PERPLEXITY = {
     "task": "ppl", "model": "/models/SmolLM2-135M-Instruct.Q4_1.gguf", "weights": "f16", "ctx": 4096, "windows": 2,
     "block": 64, "arguments": ["eval", "ppl", "-f", "wiki.txt"],
     "rows": [{"recipe": "full", "ppl": 20.0},
-             {"recipe": "quant", "ppl": 21.0, "dppl_pct": 5.0, "kl": 0.0123, "top1": 0.951, "bits": 5.04, "kv_ratio": 3.175},
-             {"recipe": "bands", "ppl": 20.1, "dppl_pct": 0.5, "kl": 0.0034, "top1": 0.97, "bits": 2.6, "kv_ratio": 6.15},
+             {"recipe": "quant", "ppl": 21.0, "dppl_pct": 5.0, "kl": 0.0123, "top1": 0.951, "bits": 5.04, "kv_ratio": 3.175,
+              "kv_bytes": 2520, "kv_bytes_full": 8000},
+             {"recipe": "bands", "ppl": 20.1, "dppl_pct": 0.5, "kl": 0.0034, "top1": 0.97, "bits": 2.6, "kv_ratio": 6.15,
+              "kv_bytes": 1300, "kv_bytes_full": 8000, "shared_bytes": 700},
              {"recipe": "fd", "kl": None, "error": "failed"}]}
 BENCH = {
     "model": "gemma3", "threads": 1, "cpu_level": "neon", "machine": {"cpu": "Some(R) Core"},
@@ -50,8 +52,8 @@ class MakeResultTables(unittest.TestCase):
         self.assertIn("### smollm2, wiki.txt, windows of 4,096 tokens", lines)
         rows = [line for line in lines if line.startswith("| `")]
         self.assertEqual(rows, [
-            "| `bands` | 2.60 | 6.2x | 20.100 (+0.50 %) | 20.000 | 0.0034 | 97.00 % | 2 | [ppl.json](ppl.json) |",
-            "| `quant` | 5.04 | 3.2x | 21.000 (+5.00 %) | 20.000 | 0.0123 | 95.10 % | 2 | [ppl.json](ppl.json) |"])
+            "| `bands` | 2.60 | 6.15x | 4.00x | 20.100 (+0.50 %) | 20.000 | 0.0034 | 97.00 % | 2 | [ppl.json](ppl.json) |",
+            "| `quant` | 5.04 | 3.17x | 3.17x | 21.000 (+5.00 %) | 20.000 | 0.0123 | 95.10 % | 2 | [ppl.json](ppl.json) |"])
 
     def test_methods_at_equal_bytes_are_rows_by_divergence(self):
         document = {**PERPLEXITY, "windows": 1, "threads": 1, "cpu_level": "neon",
@@ -62,18 +64,18 @@ class MakeResultTables(unittest.TestCase):
                                                for given in ("quant", "bands")],
                                     "refused": [{"given": "turbo", "target_bytes": 1000, "why": "too large"}]}}
         page = self.page_of(ppl=document)
-        self.assertIn("### smollm2, wiki.txt, 1 window of 4,096 tokens", page)
-        self.assertIn("At 8x fewer bytes than f16, 1,000 bytes:", page)
+        self.assertIn("### smollm2, 4,096 tokens, 8x", page)
+        self.assertIn("wiki.txt, 1 window, weights as f16, batches of 64 tokens, caches of 1,000 bytes; a processor with neon, 1 thread.", page)
         rows = [line for line in page.splitlines() if line.startswith("| `")]
-        self.assertEqual(rows, ["| `bands` | 0.0034 | 0.0025 .. 0.0035 | +0.50 % | 97.00 % | 6.15x | `bands` |",
-                                "| `quant` | 0.0123 |  | +5.00 % | 95.10 % | 3.17x | `quant` |"])
-        self.assertIn("No setting holds so few bytes of `turbo`.", page)
+        self.assertEqual(rows, ["| `bands` | 0.0034 | 0.0025 .. 0.0035 | +0.50 % | 97.00 % | 6.15x | 4.00x | `bands` | [ppl.json](ppl.json) |",
+                                "| `quant` | 0.0123 |  | +5.00 % | 95.10 % | 3.17x | 3.17x | `quant` | [ppl.json](ppl.json) |"])
+        self.assertIn("No setting comes near this size: `turbo`.", page)
         self.assertNotIn("## Perplexity", page)
 
     def test_speeds_have_their_machine(self):
         page = self.page_of(bench=BENCH)
         self.assertIn("### gemma3, Some Core, 1 thread\n", page)
-        self.assertIn("| `full` | 2,048 | 50.0 | 4 % |  | 400 |  | 2.0 | 1.0 | 2 |\n", page)
+        self.assertIn("| `full` | 2,048 | 50.0 | 4 % |  | 400 |  | 2.0 | 1.0 | 0.0 | 2 |\n", page)
         self.assertNotIn("## Perplexity", page)
 
     def test_first_tokens_and_busy_machines(self):
