@@ -91,11 +91,22 @@ class KvCache {
 
   virtual CacheBytes bytes() const = 0;
 
+  // Expires when the cache is destroyed: for data about it that is stored elsewhere. A copy has its own.
+  std::weak_ptr<const void> lifetime();
+
   // Streams tokens and learned state for CacheFactory::load (docs/reference/formats/cache.md); shared codecs by
   // checksum. Fails if unsupported, out of memory, or with the sink's error.
   virtual Status save(const ByteSink& sink) const;
   // The same bytes in one buffer.
   Result<std::vector<std::byte>> save() const;
+
+ protected:
+  KvCache() = default;
+  KvCache(const KvCache&) {}
+  KvCache& operator=(const KvCache&) = delete;
+
+ private:
+  std::shared_ptr<const void> life_;  // made when it is asked for
 };
 
 struct Calibration;  // kvspan/calibration.h

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all kinds of KvCache have in common.
+#include <memory>
 #include <new>
 
 #include "base/fail.h"
 #include "kvspan/cache.h"
 
 namespace kvspan {
+
+std::weak_ptr<const void> KvCache::lifetime() {
+  if (!life_) life_ = std::make_shared<const char>();
+  return life_;
+}
 
 Status KvCache::save(const ByteSink&) const {
   return fail(ErrorCode::kUnsupported, "a cache of {} cannot be saved", recipe());

@@ -4,6 +4,7 @@
 #include <llama-cpp.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -216,13 +217,17 @@ Status Engine::Impl::fill(std::span<const BatchPart> parts) {
   Batch& to = *batch;
   rows.clear();
   logits_of.clear();
+  std::vector<llama_seq_id> sequences(parts.size());
+  std::iota(sequences.begin(), sequences.end(), 0);
+  if (context->recurrent()) {
+    std::vector<KvCache*> caches;
+    for (const BatchPart& part : parts) caches.push_back(part.cache);
+    KVSPAN_TRY(sequences, states.of(caches, llama_get_memory(context->get())));
+  }
   std::int32_t row = 0;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const BatchPart& part = parts[p];
-    auto sequence = static_cast<llama_seq_id>(p);
-    if (context->recurrent()) {
-      KVSPAN_TRY(sequence, states.of(*part.cache, llama_get_memory(context->get())));
-    }
+    const llama_seq_id sequence = sequences[p];
     for (std::size_t i = 0; i < part.tokens.size(); ++i, ++row) {
       const bool last = i + 1 == part.tokens.size();
       const bool wanted = part.logits == BatchPart::Logits::kAll || last;

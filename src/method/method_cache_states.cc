@@ -10,7 +10,7 @@
 namespace kvspan {
 
 MethodCache::MethodCache(const MethodCache& other)
-    : prepared_(other.prepared_), ledger_(other.ledger_), layers_(other.layers_) {
+    : KvCache(other), prepared_(other.prepared_), ledger_(other.ledger_), layers_(other.layers_) {
   link_layers();
 }
 

@@ -206,5 +206,36 @@ TEST_F(AbortedDecode, AnyNodeOfTheEngine) {
   }
 }
 
+// A prompt of three blocks: those that were read stay, and the rest is read later.
+TEST_F(AbortedDecode, AnyNodeOfAPromptInBlocks) {
+  auto opened = Engine::load(kModel, {.threads = 1, .block = 16});
+  ASSERT_TRUE(opened) << opened.error().message;
+  Engine& engine = **opened;
+  llama_set_abort_callback(engine.native(), Abort::poll, &abort_);
+  std::vector<Token> prompt;
+  for (std::int32_t i = 0; i < 40; ++i) prompt.push_back(token_at(0, i));
+  const auto logits = [&] {
+    const std::span<const float> of = engine.logits(0);
+    return std::vector<float>(of.begin(), of.end());
+  };
+  std::unique_ptr<KvCache> cache = make_cache(engine.cache_shape(), "full").value();
+  ASSERT_TRUE(engine.prefill(*cache, prompt));
+  const std::vector<float> expected = logits();
+  const int nodes = abort_.asked, of_block = nodes / 3;
+  for (int node = 1; node <= nodes; ++node) {
+    SCOPED_TRACE(fmt::format("node {} of {}", node, nodes));
+    cache->clear();
+    abort_.set(node);
+    const Status status = engine.prefill(*cache, prompt);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kCancelled) << status.error().message;
+    ASSERT_EQ(cache->tokens(), (node - 1) / of_block * 16);
+    abort_.set(0);
+    const auto rest = std::span(prompt).subspan(static_cast<std::size_t>(cache->tokens()));
+    ASSERT_TRUE(engine.prefill(*cache, rest));
+    ASSERT_EQ(logits(), expected);
+  }
+}
+
 }  // namespace aborted_decode_test
 }  // namespace kvspan::testing
