@@ -95,6 +95,9 @@ struct Calibration {
   // so that they cover every offset of an anchor span.
   std::vector<std::int32_t> sample_positions;
   std::vector<LayerCalibration> layers;  // one per layer of the model's CacheShape
+  // [layers], RoPE of its keys and queries; empty if the file does not say. Arrays in the other order of
+  // pairs are converted on use; other angles are rejected.
+  std::vector<Rope> ropes;
   std::vector<RatePoint> rates;          // by increasing bits; empty until measured
 
   std::string source;          // origin, for messages; "" if not from bytes
@@ -109,15 +112,16 @@ struct Calibration {
 Result<std::shared_ptr<const LayerCalibration>> layer_of(const CacheShape& shape,
                                                          const Calibration& calibration,
                                                          std::size_t layer);
-// The same calibration with the arrays of all layers in memory, checked.
+// The same calibration with the arrays of all layers in memory, checked, in the shape's order of RoPE
+// pairs.
 Result<Calibration> read_whole(const CacheShape& shape, const Calibration& calibration);
 
 // Whether layer weights were measured.
 bool has_layer_weights(const Calibration& calibration) noexcept;
 
 // Ok if every array has the size for `shape`, every number is finite, no diagonal entry of a moment or
-// metric is negative, weights are above 0 in all layers or in none, and the bits of rates increase.
-// Arrays that are not in memory are checked when read. The error names layer, array, and both sizes or
+// metric is negative, weights are above 0 in all layers or in none, the bits of rates increase, and
+// RoPE has the angles and magnitudes of `shape`. Arrays that are not in memory are checked when read. The error names layer, array, and both sizes or
 // the index of the number. Cost: one pass over the numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
 

@@ -440,6 +440,7 @@ Result<Calibration> MomentCollector::finish(const std::string& model,
                   i, layer.counted, layer.counted_queries, s.options_.tokens);
     }
     out.layers.push_back(s.moments_of(i));
+    out.ropes.push_back(s.shape_.layers[i].rope);
   }
   double energy = 0.0, seen = 0.0;
   for (const LayerCalibration& layer : out.layers) {

@@ -9,16 +9,6 @@
 namespace kvspan {
 namespace {
 
-struct PairIndex {
-  std::size_t first;
-  std::size_t second;
-};
-
-PairIndex pair_of(const Rope& rope, std::size_t i) noexcept {
-  if (rope.pairs == Rope::Pairs::kNeighbours) return {2 * i, 2 * i + 1};
-  return {i, i + rope.angles.size()};
-}
-
 void turn_pair(float& x, float& y, float c, float s) noexcept {
   const float turned = c * x - s * y;
   y = s * x + c * y;
@@ -31,7 +21,7 @@ void turn_rows(const Rope& rope, std::int32_t position, double scale, float* row
     const double angle = rope.angles[i] * position;
     const auto c = static_cast<float>(scale * std::cos(angle));
     const auto s = static_cast<float>(scale * std::sin(angle));
-    const auto [first, second] = pair_of(rope, i);
+    const auto [first, second] = rope_pair(rope, i);
     float* at = row;
     for (std::int32_t r = 0; r < rows; ++r, at += stride) turn_pair(at[first], at[second], c, s);
   }

@@ -6,6 +6,7 @@
 // Source: Su et al., 2021 (RoFormer).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kvspan/cache.h"
@@ -16,6 +17,16 @@ namespace kvspan {
 // Fails where the rope does not fit rows of `dim` numbers: rotated_dims odd, negative or above dim,
 // not one angle per pair, an angle or magnitude that is not finite, magnitude 0.
 Status check_rope(const Rope& rope, std::int32_t dim);
+
+// The two coordinates of pair i.
+struct RopePair {
+  std::size_t first;
+  std::size_t second;
+};
+constexpr RopePair rope_pair(const Rope& rope, std::size_t i) noexcept {
+  if (rope.pairs == Rope::Pairs::kNeighbours) return {2 * i, 2 * i + 1};
+  return {i, i + rope.angles.size()};
+}
 
 // The middle of the block of `block` positions that a position lies in: what anchored keys are
 // turned back to.

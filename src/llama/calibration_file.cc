@@ -2,7 +2,9 @@
 #include "llama/calibration_file.h"
 
 #include <memory>
+#include <span>
 
+#include "base/byte_stream.h"
 #include "base/fail.h"
 #include "io/atomic_file.h"
 #include "io/random_file.h"
@@ -78,8 +80,19 @@ Result<Calibration> load_calibration(const Engine& engine, const std::string& pa
   return whole;
 }
 
+// Of angles that are not as the model's file says.
+std::string angles_of(const Engine& engine) {
+  if (engine.options().rope == RopeOptions()) return "";
+  std::uint64_t sum = 0;
+  for (const LayerShape& layer : engine.cache_shape().layers) {
+    sum = crc64(std::as_bytes(std::span(layer.rope.angles)), sum);
+    sum = crc64(std::as_bytes(std::span(&layer.rope.magnitude, 1)), sum);
+  }
+  return fmt::format("-{:016x}", sum);
+}
+
 Result<std::string> calibration_path(const Engine& engine) {
-  return path_for(engine.fingerprint());
+  return path_for(engine.fingerprint() + angles_of(engine));
 }
 
 Result<std::optional<Calibration>> find_calibration(const Engine& engine) {

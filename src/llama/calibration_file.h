@@ -23,7 +23,7 @@ Result<Calibration> open_calibration(const Engine& engine, const std::string& pa
 Result<Calibration> load_calibration(const Engine& engine, const std::string& path);
 
 // Where the calibration of the engine's model is kept: calibration/<fingerprint>.gguf in the user's
-// cache folder.
+// cache folder, and <fingerprint>-<hash of the angles>.gguf where EngineOptions::rope changes them.
 Result<std::string> calibration_path(const Engine& engine);
 // From there, opened; empty when none has been made yet.
 Result<std::optional<Calibration>> find_calibration(const Engine& engine);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/byte_frame.h"
 #include "base/fail.h"
+#include "cache/calibration/rope_order.h"
 #include "method/policies/fixed_policy.h"
 #include "method/prepare_parts.h"
 #include "method/prepared.h"
@@ -151,7 +153,12 @@ Result<std::shared_ptr<const Prepared>> prepare(const CacheShape& shape, const R
                 "{} needs a calibration of the model, and none was given", recipe.text());
   }
   // Methods may use what they do not need.
-  if (calibration != nullptr) KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
+  std::optional<Calibration> in_order;
+  if (calibration != nullptr) {
+    KVSPAN_CHECK_OK(check_calibration(shape, *calibration));
+    KVSPAN_TRY(in_order, in_rope_order(shape, *calibration));
+    if (in_order) calibration = &*in_order;
+  }
   Designs designs(nullptr, progress);
   KVSPAN_TRY(const auto prepared, prepare_with(shape, recipe, calibration, designs));
   prepared->asked = recipe.text();

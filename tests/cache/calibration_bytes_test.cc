@@ -23,7 +23,9 @@ CacheShape small_shape() {
   layer.key_dim = 8;
   layer.value_dim = 4;
   layer.logit_scale = 0.5f;
+  layer.rope = {Rope::Pairs::kHalves, 6, {1.0, 0.3, 0.01}, 1.25f};
   LayerShape narrow = layer;
+  narrow.rope = {};
   narrow.kv_heads = 1;
   narrow.value_dim = 6;
   return {{layer, narrow, layer}};
@@ -188,6 +190,47 @@ TEST(CalibrationBytes, AnotherVersionIsNotReadAndBothAreNamed) {
       EXPECT_NE(read.error().message.find(part), std::string::npos) << read.error().message;
     }
   }
+}
+
+// As files were written before they said how keys were rotated.
+TEST(CalibrationBytes, RopeMayBeMissingButNotHalfThere) {
+  const CacheShape shape = small_shape();
+  const Calibration with = random_calibration(shape);
+  Calibration without = with;
+  without.ropes.clear();
+  const auto bytes = encode_calibration(without).value();
+  const auto read = decode_calibration(bytes, "it");
+  ASSERT_TRUE(read) << read.error().message;
+  expect_equal(*read, without);
+  EXPECT_TRUE(check_calibration(shape, *read));
+  EXPECT_TRUE(encode_calibration(*read).value() == bytes);
+  const auto message = [](const Calibration& calibration) {
+    const auto spoilt = decode_calibration(encode_calibration(calibration).value(), "its-name");
+    if (spoilt) return std::string("read");
+    EXPECT_EQ(spoilt.error().code, ErrorCode::kCorruptData);
+    return spoilt.error().message;
+  };
+  const auto expect_named = [&](const Calibration& calibration, const std::string& part) {
+    const std::string found = message(calibration);
+    EXPECT_NE(found.find(part), std::string::npos) << found;
+  };
+  Calibration spoilt = with;
+  spoilt.ropes.pop_back();
+  expect_named(spoilt, "3 layers, but 2 pairs");
+  spoilt = with;
+  spoilt.ropes[0].rotated_dims = 4;
+  expect_named(spoilt, "6 angles of RoPE for 5 pairs");
+  spoilt.ropes[0].rotated_dims = 600;
+  expect_named(spoilt, "600 dimensions; allowed: 0 or 1, and an even number up to 12");
+  spoilt = with;
+  spoilt.ropes[2].pairs = static_cast<Rope::Pairs>(2);
+  expect_named(spoilt, "RoPE of layer 2 has pairs of kind 2");
+  spoilt = with;
+  spoilt.ropes[2].angles[1] = NAN;
+  expect_named(spoilt, "layer 2: rope angle 1 is nan");
+  spoilt = with;
+  spoilt.ropes[0].magnitude = 0.0f;
+  expect_named(spoilt, "layer 0: rope magnitude is 0");
 }
 
 TEST(CalibrationBytes, LayersThatAreElsewhereAreNotWritten) {

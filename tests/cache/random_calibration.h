@@ -64,6 +64,7 @@ inline Calibration random_calibration(const CacheShape& shape) {
     layer.key_weight = 0.25f;
     layer.value_weight = 4.0f;
     out.layers.push_back(std::move(layer));
+    out.ropes.push_back(layer_shape.rope);
   }
   const auto width = [&](std::size_t layer) {
     const LayerShape& of = shape.layers[layer];
@@ -121,6 +122,7 @@ inline void expect_equal(const Calibration& a, const Calibration& b) {
     EXPECT_EQ(x.key_weight, y.key_weight);
     EXPECT_EQ(x.value_weight, y.value_weight);
   }
+  EXPECT_EQ(a.ropes, b.ropes);
   ASSERT_EQ(a.rates.size(), b.rates.size());
   for (std::size_t i = 0; i < a.rates.size(); ++i) {
     EXPECT_EQ(a.rates[i].bits, b.rates[i].bits);

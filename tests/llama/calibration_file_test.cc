@@ -33,6 +33,25 @@ Calibration random_calibration(const Engine& engine) {
   return out;
 }
 
+// Angles that flags change have a calibration of their own; that of the model's is refused for them.
+TEST(CalibrationFile, OtherAnglesHaveAnotherFile) {
+  const TemporaryFolder folder;
+  const auto engine = load(kStories);
+  EngineOptions options{1, 64};
+  options.rope.base = 5e5f;
+  const auto stretched = Engine::load(kStories, options);
+  ASSERT_TRUE(stretched) << stretched.error().message;
+  EXPECT_NE(calibration_path(**stretched).value(), calibration_path(*engine).value());
+  const std::string path = folder / "c.gguf";
+  ASSERT_TRUE(save_calibration(path, random_calibration(*engine)));
+  EXPECT_TRUE(open_calibration(*engine, path));
+  const auto refused = open_calibration(**stretched, path);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("made with a RoPE of angle 1 0.1, the model's is 0.03"),
+            std::string::npos)
+      << refused.error().message;
+}
+
 // Bytes that GGUF's own reader takes, too: names, types and places of the tensors are what it
 // finds.
 TEST(CalibrationFile, IsAGgufFile) {
@@ -46,7 +65,7 @@ TEST(CalibrationFile, IsAGgufFile) {
   gguf_context* const gguf = gguf_init_from_file(path.c_str(), {/*no_alloc=*/true, &tensors});
   ASSERT_NE(gguf, nullptr);
   EXPECT_EQ(gguf_get_alignment(gguf), 32u);
-  EXPECT_EQ(gguf_get_n_kv(gguf), 14);
+  EXPECT_EQ(gguf_get_n_kv(gguf), 18);
   const auto key = [&](const char* name) {
     return gguf_find_key(gguf, (std::string("kvspan.calibration.") + name).c_str());
   };

@@ -10,6 +10,7 @@
 #include "base/expect.h"
 #include "base/fail.h"
 #include "cache/calibration/array_sizes.h"
+#include "cache/calibration/rope_order.h"
 
 namespace kvspan {
 namespace {
@@ -169,7 +170,8 @@ Status check_calibration(const CacheShape& shape, const Calibration& calibration
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "key", layer.key_weight, measured));
     KVSPAN_CHECK_OK(check_weight(static_cast<int>(i), "value", layer.value_weight, measured));
   }
-  return check_rates(calibration.rates);
+  KVSPAN_CHECK_OK(check_rates(calibration.rates));
+  return check_ropes(shape, calibration);
 }
 
 Result<std::shared_ptr<const LayerCalibration>> layer_of(const CacheShape& shape,
@@ -187,11 +189,13 @@ Result<std::shared_ptr<const LayerCalibration>> layer_of(const CacheShape& shape
 
 Result<Calibration> read_whole(const CacheShape& shape, const Calibration& calibration) {
   KVSPAN_CHECK_OK(check_calibration(shape, calibration));
-  Calibration whole = calibration;
-  if (!calibration.read_layer) return whole;
+  KVSPAN_TRY(const auto in_order, in_rope_order(shape, calibration));
+  const Calibration& from = in_order ? *in_order : calibration;
+  Calibration whole = from;
+  if (!from.read_layer) return whole;
   whole.read_layer = nullptr;
   for (std::size_t i = 0; i < whole.layers.size(); ++i) {
-    KVSPAN_TRY(const auto layer, layer_of(shape, calibration, i));
+    KVSPAN_TRY(const auto layer, layer_of(shape, from, i));
     whole.layers[i] = *layer;
   }
   return whole;

@@ -14,6 +14,7 @@
 #include "base/half.h"
 #include "cache/calibration/array_sizes.h"
 #include "cache/calibration/gguf_form.h"
+#include "cache/rope.h"
 #include "kvspan/calibration.h"
 
 namespace kvspan {
@@ -182,7 +183,45 @@ class Reader {
       out.layers[i].key_weight = key_weight[i];
       out.layers[i].value_weight = value_weight[i];
     }
+    // Earlier files have none of these keys.
+    for (const char* name : {"rope_pairs", "rope_dims", "rope_magnitude", "rope_angles"}) {
+      if (header_.has(key_of(name))) return read_ropes();
+    }
     return {};
+  }
+
+  Status read_ropes() {
+    KVSPAN_TRY(const auto pairs, numbers<std::uint32_t>("rope_pairs"));
+    KVSPAN_TRY(const auto dims, numbers<std::uint32_t>("rope_dims"));
+    KVSPAN_TRY(const auto magnitudes, numbers<float>("rope_magnitude"));
+    KVSPAN_TRY(const auto angles, numbers<double>("rope_angles"));
+    const std::size_t count = calibration_.layers.size();
+    if (pairs.size() != count || dims.size() != count || magnitudes.size() != count) {
+      return damaged(source_, "{} layers, but {} pairs, {} dimensions and {} magnitudes of RoPE",
+                     count, pairs.size(), dims.size(), magnitudes.size());
+    }
+    auto left = std::span(angles);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (pairs[i] > 1 || dims[i] % 2 != 0 || dims[i] / 2 > left.size()) {
+        return damaged(source_,
+                       "RoPE of layer {} has pairs of kind {} and {} dimensions; allowed: 0 or 1, "
+                       "and an even number up to {}, for which there are angles",
+                       i, pairs[i], dims[i], 2 * left.size());
+      }
+      const auto own = left.first(dims[i] / 2);
+      left = left.subspan(own.size());
+      calibration_.ropes.push_back({static_cast<Rope::Pairs>(pairs[i]),
+                                    static_cast<std::int32_t>(dims[i]),
+                                    {own.begin(), own.end()},
+                                    magnitudes[i]});
+      if (Status fine = check_rope(calibration_.ropes[i], static_cast<std::int32_t>(dims[i]));
+          !fine) {
+        return damaged(source_, "layer {}: {}", i, fine.error().message);
+      }
+    }
+    if (left.empty()) return {};
+    return damaged(source_, "{} angles of RoPE for {} pairs", angles.size(),
+                   angles.size() - left.size());
   }
 
   Result<std::vector<float>> read(const std::string& name, GgufNumber number) const {
@@ -233,6 +272,20 @@ void put_header(const Calibration& calibration, detail::GgufWriter& out) {
   out.put_numbers(key_of("key_weight"), std::span<const float>(key_weight));
   out.put_numbers(key_of("value_weight"), std::span<const float>(value_weight));
   out.put_numbers(key_of("rates"), std::span<const float>(rates));
+  if (calibration.ropes.empty()) return;
+  std::vector<std::uint32_t> pairs, dims;
+  std::vector<float> magnitudes;
+  std::vector<double> angles;
+  for (const Rope& rope : calibration.ropes) {
+    pairs.push_back(static_cast<std::uint32_t>(rope.pairs));
+    dims.push_back(static_cast<std::uint32_t>(rope.rotated_dims));
+    magnitudes.push_back(rope.magnitude);
+    angles.insert(angles.end(), rope.angles.begin(), rope.angles.end());
+  }
+  out.put_numbers(key_of("rope_pairs"), std::span<const std::uint32_t>(pairs));
+  out.put_numbers(key_of("rope_dims"), std::span<const std::uint32_t>(dims));
+  out.put_numbers(key_of("rope_magnitude"), std::span<const float>(magnitudes));
+  out.put_numbers(key_of("rope_angles"), std::span<const double>(angles));
 }
 
 void put_array(const std::vector<float>& numbers, GgufNumber number, std::byte* to) {
