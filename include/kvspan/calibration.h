@@ -121,8 +121,9 @@ bool has_layer_weights(const Calibration& calibration) noexcept;
 
 // Ok if every array has the size for `shape`, every number is finite, no diagonal entry of a moment or
 // metric is negative, weights are above 0 in all layers or in none, the bits of rates increase, and
-// RoPE has the angles and magnitudes of `shape`. Arrays that are not in memory are checked when read. The error names layer, array, and both sizes or
-// the index of the number. Cost: one pass over the numbers.
+// RoPE has the angles and magnitudes of `shape`. Arrays that are not in memory are checked when read.
+// The error names layer, array, and both sizes or the index of the number. Cost: one pass over the
+// numbers.
 Status check_calibration(const CacheShape& shape, const Calibration& calibration);
 
 // A calibration file as bytes. Fails if out of memory, or if the layers are not in memory.
