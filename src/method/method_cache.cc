@@ -150,13 +150,18 @@ void MethodCache::Member::forget(std::int32_t first_needed) {
   for (Group* led : group.led()) led->forget_before(first_needed, policy->forgettable(*led));
 }
 
-// The tokens at the positions that are marked, of every store. Returns which of the list's are, or
-// nothing where all are.
+// The tokens at the positions that are marked, of every store, and those that are read with them.
+// Returns which of the list's are, or nothing where all are.
 std::vector<std::uint8_t> MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
   for (const auto& store : group.stores()) chosen.push_back(store->chosen(keep));
-  std::vector<std::uint8_t> read;
-  for (std::int32_t t = 0; chosen.front() && t < group.list().tokens(); ++t) {
-    read.push_back(keep[static_cast<std::size_t>(group.list().position(t))]);
+  if (!chosen.front()) return {};
+  const SegmentList& all = group.list();
+  const SegmentList& some = static_cast<const SegmentStore&>(*chosen.front()).list();
+  std::vector<std::uint8_t> read(static_cast<std::size_t>(all.tokens()), 0);
+  for (std::int32_t t = 0, i = 0; i < some.tokens(); ++t) {
+    if (all.position(t) != some.position(i)) continue;
+    read[static_cast<std::size_t>(t)] = 1;
+    ++i;
   }
   return read;
 }

@@ -118,6 +118,34 @@ TEST(CodedSide, ForksShareAndTruncationDropsRowsWithoutReencoding) {
   EXPECT_EQ(ledger->bytes(MemoryKind::kPositions), 0u);
 }
 
+TEST(CodedSide, TokensThatShareAScaleAreSelectedTogether) {
+  Random random(7);
+  constexpr std::int32_t kRows = 45;
+  for (const auto& [codec, unit] : {std::pair{"int4:column=8", 8}, {"int8:tensor", 0}, {"int2:row", 1}, {"f16", 1}}) {
+    Rows rows(kRows, 1, 8, 16, random);
+    const auto code = testing::make_code({.dim = 16, .rank = 16, .codec = codec}, nullptr, random);
+    const auto segment =
+        encode_rows(rows.view(), {1, 8, 16, Element::kF32}, {{}, one(code)}, nullptr).value();
+    const CodedSide& side = *segment.coded_values;
+    ASSERT_EQ(side.unit(), unit) << codec;
+    // Every other unit, and the last, which is shorter; of all in one, all.
+    std::vector<std::int32_t> some;
+    for (std::int32_t t = 0; t < kRows; ++t) {
+      if (unit == 0 || t / unit % 2 == 1 || t / unit == (kRows - 1) / unit) some.push_back(t);
+    }
+    const auto selected = side.select(some, nullptr);
+    std::vector<float> all(kRows * 16), kept(some.size() * 16);
+    side.reconstruct(0, segment.positions, 0, {all.data(), {kRows, 16}});
+    selected->reconstruct(0, segment.positions, 0, {kept.data(), {some.size(), 16}});
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      ASSERT_EQ(kept[i], all[std::size_t(some[i / 16]) * 16 + i % 16]) << codec << ", token " << some[i / 16];
+    }
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      EXPECT_EQ(selected->residual(0, std::int32_t(i)), side.residual(0, some[i])) << codec;
+    }
+  }
+}
+
 TEST(CodedSide, CodesThatDoNotFitTheRowsAreRefused) {
   Random random(4);
   const auto ledger = std::make_shared<Ledger>();

@@ -32,6 +32,7 @@ struct Form {
 };
 
 constexpr Form kForms[] = {
+    {"plain", [](LayerShape&) {}},
     {"window", [](LayerShape& l) { l.window = 40; }},
     {"chunk", [](LayerShape& l) { l.chunk = 48; }},
     {"alibi",
@@ -44,7 +45,7 @@ constexpr Form kForms[] = {
      }},
     {"all",
      [](LayerShape& l) {
-       for (std::size_t i = 0; i < 4; ++i) kForms[i].set(l);
+       for (std::size_t i = 0; i < 5; ++i) kForms[i].set(l);
        l.soft_cap = 8.0f;
      }},
 };
@@ -75,7 +76,7 @@ std::vector<double> plain_softmax(const LayerShape& s, const RowBlock& rows, std
       out[i] += std::exp(logit) * double{rows.values_of(kv).row(t)[i]};
     }
   }
-  for (double& x : out) x /= sum;
+  for (double& x : out) x /= sum > 0.0 ? sum : 1.0;
   return out;
 }
 
@@ -87,59 +88,96 @@ struct FormText {
   const Form& form;
   SyntheticText text;
   Calibration calibration;
+
+  static const std::vector<FormText>& all() {
+    static const std::vector<FormText> forms(std::begin(kForms), std::end(kForms));
+    return forms;
+  }
+  // The recipe's cache; none where it cannot have the form, which the reason names.
+  std::unique_ptr<MethodCache> make(const SuiteRecipe& suite) const {
+    const auto prepared = prepare(text.shape(), Recipe::parse(suite.text).value(), &calibration);
+    const LayerShape& first = text.shape().layers[0];
+    if (!suite.reads_some || first.alibi.empty() || first.window > 0) {
+      return std::make_unique<MethodCache>(prepared.value());
+    }
+    EXPECT_FALSE(prepared);
+    EXPECT_NE(prepared.error().message.find("alibi"), std::string::npos);
+    return nullptr;
+  }
 };
 
-TEST_P(AttentionForms, AnswerIsThePlainSoftmaxOverTheRowsHeld) {
-  static const std::vector<FormText> forms(std::begin(kForms), std::end(kForms));
-  for (const auto& [form, text, calibration] : forms) {
-    const Recipe recipe = Recipe::parse(GetParam().text).value();
-    const auto prepared = prepare(text.shape(), recipe, &calibration);
-    const LayerShape& first = text.shape().layers[0];
-    if (GetParam().reads_some && !first.alibi.empty() && first.window == 0) {
-      ASSERT_FALSE(prepared);
-      EXPECT_NE(prepared.error().message.find("alibi"), std::string::npos);
-      continue;
+// Asks a layer at the n positions from `first` on. How far the form itself moves the answers.
+double expect_plain_softmax(const SuiteRecipe& suite, const FormText& of, MethodCache& cache, std::size_t l,
+                            std::int32_t first, std::int32_t n, double off_by_bytes) {
+  // bands rounds queries and weights to 8 bits, quant and others multiply 16-bit integers.
+  const bool bytes = suite.text.find("bands") != std::string::npos;
+  const double tolerance = bytes ? off_by_bytes : 2e-4;
+  const LayerShape& s = of.text.shape().layers[l];
+  const LayerShape bare = testing::synthetic_shape().layers[l];
+  const auto heads = std::size_t(s.query_heads), dv = std::size_t(s.value_dim);
+  TeamState state;
+  Team team(state, 0, 1);
+  const auto scratch = make_attention_scratch();
+  std::vector<float> out(std::size_t(n) * heads * dv);
+  const Queries queries = of.text.queries(l, first, n);
+  EXPECT_TRUE(cache.attend(int(l), queries, {out.data(), {std::size_t(n), heads, dv}}, *scratch, team));
+  double moved = 0.0;
+  for (std::size_t g = 0; g < cache.groups(int(l)); ++g) {
+    const GroupOptions& options = cache.group(int(l), g).options();
+    const RowBlock rows = testing::held_rows(cache.group(int(l), g), cache.last_read(int(l), g));
+    const std::int32_t per_head = s.query_heads / s.kv_heads;
+    for (std::int32_t at = 0; at < n * options.heads * per_head; ++at) {
+      const std::int32_t i = at / (options.heads * per_head), of_group = at % (options.heads * per_head);
+      const std::int32_t head = options.first_head * per_head + of_group, kv = of_group / per_head;
+      const float* q = queries.rows.row(std::size_t(i), std::size_t(head));
+      const auto right = plain_softmax(s, rows, kv, head, q, first + i);
+      const auto without = plain_softmax(bare, rows, kv, head, q, first + i);
+      for (std::size_t j = 0; j < dv; ++j) {
+        const float got = out[(std::size_t(i) * heads + std::size_t(head)) * dv + j];
+        EXPECT_NEAR(got, right[j], tolerance)
+            << of.form.name << ", layer " << l << ", head " << head << ", position " << first + i;
+        moved = std::max(moved, std::abs(right[j] - without[j]));
+      }
     }
-    MethodCache cache(prepared.value());
-    testing::run(cache, text, 0, 150, 50);
-    testing::run(cache, text, 150, kTokens - 151, 1);
+  }
+  return moved;
+}
+
+TEST_P(AttentionForms, AnswerIsThePlainSoftmaxOverTheRowsHeld) {
+  for (const FormText& of : FormText::all()) {
+    const std::unique_ptr<MethodCache> cache = of.make(GetParam());
+    if (!cache) continue;
+    testing::run(*cache, of.text, 0, 150, 50);
+    testing::run(*cache, of.text, 150, kTokens - 151, 1);
     TeamState state;
     Team team(state, 0, 1);
-    const auto scratch = make_attention_scratch();
     double moved = 0.0;  // by the form itself
-    for (std::size_t l = 0; l < text.shape().layers.size(); ++l) {
-      const LayerShape& s = text.shape().layers[l];
-      const LayerShape bare = testing::synthetic_shape().layers[l];
-      const auto heads = std::size_t(s.query_heads), dv = std::size_t(s.value_dim);
-      std::vector<float> out(heads * dv);
-      ASSERT_TRUE(cache.append(int(l), text.rows(l, kTokens - 1, 1), team));
-      ASSERT_TRUE(cache.attend(int(l), text.queries(l, kTokens - 1, 1),
-                               {out.data(), {1, heads, dv}}, *scratch, team));
-      for (std::size_t g = 0; g < cache.groups(int(l)); ++g) {
-        const GroupOptions& options = cache.group(int(l), g).options();
-        const RowBlock rows =
-            testing::held_rows(cache.group(int(l), g), cache.last_read(int(l), g));
-        const std::int32_t per_head = s.query_heads / s.kv_heads;
-        for (std::int32_t i = 0; i < options.heads * per_head; ++i) {
-          const std::int32_t head = options.first_head * per_head + i;
-          const float* q = text.queries(l, kTokens - 1, 1).rows.row(0, head);
-          const auto right = plain_softmax(s, rows, i / per_head, head, q, kTokens - 1);
-          const auto without = plain_softmax(bare, rows, i / per_head, head, q, kTokens - 1);
-          // bands rounds queries and weights to 8 bits, quant and others multiply 16-bit integers.
-          const bool bytes = GetParam().text.find("bands") != std::string::npos;
-          const double tolerance = bytes ? 2e-2 : 2e-4;
-          for (std::size_t j = 0; j < dv; ++j) {
-            EXPECT_NEAR(out[std::size_t(head) * dv + j], right[j], tolerance)
-                << form.name << ", layer " << l << ", head " << head;
-            moved = std::max(moved, std::abs(right[j] - without[j]));
-          }
-        }
-      }
+    for (std::size_t l = 0; l < of.text.shape().layers.size(); ++l) {
+      ASSERT_TRUE(cache->append(int(l), of.text.rows(l, kTokens - 1, 1), team));
+      moved = std::max(moved, expect_plain_softmax(GetParam(), of, *cache, l, kTokens - 1, 1, 2e-2));
     }
     // Rows that nobody sees any more are not held: only what acts on those that are can show. And
     // window:size=60 and the like hold few.
-    if (!GetParam().drops && !(first.window > 0 || first.chunk > 0)) {
-      EXPECT_GT(moved, 0.1) << form.name << " changes nothing here, so this shows nothing";
+    const LayerShape& first = of.text.shape().layers[0];
+    const bool shows = !GetParam().drops && !(first.window > 0 || first.chunk > 0) && &of.form != kForms;
+    if (shows) {
+      EXPECT_GT(moved, 0.1) << of.form.name << " changes nothing here, so this shows nothing";
+    }
+  }
+}
+
+// A query among the tokens held sees none after its own, whether they are coded or not; one at a time and many.
+TEST_P(AttentionForms, OlderQueriesSeeNoLaterTokens) {
+  for (const FormText& of : FormText::all()) {
+    const std::unique_ptr<MethodCache> cache = of.make(GetParam());
+    if (!cache) continue;
+    testing::run(*cache, of.text, 0, 150, 50);
+    testing::run(*cache, of.text, 150, kTokens - 150, 1);
+    for (std::size_t l = 0; l < of.text.shape().layers.size(); ++l) {
+      for (const std::int32_t position : {0, 4, 15, 16, 47, 99, 143, 144, 160, 191, 192, kTokens - 1}) {
+        expect_plain_softmax(GetParam(), of, *cache, l, position, 1, 6e-2);
+      }
+      expect_plain_softmax(GetParam(), of, *cache, l, 60, 70, 6e-2);
     }
   }
 }

@@ -22,6 +22,18 @@ void scale_keys(const Segment& segment, const TensorView<float, 3>& keys) {
   }
 }
 
+// Marks all of a unit where some of it is marked; 0: all are one unit.
+void keep_units(std::span<std::uint8_t> marks, std::size_t unit) {
+  if (unit == 1) return;
+  for (std::size_t first = 0, n = 0; first < marks.size(); first += n) {
+    n = std::min(unit > 0 ? unit : marks.size(), marks.size() - first);
+    const auto tokens = marks.subspan(first, n);
+    if (std::ranges::any_of(tokens, [](std::uint8_t mark) { return mark != 0; })) {
+      std::ranges::fill(tokens, std::uint8_t{1});
+    }
+  }
+}
+
 }  // namespace
 
 HeadGroup HeadGroups::operator[](std::size_t i) const noexcept {
@@ -79,9 +91,11 @@ std::int32_t SegmentStore::forget_before(std::int32_t position) {
 std::unique_ptr<TokenStore> SegmentStore::chosen(std::span<const std::uint8_t> keep) const {
   std::vector<std::uint8_t> mask;
   for (const Segment& segment : list_.segments()) {
+    const std::size_t first = mask.size();
     for (std::int32_t t = 0; t < segment.tokens(); ++t) {
       mask.push_back(keep[static_cast<std::size_t>(segment.positions.at(t))]);
     }
+    keep_units(std::span(mask).subspan(first), static_cast<std::size_t>(segment.unit()));
   }
   if (std::find(mask.begin(), mask.end(), std::uint8_t{0}) == mask.end()) return nullptr;
   auto some = std::make_unique<SegmentStore>(list_);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/expect.h"
@@ -186,27 +187,34 @@ std::shared_ptr<const CodedSide> CodedSide::reread(
   return side;
 }
 
-bool CodedSide::selectable() const noexcept {
+std::int32_t CodedSide::unit() const noexcept {
+  std::int32_t unit = 1;
   for (const Part& part : parts_) {
     const CodecSpec& spec = part.code->codec().spec();
-    if (is_integer(spec.kind) && spec.unit_rows != 1) return false;
+    if (is_integer(spec.kind)) unit = std::lcm(unit, static_cast<std::int32_t>(spec.unit_rows));
   }
-  return true;
+  return unit;
 }
 
 std::shared_ptr<const CodedSide> CodedSide::select(std::span<const std::int32_t> tokens,
                                                    const std::shared_ptr<Ledger>& ledger) const {
-  KVSPAN_EXPECT(selectable(), "no scale covers several tokens");
+  const std::int32_t together = unit() > 0 ? unit() : tokens_;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const bool begins = static_cast<std::int32_t>(i) % together == 0;
+    KVSPAN_EXPECT(begins ? tokens[i] % together == 0 : tokens[i] == tokens[i - 1] + 1,
+                  "tokens that share a scale stay together");
+  }
   std::shared_ptr<CodedSide> side(new CodedSide);
   side->tokens_ = static_cast<std::int32_t>(tokens.size());
   side->part_of_head_ = part_of_head_;
   side->highest_rank_ = highest_rank_;
   side->parts_.reserve(parts_.size());
-  const auto copy_rows = [&](const Buffer& from, std::size_t row, Buffer& to) {
-    if (row == 0) return;  // codecs without scales have no memory for them
+  // Rows of so many bytes; row_of(token) is where a token's is.
+  const auto copy_rows = [&](const Buffer& from, std::size_t bytes, Buffer& to, const auto& row_of) {
+    if (bytes == 0) return;  // codecs without scales have no memory for them
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      std::memcpy(to.data() + i * row, from.data() + static_cast<std::size_t>(tokens[i]) * row,
-                  row);
+      std::memcpy(to.data() + row_of(i) * bytes,
+                  from.data() + row_of(static_cast<std::size_t>(tokens[i])) * bytes, bytes);
     }
   };
   for (const Part& old : parts_) {
@@ -214,12 +222,13 @@ std::shared_ptr<const CodedSide> CodedSide::select(std::span<const std::int32_t>
     part.code = old.code;
     part.first_head = old.first_head;
     part.quantization = old.quantization;
-    const EncodedSize row = old.code->codec().encoded_size(1);
-    part.size = old.code->codec().encoded_size(tokens.size());
+    const Codec& codec = old.code->codec();
+    part.size = codec.encoded_size(tokens.size());
     part.payload = Buffer(part.size.payload_bytes, MemoryKind::kCoefficients, ledger);
     part.scales = Buffer(part.size.scale_bytes, MemoryKind::kScales, ledger);
-    copy_rows(old.payload, row.payload_bytes, part.payload);
-    copy_rows(old.scales, row.scale_bytes, part.scales);
+    copy_rows(old.payload, codec.row_bytes(), part.payload, [](std::size_t t) { return t; });
+    copy_rows(old.scales, codec.encoded_size(1).scale_bytes, part.scales,
+              [&](std::size_t t) { return codec.tile_of(t); });
     side->parts_.push_back(std::move(part));
   }
   if (has_residuals()) {

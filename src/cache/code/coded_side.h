@@ -60,9 +60,9 @@ class CodedSide {
   // they spoke of the old codes.
   std::shared_ptr<const CodedSide> reread(std::span<const std::shared_ptr<const Code>> codes,
                                           const std::shared_ptr<Ledger>& ledger) const;
-  // Whether tokens can leave from the middle: no scale covers several of them.
-  bool selectable() const noexcept;
-  // The tokens at these indices (increasing), bit for bit. Only if selectable().
+  // Tokens that share scales, counted from the first: 1 where each has its own, 0 where all do.
+  std::int32_t unit() const noexcept;
+  // The tokens at these indices (increasing), bit for bit: whole units, but for the end of the last.
   std::shared_ptr<const CodedSide> select(std::span<const std::int32_t> tokens,
                                           const std::shared_ptr<Ledger>& ledger) const;
 

@@ -2,7 +2,9 @@
 #include "cache/segments/segment.h"
 
 #include <cstring>
+#include <numeric>
 
+#include "cache/code/coded_side.h"
 #include "cache/rows/narrow.h"
 #include "cache/sole_owner.h"
 
@@ -53,6 +55,11 @@ void RowSide::copy(std::int32_t token, const RowSide& from, std::int32_t from_to
 
 void RowSide::prepare(const std::shared_ptr<Ledger>& ledger) {
   make_sole_owner(rows_, ledger);
+}
+
+std::int32_t Segment::unit() const noexcept {
+  const auto of = [](const auto& side) { return side ? side->unit() : 1; };
+  return std::lcm(of(coded_keys), of(coded_values));
 }
 
 }  // namespace kvspan

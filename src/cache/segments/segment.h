@@ -86,6 +86,8 @@ struct Segment {
 
   std::int32_t tokens() const noexcept { return positions.size(); }
   bool coded() const noexcept { return coded_keys != nullptr || coded_values != nullptr; }
+  // Tokens that stay or go together, counted from the first, as in CodedSide::unit.
+  std::int32_t unit() const noexcept;
   // Rows that may still be written here.
   std::int32_t room() const noexcept { return coded() ? 0 : capacity - tokens(); }
   // Un-shares what a writer is about to change.

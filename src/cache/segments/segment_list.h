@@ -84,7 +84,7 @@ class SegmentList {
   // Another representation of the same tokens of segments()[index].
   void exchange(std::size_t index, Segment segment);
   // Forgets the tokens with keep[i] == 0, i counting from `first` on; the memory of full-rank rows
-  // returns. Coded segments must be selectable (CodedSide::select). Strong exception guarantee.
+  // returns. Of coded segments whole units go (Segment::unit). Strong exception guarantee.
   void select(std::int32_t first, std::span<const std::uint8_t> keep);
 
   // Forgets positions >= position and returns the memory of segments left empty.

@@ -172,11 +172,14 @@ float ReadSelector::score(const Group& group, const Queries& queries, const floa
 
 bool ReadSelector::choose(const Group& group, const Queries& queries,
                           std::vector<std::uint8_t>& keep) const {
-  const std::int32_t tokens = group.next_position();
-  const auto wanted = static_cast<std::int32_t>(options_.keep.resolve(tokens));
-  if (queries.positions.size() != 1 || pages_ == 0 || wanted >= tokens) return false;
+  if (queries.positions.size() != 1) return false;
+  // Of the tokens that the query sees, as when it was the newest: its own page is not full yet.
+  const std::int32_t tokens = group.next_position(), seen = std::min(tokens, queries.positions[0] + 1);
+  const std::int32_t pages = std::min(pages_, (seen - 1) / options_.page);
+  const auto wanted = static_cast<std::int32_t>(options_.keep.resolve(seen));
+  if (pages == 0 || wanted >= seen) return false;
   const std::size_t floats = page_floats(group);
-  std::vector<float> scores(static_cast<std::size_t>(pages_));
+  std::vector<float> scores(static_cast<std::size_t>(pages));
   for (std::size_t p = 0; p < scores.size(); ++p) {
     scores[p] = score(group, queries, summaries_.as<float>() + p * floats);
   }
@@ -194,8 +197,8 @@ bool ReadSelector::choose(const Group& group, const Queries& queries,
                 chosen[p]);
   }
   const std::int32_t always =
-      std::min(tokens, std::max(tokens - pages_ * options_.page, options_.recent));
-  std::fill(keep.end() - always, keep.end(), std::uint8_t{1});
+      std::min(seen, std::max(seen - pages * options_.page, options_.recent));
+  std::fill_n(keep.begin() + seen - always, always, std::uint8_t{1});
   return true;
 }
 
