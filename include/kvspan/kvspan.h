@@ -11,8 +11,10 @@
  * the library, and it prints nothing. It ends the program, with a line on standard error, only
  * where its own code is wrong.
  *
- * Structures begin with struct_size, their sizeof as the caller was compiled: later versions add
- * fields at the end, and those that a caller does not know are 0.
+ * Structures begin with struct_size, their sizeof as the caller was compiled. Later versions add
+ * fields at the end. Fields that an older caller does not have are read as 0. Bytes of a newer caller
+ * behind the fields that the library knows must be 0, otherwise KVSPAN_UNSUPPORTED; in structures that
+ * the library fills they become 0.
  */
 #ifndef KVSPAN_KVSPAN_H
 #define KVSPAN_KVSPAN_H

@@ -117,7 +117,7 @@ kvspan_code kvspan_factory_create(const kvspan_factory_options* options, kvspan_
   return guarded([&]() -> Status {
     KVSPAN_CHECK_OK(not_null(factory, "factory"));
     *factory = nullptr;
-    KVSPAN_TRY(const kvspan_factory_options given, read_struct(options, "options"));
+    KVSPAN_TRY(const kvspan_factory_options given, read_struct<kvspan_factory_options>(options, "options"));
     KVSPAN_TRY(CacheFactory caches, factory_of(given));
     *factory = new kvspan_factory{std::move(caches)};
     return {};
@@ -232,21 +232,19 @@ kvspan_code kvspan_step(int32_t layer, const kvspan_part* parts, int32_t count) 
   return guarded([&]() -> Status {
     if (count == 0) return {};
     if (count < 0) return fail(ErrorCode::kInvalidArgument, "{} parts; allowed: 0 or more", count);
-    KVSPAN_TRY(const kvspan_part first, read_struct(parts, "parts"));
+    KVSPAN_TRY(const std::vector<kvspan_part> given, read_structs<kvspan_part>(parts, count, "parts"));
+    const kvspan_part& first = given.front();
     KVSPAN_CHECK_OK(not_null(first.cache, "cache"));
     ThreadPool& pool = first.cache->pool;
     std::vector<SequenceStep> steps;
     std::vector<SequenceTokens> sequences;
-    const auto* at = reinterpret_cast<const std::byte*>(parts);
-    for (std::int32_t i = 0; i < count; ++i, at += parts->struct_size) {
-      KVSPAN_TRY(const kvspan_part part,
-                 read_struct(reinterpret_cast<const kvspan_part*>(at), "parts"));
+    for (const kvspan_part& part : given) {
       Result<SequenceStep> step = step_of(part, layer, pool);
-      if (!step) return fail(step.error().code, "part {}: {}", i, step.error().message);
+      if (!step) return fail(step.error().code, "part {}: {}", steps.size(), step.error().message);
       KvCache* const cache = part.cache->cache.get();
       if (std::any_of(sequences.begin(), sequences.end(),
                       [&](const SequenceTokens& of) { return of.cache == cache; })) {
-        return fail(ErrorCode::kInvalidArgument, "part {}: its cache is there twice", i);
+        return fail(ErrorCode::kInvalidArgument, "part {}: its cache is there twice", steps.size());
       }
       steps.push_back(*std::move(step));
       sequences.push_back({cache, part.n});

@@ -36,7 +36,7 @@ kvspan_code kvspan_moments_create(const kvspan_moments_options* options, kvspan_
   return guarded([&]() -> Status {
     KVSPAN_CHECK_OK(not_null(moments, "moments"));
     *moments = nullptr;
-    KVSPAN_TRY(const kvspan_moments_options given, read_struct(options, "options"));
+    KVSPAN_TRY(const kvspan_moments_options given, read_struct<kvspan_moments_options>(options, "options"));
     KVSPAN_TRY(CacheShape shape, shape_of(given.layers, given.layer_count));
     // What a factory would refuse is refused before any work.
     KVSPAN_TRY(const CacheFactory checked, CacheFactory::create(shape, "full"));

@@ -72,6 +72,28 @@ Status not_null(const void* pointer, const char* name) {
   return fail(ErrorCode::kInvalidArgument, "{} is NULL", name);
 }
 
+Result<std::size_t> struct_size_of(const void* from, std::size_t first, const char* name) {
+  KVSPAN_CHECK_OK(not_null(from, name));
+  std::size_t size = 0;
+  std::memcpy(&size, from, sizeof size);
+  if (size >= first && size <= kMostStructBytes) return size;
+  return fail(ErrorCode::kInvalidArgument,
+              "{}: struct_size={}: no version of it has this size; supported: its sizeof, {} to {}",
+              name, size, first, kMostStructBytes);
+}
+
+Status check_unknown_fields(const void* from, std::size_t known, std::size_t size, const char* name) {
+  const auto* bytes = static_cast<const std::byte*>(from);
+  for (std::size_t i = known; i < size; ++i) {
+    if (bytes[i] == std::byte{0}) continue;
+    return fail(ErrorCode::kUnsupported,
+                "{}: struct_size={}: a field at byte {} is set, which this version does not know; "
+                "supported: {} bytes, the rest 0",
+                name, size, i, known);
+  }
+  return {};
+}
+
 Status check_threads(std::int32_t threads) {
   if (threads >= 1 && threads <= kMaxThreads) return {};
   return fail(ErrorCode::kInvalidArgument, "{} threads; allowed: 1 to {}", threads, kMaxThreads);
@@ -86,23 +108,22 @@ Status check_number(kvspan_number number) {
 
 Result<CacheShape> shape_of(const kvspan_layer* layers, std::int32_t count) {
   KVSPAN_CHECK_OK(not_null(layers, "layers"));
+  KVSPAN_TRY(const std::vector<kvspan_layer> given, read_structs<kvspan_layer>(layers, count, "layers"));
   CacheShape shape;
-  const auto* at = reinterpret_cast<const std::byte*>(layers);
-  for (std::int32_t i = 0; i < count; ++i, at += layers->struct_size) {
-    KVSPAN_TRY(const kvspan_layer from,
-               read_struct(reinterpret_cast<const kvspan_layer*>(at), "layers"));
+  for (const kvspan_layer& from : given) {
     Result<LayerShape> layer = layer_shape(from);
-    if (!layer) return fail(layer.error().code, "layer {}: {}", i, layer.error().message);
+    if (!layer) {
+      return fail(layer.error().code, "layer {}: {}", shape.layers.size(), layer.error().message);
+    }
     shape.layers.push_back(std::move(*layer));
   }
   return shape;
 }
 
 Status put_bytes(const CacheBytes& held, kvspan_bytes* to) {
-  KVSPAN_TRY(const kvspan_bytes given, read_struct(to, "bytes"));
-  *to = {given.struct_size, held.full_rank, held.coefficients, held.scales, held.bases,
-         held.sketches,     held.positions, held.shared,       held.total};
-  return {};
+  const kvspan_bytes bytes = {0,          held.full_rank, held.coefficients, held.scales, held.bases,
+                              held.sketches, held.positions, held.shared,       held.total};
+  return write_struct(bytes, to, "bytes");
 }
 
 Result<ByteSink> sink_of(kvspan_sink sink, void* context) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the C interface share: statuses, structures of other versions, shapes, rows in
-// narrow numbers. They check what C callers can get wrong, then call the C++ interface. No
+// What the files of the C interface share: statuses, shapes, rows in narrow numbers. They check what C callers can get wrong, then call the C++ interface. No
 // exception leaves; no wrong argument reaches an expectation that ends the program.
 #pragma once
 
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/c_structs.h"
 #include "base/fail.h"
 #include "base/thread_pool.h"
 #include "kvspan/batch.h"
@@ -51,18 +51,6 @@ kvspan_code guarded(const Body& body) noexcept {
 Status not_null(const void* pointer, const char* name);
 Status check_threads(std::int32_t threads);
 Status check_number(kvspan_number number);
-
-// A structure as it was when the caller was compiled, with what is new since then as 0. Fails on
-// one that is smaller than its first version.
-template <class T>
-Result<T> read_struct(const T* from, const char* name) {
-  KVSPAN_CHECK_OK(not_null(from, name));
-  if (from->struct_size < sizeof(T)) {
-    return fail(ErrorCode::kInvalidArgument, "{}: struct_size {}; allowed: its sizeof, {} or more",
-                name, from->struct_size, sizeof(T));
-  }
-  return *from;
-}
 
 Result<CacheShape> shape_of(const kvspan_layer* layers, std::int32_t count);
 

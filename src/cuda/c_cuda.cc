@@ -27,7 +27,7 @@ DeviceNumber number_of(kvspan_number number) {
 // Of a caller's rows, to be read or written.
 template <class To, class From>
 Result<To> rows_from(const From* given, const char* name) {
-  KVSPAN_TRY(const From rows, read_struct(given, name));
+  KVSPAN_TRY(const From rows, read_struct<From>(given, name));
   KVSPAN_CHECK_OK(not_null(rows.data, name));
   KVSPAN_CHECK_OK(check_number(rows.number));
   return To{rows.data, number_of(rows.number), rows.token_stride, rows.head_stride};
@@ -35,13 +35,9 @@ Result<To> rows_from(const From* given, const char* name) {
 
 Result<std::vector<DeviceStep>> steps_from(const kvspan_cuda_step* steps, std::int32_t count) {
   if (count < 0) return fail(ErrorCode::kInvalidArgument, "{} steps; allowed: 0 or more", count);
+  KVSPAN_TRY(const auto given, read_structs<kvspan_cuda_step>(steps, count, "steps"));
   std::vector<DeviceStep> made;
-  const auto* at = reinterpret_cast<const std::byte*>(steps);
-  for (std::int32_t i = 0; i < count; ++i, at += steps->struct_size) {
-    KVSPAN_TRY(const kvspan_cuda_step step,
-               read_struct(reinterpret_cast<const kvspan_cuda_step*>(at), "steps"));
-    made.push_back({step.sequence, step.tokens});
-  }
+  for (const kvspan_cuda_step& step : given) made.push_back({step.sequence, step.tokens});
   return made;
 }
 
@@ -64,7 +60,7 @@ kvspan_code kvspan_cuda_create(const kvspan_factory* factory, const kvspan_cuda_
     KVSPAN_CHECK_OK(not_null(cache, "cache"));
     *cache = nullptr;
     KVSPAN_CHECK_OK(not_null(factory, "factory"));
-    KVSPAN_TRY(const kvspan_cuda_options given, read_struct(options, "options"));
+    KVSPAN_TRY(const kvspan_cuda_options given, read_struct<kvspan_cuda_options>(options, "options"));
     DeviceOptions made;
     made.budget_bytes = given.budget_bytes;
     if (given.max_sequences != 0) made.max_sequences = given.max_sequences;

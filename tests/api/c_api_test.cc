@@ -2,6 +2,7 @@
 // The C interface gives what the C++ one gives, and answers every wrong argument with a status.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -416,6 +417,90 @@ TEST(CApi, CalibratesDesignsAndKeepsCodes) {
   EXPECT_EQ(outs[0], outs[1]);
 }
 
+// The first bytes of a structure, as a program has them that knows no fields behind them.
+template <class T>
+std::unique_ptr<std::byte[]> older(T of, std::size_t size) {
+  of.struct_size = size;
+  std::unique_ptr<std::byte[]> bytes(new std::byte[size]);
+  std::memcpy(bytes.get(), &of, size);
+  return bytes;
+}
+
+TEST(CApi, ServesProgramsOfOlderHeaders) {
+  const std::int32_t n = 60;
+  const Text text(n);
+  const auto outs = [&](const kvspan_factory_options* options) {
+    kvspan_factory* factory = nullptr;
+    EXPECT_EQ(kvspan_factory_create(options, &factory), KVSPAN_OK) << kvspan_last_error();
+    kvspan_cache* cache = nullptr;
+    EXPECT_EQ(kvspan_make(factory, 1, &cache), KVSPAN_OK);
+    kvspan_factory_free(factory);
+    std::vector<float> out(std::size_t(n) * 32);
+    for (std::int32_t layer = 0; layer < options->layer_count; ++layer) {
+      EXPECT_EQ(kvspan_append(cache, layer, n, KVSPAN_F32, text.keys.data(), text.values.data(),
+                              text.positions.data()),
+                KVSPAN_OK);
+      EXPECT_EQ(kvspan_settle(cache, layer), KVSPAN_OK);
+    }
+    EXPECT_EQ(kvspan_attend(cache, options->layer_count - 1, n, KVSPAN_F32, text.queries.data(),
+                            text.positions.data(), out.data()),
+              KVSPAN_OK);
+    kvspan_free(cache);
+    return out;
+  };
+  const kvspan_layer layer = layer_of();
+  kvspan_factory_options options = options_of(layer, "quant:sink=0,recent=4");
+  const std::vector<float> expected = outs(&options);
+  // Two layers without soft_cap and what follows, one behind the other.
+  constexpr std::size_t kLayer = offsetof(kvspan_layer, soft_cap);
+  std::unique_ptr<std::byte[]> layers(new std::byte[2 * kLayer]);
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::memcpy(layers.get() + i * kLayer, older(layer, kLayer).get(), kLayer);
+  }
+  options.layers = reinterpret_cast<const kvspan_layer*>(layers.get());
+  options.layer_count = 2;
+  const auto cut = older(options, offsetof(kvspan_factory_options, calibration));
+  EXPECT_EQ(outs(reinterpret_cast<const kvspan_factory_options*>(cut.get())), expected);
+
+  kvspan_moments_options gather = {};
+  gather.layers = &layer;
+  gather.layer_count = 1;
+  gather.window = gather.tokens = 64;
+  const auto gathers = older(gather, offsetof(kvspan_moments_options, samples));
+  kvspan_moments* moments = nullptr;
+  EXPECT_EQ(kvspan_moments_create(reinterpret_cast<const kvspan_moments_options*>(gathers.get()), &moments),
+            KVSPAN_OK)
+      << kvspan_last_error();
+  kvspan_moments_free(moments);
+}
+
+TEST(CApi, ServesProgramsOfNewerHeadersThatUseNothingNew) {
+  const kvspan_layer layer = layer_of();
+  struct {
+    kvspan_factory_options known;
+    std::size_t later;
+  } options = {options_of(layer, "full"), 0};
+  options.known.struct_size = sizeof options;
+  kvspan_factory* factory = nullptr;
+  ASSERT_EQ(kvspan_factory_create(&options.known, &factory), KVSPAN_OK) << kvspan_last_error();
+  kvspan_factory_free(factory);
+  options.later = 1;
+  EXPECT_EQ(kvspan_factory_create(&options.known, &factory), KVSPAN_UNSUPPORTED);
+  EXPECT_EQ(factory, nullptr);
+  EXPECT_NE(std::string(kvspan_last_error()).find("options: struct_size=" + std::to_string(sizeof options)),
+            std::string::npos)
+      << kvspan_last_error();
+  const Handle handle;
+  struct {
+    kvspan_bytes known;
+    std::size_t later;
+  } bytes = {{}, 77};
+  bytes.known.struct_size = sizeof bytes;
+  ASSERT_EQ(kvspan_get_bytes(handle.cache, &bytes.known), KVSPAN_OK) << kvspan_last_error();
+  EXPECT_EQ(bytes.known.struct_size, sizeof bytes);
+  EXPECT_EQ(bytes.later, 0u);
+}
+
 TEST(CApi, WrongArgumentsAreAnsweredNotFatal) {
   kvspan_factory* nothing = nullptr;
   kvspan_cache* none = nullptr;
@@ -435,9 +520,9 @@ TEST(CApi, WrongArgumentsAreAnsweredNotFatal) {
   expect_refused(kvspan_factory_create(&options, nullptr), "factory");
   expect_refused(kvspan_factory_create(nullptr, &nothing), "options");
   options.struct_size = 8;
-  expect_refused(kvspan_factory_create(&options, &nothing), "struct_size 8");
+  expect_refused(kvspan_factory_create(&options, &nothing), "options: struct_size=8");
   layer.struct_size = 0;
-  expect_refused(create("full"), "struct_size 0");
+  expect_refused(create("full"), "layers: struct_size=0");
   layer = layer_of();
   layer.rope_dims = 4;
   expect_refused(create("full"), "rope_angles");
