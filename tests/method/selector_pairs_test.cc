@@ -94,6 +94,31 @@ TEST_P(SelectorPairs, AreRefusedWithAReasonOrWork) {
   EXPECT_GT(refused, 5);
 }
 
+TEST(ReadSelectors, OlderQueriesReadWhatTheyReadWhenTheyWereTheNewest) {
+  const SyntheticText text(testing::synthetic_shape(), kTokens, 8);
+  for (const char* recipe : {"quest:keep=48,page=16,skip=0+full", "shadowkv:keep=48,chunk=8,outliers=2,recent=16+full"}) {
+    MethodCache cache(prepare(text.shape(), Recipe::parse(recipe).value(), nullptr).value());
+    const std::vector<float> then = testing::run(cache, text, 0, kTokens, 1);  // [tokens] of both layers
+    const std::size_t width = then.size() / kTokens / 2;
+    TeamState state;
+    Team team(state, 0, 1);
+    const auto scratch = make_attention_scratch();
+    std::vector<float> now(width);
+    for (std::int32_t position = 0; position < kTokens; ++position) {
+      for (std::size_t layer = 0; layer < 2; ++layer) {
+        const LayerShape& l = text.shape().layers[layer];
+        const auto heads = std::size_t(l.query_heads), dim = std::size_t(l.value_dim);
+        ASSERT_TRUE(cache.attend(int(layer), text.queries(layer, position, 1), {now.data(), {1, heads, dim}},
+                                 *scratch, team));
+        for (std::size_t j = 0; j < width; ++j) {
+          ASSERT_NEAR(now[j], then[(std::size_t(position) * 2 + layer) * width + j], 1e-5)
+              << recipe << ", position " << position;
+        }
+      }
+    }
+  }
+}
+
 std::vector<std::string> selectors() {
   std::vector<std::string> names;
   for (const MethodDeclaration& method : all_methods()) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "method/method_cache.h"
@@ -117,10 +118,12 @@ double root_mean_square(const std::vector<float>& a, const std::vector<float>& b
 
 // Noise: how far the outputs of a cache that never went further are from those of an exact one.
 // Rows that were coded when it went back stay coded, rows of a tile that was cut are coded twice,
-// and what was learnt from rows is learnt again: within twice the noise. Where no row had been
-// coded or looked at since, the bits are the same.
+// and what was learnt from rows is learnt again, from others: within twice the noise where a method learns
+// from the sequence, else within 1.4 times. Where no row had been coded or looked at since, the bits are the same.
 TEST_P(TruncateSuite, GoesOnAsWellAsACacheThatNeverWentFurther) {
   const Codes codes = prepared(GetParam().text);
+  const auto is = [](std::string_view words) { return GetParam().text.find(words) != std::string::npos; };
+  const bool learns = is("fd:") || is("oja:") || is("rotate:") || is("calib=online");
   for (const std::int32_t n : {1, 77, 150, 171, kFilled - 1}) {
     const auto cache = filled(codes, kFilled);
     if (n < cache->least_tokens()) continue;
@@ -129,11 +132,11 @@ TEST_P(TruncateSuite, GoesOnAsWellAsACacheThatNeverWentFurther) {
     ASSERT_TRUE(cache->truncate(n));
     EXPECT_EQ(cache->bytes().total, cache->ledger()->total()) << n;
     const std::vector<float> a = rest(*cache, n), b = rest(*straight, n), &right = exact_rest(n);
-    const bool learns_ahead = GetParam().text.find("fd:") != std::string::npos;
+    const bool learns_ahead = is("fd:");
     if (untouched && GetParam().splits && !learns_ahead) {
       EXPECT_EQ(a, b) << n;
     }
-    EXPECT_LE(root_mean_square(a, right), 2.0 * root_mean_square(b, right) + 1e-6) << n;
+    EXPECT_LE(root_mean_square(a, right), (learns ? 2.0 : 1.4) * root_mean_square(b, right) + 1e-6) << n;
   }
 }
 
