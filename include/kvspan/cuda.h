@@ -145,6 +145,7 @@ class DeviceCache {
   class Impl;
   friend class DeviceHome;
   friend class DeviceSequence;
+  friend class RecordedStep;
   explicit DeviceCache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels of one attention call share: plain numbers and device pointers, passed by value,
-// so that a call copies nothing to the device and can be recorded in a graph.
+// so that a call copies nothing to the device. What differs from step to step, the plan, is apart: in a
+// recorded step (cuda/recorded_step.h) kernels read it in device memory.
 //
 // A call goes through three kernels:
 //     prepare   queries turned to each anchor and moved to coefficients; their products with the
@@ -59,14 +60,21 @@ struct AttendItem {
   std::int32_t parts = 0, row_parts = 0;  // splits of the coded tokens, of the full-rank ones
 };
 
-// Of one layer. Strides and offsets in bytes unless said otherwise.
-struct AttendCall {
+// How a call is cut (cuda/attend_plan.h).
+struct AttendPlan {
   std::int32_t item_count = 0;
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
   // Tiles of move_anchors anchors and of fold_blocks blocks of the mean, several of kFoldTile.
   std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors, fold_blocks = 1;
+  std::int32_t row_warps = 1;  // that share a part of full-rank rows: one, or a whole block of threads
+  // Of the items before each; apart from them, so that a search reads few lines.
+  std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
+  std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
+  AttendItem items[kMaxItems];
+};
 
-  // The layer.
+// Of one layer. Strides and offsets in bytes unless said otherwise.
+struct AttendCall {
   std::int32_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
   float logit_scale = 0.0f, soft_cap = 0.0f;  // as LayerShape has them, cap in units of log 2
   std::int32_t rope_pairs = 0;
@@ -121,10 +129,9 @@ struct AttendCall {
   float* row_sums = nullptr;          // [row parts][query heads][value_dim]
   float2* row_states = nullptr;       // [row parts][query heads]
 
-  // Of the items before each; apart from them, so that a search reads few lines.
-  std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
-  std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
-  AttendItem items[kMaxItems];
+  const AttendPlan* recorded = nullptr;  // in device memory; null: `own` is the plan
+  AttendPlan own;
+  KVSPAN_HOST_DEVICE const AttendPlan& plan() const { return recorded != nullptr ? *recorded : own; }
 
   // Queries are folded for sixteen at a time, padding included.
   KVSPAN_HOST_DEVICE std::int32_t fold_pairs() const { return (groups * padded_queries / 8 + 1) / 2; }

@@ -13,6 +13,9 @@ constexpr std::int32_t kMostTeamTokens = 32768;
 // others waiting and what it leaves has to be merged. Warps that a multiprocessor has for them.
 constexpr std::int32_t kRowTile = 16, kShortRow = 128;
 constexpr int kRowWarps = 16;
+// Of layers that are full rank, rows of an item from which on warps of a block share a part, and merge what they have of
+// it: else merging so many parts takes longer than reading the rows.
+constexpr std::int32_t kSharedRows = 512;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
   return static_cast<std::int32_t>((a + b - 1) / b);
@@ -45,10 +48,10 @@ void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window
   item.after = cut(coded ? extent.coded : 0, extent.tokens, first, last);
 }
 
-int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call) {
-  call.item_count = 0;
-  call.total_anchors = call.total_means = call.total_parts = call.total_row_parts = 0;
-  call.total_move_tiles = call.total_fold_tiles = 0;
+int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call, AttendPlan& plan) {
+  plan.item_count = 0;
+  plan.total_anchors = plan.total_means = plan.total_parts = plan.total_row_parts = 0;
+  plan.total_move_tiles = plan.total_fold_tiles = 0;
   const int groups = std::max(1, call.groups);
   std::int64_t steps = 0, rows = 0, anchors = 0, means = 0;
   int count = 0;
@@ -69,34 +72,36 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
   const std::int64_t places =
       std::max<std::int64_t>(1, std::int64_t{limits.processors} * limits.blocks_at_once / groups);
   const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
+  const bool shared = call.groups == 0 && rows >= std::int64_t{kSharedRows} * count;
+  plan.row_warps = shared ? kPrepareWarps : 1;
   const std::int64_t row_places = std::max<std::int64_t>(
-      1, std::int64_t{limits.processors} * kRowWarps / std::max(1, call.kv_heads));
+      1, std::int64_t{limits.processors} * kRowWarps / (plan.row_warps * std::max(1, call.kv_heads)));
   const bool few_rows = rows * std::max(1, call.kv_heads) <= std::int64_t{kRowTile} * limits.processors;
   const std::int64_t least_rows =
-      few_rows || std::max(call.key_dim, call.value_dim) > kShortRow ? kRowTile : 2 * kRowTile;
+      few_rows || shared || std::max(call.key_dim, call.value_dim) > kShortRow ? kRowTile : 2 * kRowTile;
+  const std::int64_t row_tile = std::int64_t{kRowTile} * plan.row_warps;
   const std::int64_t row_quantum =
-      (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + kRowTile - 1) /
-      kRowTile * kRowTile;
+      (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + row_tile - 1) / row_tile * row_tile;
   // Blocks that prepare queries. Two of any kind share a processor; one that finds no place begins when another
   // has ended, and all that comes after waits for it.
   const int places_to_prepare = 2 * limits.processors;
   // Those that move them: about one for each processor, of long heads, whose rows are in several, half as many.
   const int movers = std::max(call.key_dim, call.value_dim) > kShortRow ? places_to_prepare / 4 : places_to_prepare / 2;
-  call.move_anchors = kMoveAnchors;
-  while (call.move_anchors < kMostMoveAnchors &&
-         anchors * call.kv_heads > std::int64_t{call.move_anchors} * movers) {
-    call.move_anchors *= 2;
+  plan.move_anchors = kMoveAnchors;
+  while (plan.move_anchors < kMostMoveAnchors &&
+         anchors * call.kv_heads > std::int64_t{plan.move_anchors} * movers) {
+    plan.move_anchors *= 2;
   }
   // Those that fold them: as many as there is room for beside those and rows, and enough for each to be short: they wait
   // for one answer of memory after the other, so that a few that begin late take less than all would with more blocks
   // each. Of long heads, whose work is more for each block of the mean, half as many.
   const std::int64_t row_tiles = rows * call.kv_heads / row_quantum * ceil_div(std::max(1, call.value_dim), kShortRow);
-  const std::int64_t taken = anchors * call.kv_heads / call.move_anchors + row_tiles / kPrepareWarps;
+  const std::int64_t taken = anchors * call.kv_heads / plan.move_anchors + row_tiles / kPrepareWarps;
   const std::int64_t enough = call.key_dim > kShortRow ? limits.processors : places_to_prepare;
   const std::int64_t room = std::max<std::int64_t>(enough, 17 * places_to_prepare / 16 - taken);
-  call.fold_blocks = kFoldTile;
-  while (call.fold_blocks < kMostFoldTiles * kFoldTile && means * call.fold_pairs() > call.fold_blocks * room) {
-    call.fold_blocks *= 2;
+  plan.fold_blocks = kFoldTile;
+  while (plan.fold_blocks < kMostFoldTiles * kFoldTile && means * call.fold_pairs() > plan.fold_blocks * room) {
+    plan.fold_blocks *= 2;
   }
   for (int i = 0; i < count; ++i) {
     AttendItem item = items[static_cast<std::size_t>(i)];
@@ -108,25 +113,51 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall&
                          : 0;
     const std::int32_t own_rows = item.before.size() + item.after.size();
     item.row_parts = ceil_div(own_rows, row_quantum);
-    if (call.total_parts + item.parts > limits.parts ||
-        call.total_row_parts + item.row_parts > limits.row_parts) {
+    if (plan.total_parts + item.parts > limits.parts ||
+        plan.total_row_parts + item.row_parts > limits.row_parts) {
       break;
     }
-    item.anchors_before = call.total_anchors;
-    item.means_before = call.total_means;
-    call.parts_before[call.item_count] = call.total_parts;
-    call.row_parts_before[call.item_count] = call.total_row_parts;
-    call.move_tiles_before[call.item_count] = call.total_move_tiles;
-    call.fold_tiles_before[call.item_count] = call.total_fold_tiles;
-    call.total_anchors += item.anchors;
-    call.total_means += item.means;
-    call.total_parts += item.parts;
-    call.total_row_parts += item.row_parts;
-    call.total_move_tiles += ceil_div(item.anchors, call.move_anchors);
-    call.total_fold_tiles += ceil_div(item.means, call.fold_blocks);
-    call.items[call.item_count++] = item;
+    item.anchors_before = plan.total_anchors;
+    item.means_before = plan.total_means;
+    plan.parts_before[plan.item_count] = plan.total_parts;
+    plan.row_parts_before[plan.item_count] = plan.total_row_parts;
+    plan.move_tiles_before[plan.item_count] = plan.total_move_tiles;
+    plan.fold_tiles_before[plan.item_count] = plan.total_fold_tiles;
+    plan.total_anchors += item.anchors;
+    plan.total_means += item.means;
+    plan.total_parts += item.parts;
+    plan.total_row_parts += item.row_parts;
+    plan.total_move_tiles += ceil_div(item.anchors, plan.move_anchors);
+    plan.total_fold_tiles += ceil_div(item.means, plan.fold_blocks);
+    plan.items[plan.item_count++] = item;
   }
-  return call.item_count;
+  return plan.item_count;
+}
+
+PlanRoom PlanRoom::of(const AttendPlan& plan) {
+  PlanRoom room{plan.item_count, plan.total_parts, 1, plan.total_row_parts, 1, plan.total_move_tiles,
+                plan.total_fold_tiles, plan.move_anchors == kMoveAnchors, plan.row_warps};
+  for (const AttendItem& item : std::span(plan.items).first(static_cast<std::size_t>(plan.item_count))) {
+    room.item_parts = std::max(room.item_parts, item.parts);
+    room.item_row_parts = std::max(room.item_row_parts, item.row_parts);
+  }
+  return room;
+}
+
+bool PlanRoom::holds(const PlanRoom& other) const {
+  return items == other.items && few_anchors == other.few_anchors && row_warps == other.row_warps &&
+         (parts > 0) == (other.parts > 0) && parts >= other.parts && item_parts >= other.item_parts && row_parts >= other.row_parts &&
+         item_row_parts >= other.item_row_parts && move_tiles >= other.move_tiles && fold_tiles >= other.fold_tiles;
+}
+
+PlanRoom PlanRoom::with_more(std::int32_t most) const {
+  PlanRoom room = *this;
+  if (parts > 0) room.parts = std::max(parts, std::min(parts + parts / 8 + items, most));
+  for (std::int32_t* const n : {&room.item_parts, &room.item_row_parts}) *n += *n / 8 + 2;
+  for (std::int32_t* const n : {&room.row_parts, &room.move_tiles, &room.fold_tiles}) {
+    if (*n > 0) *n += *n / 8 + items;
+  }
+  return room;
 }
 
 PlanLimits limits_for(std::int64_t tokens, int anchor, int processors, int blocks_at_once,

@@ -27,10 +27,23 @@ struct PlanLimits {
                row_parts = 0;  // that working memory has room for
 };
 
-// Fills in all counts of the items, whose ranges are set, and of the call; items beyond the first
+// Fills in all counts of the items, whose ranges are set, and of the plan of a call; items beyond the first
 // returned number are to be left for another call. At least 1 unless the first alone does not fit:
 // 0.
-int plan_call(const PlanLimits& limits, std::span<AttendItem> items, AttendCall& call);
+int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call, AttendPlan& plan);
+
+// What launches of a call are made for: a recorded step has room for plans of later ones.
+struct PlanRoom {
+  std::int32_t items = 0, parts = 0, item_parts = 0, row_parts = 0, item_row_parts = 0;  // item_: of one, at most
+  std::int32_t move_tiles = 0, fold_tiles = 0;
+  bool few_anchors = true;  // queries are moved to kMoveAnchors at once
+  std::int32_t row_warps = 1;
+
+  static PlanRoom of(const AttendPlan& plan);
+  bool holds(const PlanRoom& other) const;
+  // For steps to come, of which one may have as many parts as `most`.
+  PlanRoom with_more(std::int32_t most) const;
+};
 
 // What plan_call may ask for with `tokens` coded tokens in all and up to kMaxItems items.
 PlanLimits limits_for(std::int64_t tokens, int anchor, int processors, int blocks_at_once,

@@ -11,6 +11,7 @@
 #include "cuda/bands/device_recipe.h"
 #include "cuda/bands/layer_tables.h"
 #include "cuda/bands/rebuilder.h"
+#include "cuda/kernels/step.h"
 #include "cuda/sequences.h"
 #include "kvspan/cuda.h"
 
@@ -50,6 +51,7 @@ class DeviceCache::Impl {
   Result<std::int32_t> from_host(const MethodCache& host, cudaStream_t stream);
 
  private:
+  friend class RecordedStep;
   Status place_layers(const DeviceOptions& options);
   Status make_working_memory(const DeviceOptions& options);
   Status check_layer(int layer) const;
@@ -77,6 +79,7 @@ class DeviceCache::Impl {
   std::vector<cuda::PlanLimits> limits_;  // by layer
   cuda::Sequences sequences_;
   cuda::DeviceMemory pool_memory_, table_memory_, working_memory_;
+  cuda::EncodeScratch encode_scratch_;  // of the working memory
   cuda::Rebuilder rebuilder_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "cuda/bands/prepare.h"
+#include "cuda/caller_rows.h"
 #include "cuda/device_cache.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/step.h"
@@ -16,35 +17,11 @@ using cuda::AttendCall;
 using cuda::AttendItem;
 using cuda::LayerTables;
 using cuda::PageKind;
-using cuda::RowsPointer;
-using cuda::RowType;
 using cuda::Sequence;
-
-RowType type_of(DeviceNumber number) {
-  switch (number) {
-    case DeviceNumber::kF16:
-      return RowType::kF16;
-    case DeviceNumber::kBF16:
-      return RowType::kBF16;
-    default:
-      return RowType::kF32;
-  }
-}
-
-std::size_t size_of(DeviceNumber number) {
-  return number == DeviceNumber::kF32 ? 4 : 2;
-}
-
-// A caller's rows as kernels take them, to be read or written.
-template <class Pointer, class Rows>
-Pointer laid_out(const Rows& rows, std::int32_t heads, std::int32_t dim) {
-  return {rows.data, rows.token_stride != 0 ? rows.token_stride : std::int64_t{heads} * dim,
-          rows.head_stride != 0 ? rows.head_stride : dim, type_of(rows.number)};
-}
-
-RowsPointer pointer_to(const DeviceRows& rows, std::int32_t heads, std::int32_t dim) {
-  return laid_out<RowsPointer>(rows, heads, dim);
-}
+using cuda::laid_out;
+using cuda::pointer_to;
+using cuda::RowsPointer;
+using cuda::size_of;
 
 // The same rows from number `first` on.
 RowsPointer from_row(const RowsPointer& rows, std::int64_t first, std::size_t number_bytes) {
@@ -172,7 +149,8 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
   call.out_type = answers.type;
   std::size_t done = 0;
   while (done < items.size()) {
-    const int planned = cuda::plan_call(limits_[l], std::span(items).subspan(done), call);
+    const int planned = cuda::plan_call(limits_[l], std::span(items).subspan(done), call, call.own);
+    const auto room = cuda::PlanRoom::of(call.own);
     if (planned == 0) {
       return fail(ErrorCode::kOutOfBudget, "a query over {} coded tokens; working memory is for {}",
                   items[done].coded.size(), launch_tokens_);
@@ -181,12 +159,12 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     call.queries = from_row(rows, first, size_of(queries.number));
     call.out = static_cast<std::byte*>(out.data) +
                first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, stream), "preparing queries"));
-    if (call.total_parts > 0) {
-      KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, stream),
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, room, {}, true, stream), "preparing queries"));
+    if (room.parts > 0) {
+      KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, room, true, stream),
                                   "attending to codes"));
     }
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_finish(call, stream), "merging attention"));
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_finish(call, room, true, stream), "merging attention"));
     done += static_cast<std::size_t>(planned);
   }
   return {};
@@ -250,7 +228,7 @@ Status DeviceCache::Impl::encode(std::size_t layer, std::span<Sequence* const> f
       call.total_halves += ready.halves;
       s.coded[layer] = ready.first + 16 * ready.halves;
     }
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_encode(call, stream), "coding rows"));
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_encode(call, encode_scratch_, stream), "coding rows"));
   }
   return {};
 }

@@ -23,7 +23,8 @@ struct RebuildRows {
 // wanted.
 struct RebuildTiles {
   const std::int32_t* code_pages = nullptr;
-  std::int32_t begin = 0, tokens = 0;  // multiples of kTileTokens
+  std::int32_t begin = 0, held = 0;  // multiples of kTileTokens
+  std::int32_t tokens = 0;           // that there is room for: what is beyond those held is nothing
   std::int32_t first = 0, last = 0;
   __half* levels = nullptr;       // [groups][tokens][chunks * 64]: digits about their middle
   float* products = nullptr;      // [groups][tokens][D]: what the synthesis makes of them

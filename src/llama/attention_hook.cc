@@ -77,6 +77,12 @@ void set_mark(ggml_tensor* node, const void* mark) {
   std::memcpy(reinterpret_cast<std::byte*>(node->op_params) + kMark, &mark, sizeof mark);
 }
 
+// The node whose result a tensor is, or looks at.
+const ggml_tensor* maker_of(const ggml_tensor* tensor) {
+  while (is_view(tensor) && tensor->src[0] != nullptr) tensor = tensor->src[0];
+  return tensor;
+}
+
 bool on_host(const ggml_tensor* node) {
   const ggml_tensor* memory = memory_of(node);
   return memory->buffer != nullptr && ggml_backend_buffer_is_host(memory->buffer);
@@ -131,9 +137,7 @@ void AttentionHook::set_model(ProbedModel model) {
 
 bool AttentionHook::on_node(ggml_tensor* node, bool ask, void* hook) {
   auto& self = *static_cast<AttentionHook*>(hook);
-  if (ask) return self.ask(node);
-  self.computed(node);
-  return true;  // go on
+  return ask ? self.ask(node) : self.computed(node);
 }
 
 bool AttentionHook::ask(ggml_tensor* node) {
@@ -143,6 +147,15 @@ bool AttentionHook::ask(ggml_tensor* node) {
     probe_->see(node);
     return false;
   }
+  if (first_node_due_ && device_ != nullptr && !is_view(node) && device_->reads(node)) {
+    first_node_due_ = false;
+    if (ask_first(node)) return true;
+  }
+  if (device_ != nullptr && device_->recording() && query_makers_.contains(node)) {
+    device_->announce();
+    return true;
+  }
+  if (node->op == GGML_OP_MUL_MAT_ID) graph_waits_ = true;
   if (node->op == GGML_OP_SET_ROWS) stores_[memory_of(node)] = {node, 0};
   if (left_to_device(node)) {
     if (held_by_device(node)) {
@@ -156,6 +169,39 @@ bool AttentionHook::ask(ggml_tensor* node) {
   }
   if (node->op == GGML_OP_FLASH_ATTN_EXT && ask_attention(node)) return true;
   return observer_ != nullptr && watched_.contains(node->name);
+}
+
+// The first node of a graph on the device. One that this hook has seen before has a mark, since libllama makes graphs
+// of fresh nodes.
+bool AttentionHook::ask_first(ggml_tensor* node) {
+  if (mark_of(node) != this) {
+    set_mark(node, this);
+    query_makers_.clear();
+    graph_waits_ = false;
+    device_->graph_is_new();
+    return false;
+  }
+  const bool held = work.current < work.ubatches.size() && device_->holds(work.ubatches[work.current]);
+  if (observer_ != nullptr || !held || graph_waits_ || query_makers_.empty()) return false;
+  if (!device_->may_record(work.ubatches[work.current])) return false;
+  stopped_at_ = node;
+  device_->announce();
+  return true;
+}
+
+// ggml has stopped behind the first node. Whether it goes on.
+bool AttentionHook::begin_step() {
+  stopped_at_ = nullptr;
+  std::size_t nodes = 0;
+  for (const std::vector<Node>& of_layer : nodes_) nodes += of_layer.size();
+  auto step = device_->begin_step(work.ubatches[work.current], nodes);
+  if (!step) {
+    work.error = std::move(step).error();
+    return false;
+  }
+  if (*step != DeviceAnswer::Step::kReplayed) return true;
+  ++work.current;
+  return false;
 }
 
 bool AttentionHook::held_by_device(const ggml_tensor* node) const {
@@ -240,16 +286,29 @@ void AttentionHook::finish_node(const Node& node, int rows) {
   if (node.last) ++work.current;
 }
 
-void AttentionHook::computed(ggml_tensor* node) {
-  if (left_to_device(node)) return answer_on_device(node);
-  if (node->op == GGML_OP_FLASH_ATTN_EXT) return overwrite(node);
-  if (observer_ == nullptr || work.error) return;
-  const auto [first, last] = watched_.equal_range(node->name);
-  for (auto what = first; what != last; ++what) show(node, what->second);
+// Whether ggml goes on.
+bool AttentionHook::computed(ggml_tensor* node) {
+  if (node == stopped_at_) return begin_step();
+  if (left_to_device(node)) {
+    answer_on_device(node);
+  } else if (node->op == GGML_OP_FLASH_ATTN_EXT) {
+    overwrite(node);
+  } else if (device_ != nullptr && device_->recording()) {
+    const QueryMaker& maker = query_makers_.at(node);
+    if (!work.error) {
+      Status status = device_->queries_are_there(maker.node->layer, rows_of(*maker.node, maker.tensor));
+      if (!status) work.error = std::move(status).error();
+    }
+  } else if (observer_ != nullptr && !work.error) {
+    const auto [first, last] = watched_.equal_range(node->name);
+    for (auto what = first; what != last; ++what) show(node, what->second);
+  }
+  return true;
 }
 
 void AttentionHook::answer_on_device(ggml_tensor* tensor) {
   const Node& node = *node_at(tensor);
+  query_makers_[maker_of(tensor->src[0])] = {&node, tensor};
   if (!work.error && work.current < work.ubatches.size()) {
     Status status =
         device_->answer(node.layer, work.ubatches[work.current], rows_of(node, tensor));

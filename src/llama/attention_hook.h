@@ -10,6 +10,9 @@
 // over the few rows of its batch, copied here, and its result written over.
 // A graph may end at any node (an abort callback, a device that fails): each attention node carries
 // which one of the graph it is, and DecodeWork, which every decode sets anew, how far the batch is.
+//
+// A device may record what ggml computes of a graph that libllama uses again, answers with it, and replay it for
+// later steps: ggml then stops behind the first node, and computes nothing of the rest.
 #pragma once
 
 #include <ggml.h>
@@ -58,6 +61,8 @@ class AttentionHook {
 
   // Set before a decode, read after it.
   DecodeWork work;
+  // Comes before each decode, when `work` is set.
+  void begin_decode() noexcept { first_node_due_ = work.ubatches.size() == 1; }
 
  private:
   // One attention node of every graph. Nodes point to it.
@@ -74,11 +79,19 @@ class AttentionHook {
     bool behind_last = false;  // computed after the last attention node of the graph
   };
 
+  // What makes the queries of a node that a device answers, in a graph that is used again.
+  struct QueryMaker {
+    const Node* node;
+    const ggml_tensor* tensor;
+  };
+
   bool ask(ggml_tensor* node);
+  bool ask_first(ggml_tensor* node);
+  bool begin_step();
   bool ask_attention(ggml_tensor* node);
   bool held_by_device(const ggml_tensor* node) const;
   const Node* node_at(ggml_tensor* node);
-  void computed(ggml_tensor* node);
+  bool computed(ggml_tensor* node);
   void answer_on_device(ggml_tensor* node);
   void overwrite(ggml_tensor* node);
   void show(const ggml_tensor* node, const Watched& what) const;
@@ -100,7 +113,11 @@ class AttentionHook {
     std::size_t reads = 0;
   };
   std::map<const ggml_tensor*, Store> stores_;  // by memory
-  std::unique_ptr<ThreadPool> pool_;            // for results that are written over
+  bool first_node_due_ = false;  // of a decode of one graph
+  bool graph_waits_ = false;     // ggml's products of experts wait for the device, which no recorded step can
+  const ggml_tensor* stopped_at_ = nullptr;  // the first node, where a step is recorded or replayed
+  std::map<const ggml_tensor*, QueryMaker> query_makers_;
+  std::unique_ptr<ThreadPool> pool_;  // for results that are written over
   std::vector<float> key_copy_, value_copy_, query_copy_, out_copy_;
 };
 

@@ -117,6 +117,7 @@ Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow>
   KVSPAN_TRY(work.ubatches, cut_batch(rows, llama_n_ubatch(context),
                                      recurrent() ? BatchCut::kBySequences : BatchCut::kByRows,
                                      work.threads, work.memory));
+  hook_.begin_decode();
   GgmlLogCapture log;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
@@ -125,6 +126,9 @@ Status HookedContext::decode(const llama_batch& batch, std::span<const BatchRow>
   llama_synchronize(context);
   work.certificates.end(std::chrono::duration<double>(Clock::now() - start).count());
   forget(rows);
+  if (DeviceAnswer* device = hook_.device(); device != nullptr) {
+    if (Status ended = device->end_step(); !ended && !work.error) work.error = std::move(ended).error();
+  }
   if (work.error) return *std::move(work.error);
   if (status == 0) return {};
   if (status == 2) return fail(ErrorCode::kCancelled, "stopped");

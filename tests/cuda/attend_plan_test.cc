@@ -43,6 +43,7 @@ std::vector<AttendItem> items_of(const std::vector<std::int32_t>& lengths) {
 
 TEST(PlanCall, KeepsWithinTheMemoryThatLimitsAskFor) {
   AttendCall call;
+  AttendPlan plan;
   call.groups = 4;
   call.kv_heads = 8;
   call.anchor = 256;
@@ -55,14 +56,14 @@ TEST(PlanCall, KeepsWithinTheMemoryThatLimitsAskFor) {
     std::vector<AttendItem> items = items_of(lengths);
     std::size_t done = 0;
     while (done < items.size()) {
-      const int planned = plan_call(limits, std::span(items).subspan(done), call);
+      const int planned = plan_call(limits, std::span(items).subspan(done), call, plan);
       ASSERT_GT(planned, 0);
-      EXPECT_LE(call.total_anchors, limits.anchors);
-      EXPECT_LE(call.total_means, limits.means);
-      EXPECT_LE(call.total_parts, limits.parts);
-      EXPECT_LE(call.total_row_parts, limits.row_parts);
+      EXPECT_LE(plan.total_anchors, limits.anchors);
+      EXPECT_LE(plan.total_means, limits.means);
+      EXPECT_LE(plan.total_parts, limits.parts);
+      EXPECT_LE(plan.total_row_parts, limits.row_parts);
       for (int i = 0; i < planned; ++i) {
-        const AttendItem& item = call.items[i];
+        const AttendItem& item = plan.items[i];
         EXPECT_EQ(item.parts > 0, item.coded.size() > 0);
         EXPECT_EQ(item.row_parts > 0, item.before.size() + item.after.size() > 0);
         EXPECT_LE(item.parts, kMaxParts);
@@ -78,14 +79,15 @@ TEST(PlanCall, KeepsWithinTheMemoryThatLimitsAskFor) {
 
 TEST(PlanCall, FillsTheDeviceOnceWithEqualSequences) {
   AttendCall call;
+  AttendPlan plan;
   call.groups = 4;
   call.kv_heads = 8;
   call.anchor = 256;
   const PlanLimits limits = limits_for(600000, call.anchor, 132, 3, kTileTokens, 4);
   std::vector<AttendItem> items = items_of(std::vector<std::int32_t>(16, 32768));
-  ASSERT_EQ(plan_call(limits, items, call), 16);
-  EXPECT_LE(call.total_parts * call.groups, 132 * 3);
-  EXPECT_GE(call.total_parts * call.groups, 132 * 3 * 9 / 10);
+  ASSERT_EQ(plan_call(limits, items, call, plan), 16);
+  EXPECT_LE(plan.total_parts * call.groups, 132 * 3);
+  EXPECT_GE(plan.total_parts * call.groups, 132 * 3 * 9 / 10);
 }
 
 // Two blocks share a processor. Those that move queries take longest: late ones would keep all that comes after them
@@ -94,6 +96,7 @@ TEST(PlanCall, BlocksThatPrepareQueriesOfOneKindBeginAtOnce) {
   constexpr int kProcessors = 132;
   for (const int kv_heads : {1, 8}) {
     AttendCall call;
+  AttendPlan plan;
     call.groups = kv_heads == 1 ? 1 : kv_heads / 2;
     call.kv_heads = kv_heads;
     call.key_dim = call.value_dim = kv_heads == 1 ? 256 : 128;
@@ -103,9 +106,9 @@ TEST(PlanCall, BlocksThatPrepareQueriesOfOneKindBeginAtOnce) {
     for (const std::vector<std::int32_t>& lengths :
          {std::vector<std::int32_t>{8192}, {32768}, {131072}, std::vector<std::int32_t>(16, 32768)}) {
       std::vector<AttendItem> items = items_of(lengths);
-      ASSERT_EQ(plan_call(limits, items, call), static_cast<int>(lengths.size()));
-      EXPECT_EQ(call.fold_blocks % kFoldTile, 0);
-      for (const int blocks : {call.total_move_tiles * call.kv_heads, call.total_fold_tiles * call.fold_pairs()}) {
+      ASSERT_EQ(plan_call(limits, items, call, plan), static_cast<int>(lengths.size()));
+      EXPECT_EQ(plan.fold_blocks % kFoldTile, 0);
+      for (const int blocks : {plan.total_move_tiles * call.kv_heads, plan.total_fold_tiles * call.fold_pairs()}) {
         EXPECT_LE(blocks, 2 * kProcessors) << lengths.size() << " of " << lengths[0] << ", " << kv_heads << " heads";
       }
     }
@@ -114,11 +117,12 @@ TEST(PlanCall, BlocksThatPrepareQueriesOfOneKindBeginAtOnce) {
 
 TEST(PlanCall, LeavesOutWhatNeverFits) {
   AttendCall call;
+  AttendPlan plan;
   call.groups = 1;
   call.anchor = 256;
   const PlanLimits limits = limits_for(1000, call.anchor, 132, 3, kTileTokens, 4);
   std::vector<AttendItem> items = items_of({200000});
-  EXPECT_EQ(plan_call(limits, items, call), 0);
+  EXPECT_EQ(plan_call(limits, items, call, plan), 0);
 }
 
 }  // namespace

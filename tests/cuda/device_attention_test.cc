@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on the device against exact attention to what it holds.
+#include <array>
+
 #include "tests/cuda/device_run.h"
 
 namespace kvspan::testing {
@@ -112,6 +114,28 @@ TEST(DeviceAttention, FullRankIsExact) {
   check({"full, 96, seven of a head", "full", 2, 7, 96});
   check({"full, window", "full", 2, 4, 64, 50});
   check({"full, soft cap", "full", 2, 4, 128, 0, 3.0f});
+}
+
+// So many rows that the warps of a block share parts of them.
+TEST(DeviceAttention, ManyFullRankRowsAreExact) {
+  KVSPAN_NEEDS_DEVICE();
+  constexpr std::int32_t kTokens = 999;
+  for (const auto& [heads, repeats, dim] : {std::array{2, 6, 128}, {3, 3, 64}, {1, 4, 256}, {2, 9, 96}}) {
+    const CacheShape shape = wide_shape(heads, repeats, dim);
+    const SyntheticText text(shape, kTokens + 1, 6);
+    const FilledCache filled = filled_cache("full", text, text.calibration(), shape, kTokens);
+    ASSERT_NE(filled.cache, nullptr);
+    const std::vector<float> out = step_layers(*filled.cache, 0, text, kTokens, 1);
+    const Reference reference(shape.layers[0], text, 0, {}, {}, 0, 0);
+    std::size_t at = 0;
+    for (std::int32_t h = 0; h < heads * repeats; ++h) {
+      const Answer answer = reference.answer(kTokens, h);
+      for (std::size_t k = 0; k < answer.out.size(); ++k, ++at) {
+        ASSERT_LE(std::abs(double{out[at]} - answer.out[k]), answer.error[k]) << "head " << h << " number " << k;
+      }
+    }
+    ASSERT_EQ(at, out.size());
+  }
 }
 
 TEST(DeviceAttention, CodesOfTwoBits) {

@@ -72,11 +72,11 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
   return blocks;
 }
 
-cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
-                                cudaStream_t stream) {
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call, const PlanRoom& room,
+                                bool overlaps, cudaStream_t stream) {
   const OverlappingLaunch launch(
-      dim3(static_cast<unsigned>(call.total_parts), static_cast<unsigned>(call.groups)),
-      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call), stream);
+      dim3(static_cast<unsigned>(room.parts), static_cast<unsigned>(call.groups)),
+      dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call), stream, overlaps);
   void* arguments[] = {const_cast<AttendCall*>(&call)};
   return cudaLaunchKernelExC(launch.config(), variant.kernel, arguments);
 }

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/attend_call.h"
+#include "cuda/attend_plan.h"
 
 namespace kvspan::cuda {
 
@@ -37,8 +37,8 @@ const AttendVariant* find_variant(const AttendNeed& need);
 // Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on
 // failure, which cudaGetLastError tells.
 int blocks_at_once(const AttendVariant& variant, int shared_bytes);
-// After launch_prepare.
-cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
-                                cudaStream_t stream);
+// After launch_prepare. overlaps: its blocks may begin, and take their places, while that is still running.
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call, const PlanRoom& room,
+                                bool overlaps, cudaStream_t stream);
 
 }  // namespace kvspan::cuda

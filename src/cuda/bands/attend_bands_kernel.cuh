@@ -46,13 +46,13 @@ struct AttendPart {
 
   __device__ __forceinline__ AttendPart(const AttendCall& call, int part) : item(0) {
 #pragma unroll 1
-    while (item + 1 < call.item_count && call.parts_before[item + 1] <= part) ++item;
-    const AttendItem& own = call.items[item];
+    while (item + 1 < call.plan().item_count && call.plan().parts_before[item + 1] <= part) ++item;
+    const AttendItem& own = call.plan().items[item];
     constexpr int kTokens = Shape::kTeam * kTileTokens;
     first_step = own.coded.first / kTokens;
     steps = (own.coded.last + kTokens - 1) / kTokens - first_step;
     shares = own.parts * Shape::kTeams;
-    first_share = (part - call.parts_before[item]) * Shape::kTeams;
+    first_share = (part - call.plan().parts_before[item]) * Shape::kTeams;
   }
   // At most 2^24 tokens in 1,024 parts of 8 teams: products stay below 2^32.
   __device__ __forceinline__ int cut(int share) const {
@@ -89,10 +89,10 @@ struct TeamCopies {
                                         int first, int last)
       : group_pages(call.pages + call.group_offsets[group]),
         code_pages(item.code_pages),
-        moved(call.moved + (static_cast<std::int64_t>(group) * call.total_anchors +
+        moved(call.moved + (static_cast<std::int64_t>(group) * call.plan().total_anchors +
                             item.anchors_before) *
                                call.moved_bytes()),
-        folded(call.folded + (static_cast<std::int64_t>(group) * call.total_means +
+        folded(call.folded + (static_cast<std::int64_t>(group) * call.plan().total_means +
                               item.means_before) *
                                  call.folded_bytes()),
         slots(shared + memory.rings + team * Shape::kStages * memory.slot_bytes),
@@ -308,8 +308,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int team = warp / kTeam, rank = warp % kTeam;
   const int part_index = blockIdx.x, group = blockIdx.y;
   cudaTriggerProgrammaticLaunchCompletion();  // what merges the parts waits itself
+  if (part_index >= call.plan().total_parts) return;  // room of a recorded step
   const AttendPart<Shape> part(call, part_index);
-  const AttendItem& item = call.items[part.item];
+  const AttendItem& item = call.plan().items[part.item];
   const AttendMemory<Shape> memory(call);
   const int tile_bytes = call.tile_bytes[group];
   auto* const unit_words = reinterpret_cast<std::uint32_t*>(shared + memory.units);
@@ -489,7 +490,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == 0) {
     const std::int64_t bytes = static_cast<std::int64_t>(call.group_heads) * call.value_dim *
                                call.chunks * kChunkPlaces * 2;
-    const std::int64_t share = (bytes / call.total_parts + 255) / 256 * 256;
+    const std::int64_t share = (bytes / call.plan().total_parts + 255) / 256 * 256;
     ask_early(reinterpret_cast<const char*>(call.value_basis) + group * bytes + part_index * share,
               min(share, bytes - part_index * share));
   }
@@ -516,7 +517,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       factors.width[Shape::chunk_of(rank, k)] = Shape::kUniform2 ? 2 : static_cast<int>(own_chunks[k] >> 24);
     }
   }
-  const std::int64_t at = static_cast<std::int64_t>(group) * call.total_parts + part_index;
+  const std::int64_t at = static_cast<std::int64_t>(group) * call.plan().total_parts + part_index;
   if (threadIdx.x < kRows) {
     call.part_states[at * kRows + threadIdx.x] = factors.merge(states, rounded_sums, threadIdx.x);
   }

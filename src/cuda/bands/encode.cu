@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
-// does it on the host. z is gathered (keys turned to their anchor, means taken off), c = A z in
-// f32, the gain is found, codes are rounded down and their digits packed into the tile's half.
+// does it on the host, by two kernels. The first gathers z (keys turned to their anchor, means taken off) and makes
+// 64 components of c = A z in f32, so that few tokens keep as many blocks busy as there are components. The second
+// finds the gain; codes are rounded down and their digits packed into the tile's half.
 #include <algorithm>
 
 #include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/overlapping_launch.h"
 #include "cuda/kernels/rows.cuh"
 #include "cuda/kernels/step.h"
 
@@ -13,15 +15,40 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Of a block that codes so many tokens.
-struct Memory {
-  int z, c, tile, gains, bytes;
-  __host__ __device__ Memory(int width, int components, int tile_bytes, int tokens) {
+// Components of a block, and threads that share the sum of each.
+constexpr int kComponents = 64, kSharers = kThreads / kComponents;
+
+// Of a block that analyses so many tokens.
+struct AnalysisMemory {
+  int z, sums, bytes;
+  __host__ __device__ AnalysisMemory(int width, int tokens) {
     z = 0;
-    c = z + width * tokens * 4;
+    sums = z + width * tokens * 4;
+    bytes = sums + kThreads * tokens * 4;
+  }
+};
+// Of one that packs them.
+struct Memory {
+  int c, tile, gains, bytes;
+  __host__ __device__ Memory(int components, int tile_bytes, int tokens) {
+    c = 0;
     tile = c + components * tokens * 4;
     gains = tile + tile_bytes;
     bytes = gains + tokens * 8;
+  }
+};
+
+// Tokens of a block: of which item, and where. Blocks of a launch begin with the call's half `first_half`.
+template <int kTokens>
+struct BlockTokens {
+  const EncodeItem* item;
+  int position;
+  __device__ __forceinline__ BlockTokens(const EncodeCall& call, int first_half) {
+    const int block = static_cast<int>(blockIdx.x) + first_half * (16 / kTokens);
+    int index = 0;
+    while (index + 1 < call.item_count && call.items[index + 1].halves_before * (16 / kTokens) <= block) ++index;
+    item = &call.items[index];
+    position = item->first_position + (block - item->halves_before * (16 / kTokens)) * kTokens;
   }
 };
 
@@ -68,28 +95,47 @@ __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group
   }
 }
 
-// c [components][kTokens].
+// to: [blocks][groups][components][kTokens].
 template <int kTokens>
-__device__ void analyse(const float* analysis, int width, int components, const float* z, float* c) {
-  for (int p = threadIdx.x; p < components; p += kThreads) {
-    float sum[kTokens] = {};
-    const float* a = analysis + p;
-    // Few blocks run where a prompt's step is coded: what they wait for has to be asked for together.
+__global__ void __launch_bounds__(kThreads)
+    analyse_kernel(const __grid_constant__ EncodeCall call, const AnalysisMemory memory, int first_half, float* to) {
+  extern __shared__ __align__(16) char shared[];
+  const int group = blockIdx.y, own = static_cast<int>(threadIdx.x) % kComponents;
+  const int sharer = static_cast<int>(threadIdx.x) / kComponents;
+  const int width = call.group_heads * (call.key_dim + call.value_dim), components = call.components;
+  const BlockTokens<kTokens> tokens(call, first_half);
+  float* const z = reinterpret_cast<float*>(shared + memory.z);
+  float* const sums = reinterpret_cast<float*>(shared + memory.sums);
+  gather<kTokens>(call, *tokens.item, group, tokens.position, z);
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.z) * kComponents, p = first + own;  // components come in whole 64
+  const int begin = width * sharer / kSharers, end = width * (sharer + 1) / kSharers;
+  float sum[kTokens] = {};
+  const float* a = call.group_table[group].analysis + static_cast<std::int64_t>(begin) * components + p;
+  // Few blocks may run: what they wait for has to be asked for together.
 #pragma unroll 8
-    for (int j = 0; j < width; ++j, a += components) {
-      const float x = __ldg(a);
-      const float4* const row = reinterpret_cast<const float4*>(z + j * kTokens);
+  for (int j = begin; j < end; ++j, a += components) {
+    const float x = __ldg(a);
+    const float4* const row = reinterpret_cast<const float4*>(z + j * kTokens);
 #pragma unroll
-      for (int i = 0; i < kTokens / 4; ++i) {
-        const float4 v = row[i];
-        sum[4 * i] = fmaf(x, v.x, sum[4 * i]);
-        sum[4 * i + 1] = fmaf(x, v.y, sum[4 * i + 1]);
-        sum[4 * i + 2] = fmaf(x, v.z, sum[4 * i + 2]);
-        sum[4 * i + 3] = fmaf(x, v.w, sum[4 * i + 3]);
-      }
+    for (int i = 0; i < kTokens / 4; ++i) {
+      const float4 v = row[i];
+      sum[4 * i] = fmaf(x, v.x, sum[4 * i]);
+      sum[4 * i + 1] = fmaf(x, v.y, sum[4 * i + 1]);
+      sum[4 * i + 2] = fmaf(x, v.z, sum[4 * i + 2]);
+      sum[4 * i + 3] = fmaf(x, v.w, sum[4 * i + 3]);
     }
+  }
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) c[p * kTokens + i] = sum[i];
+  for (int i = 0; i < kTokens; ++i) sums[(sharer * kTokens + i) * kComponents + own] = sum[i];
+  __syncthreads();
+  float* const out = to + ((static_cast<std::int64_t>(blockIdx.x) * call.groups + group) * components + first) * kTokens;
+  for (int i = threadIdx.x; i < kComponents * kTokens; i += kThreads) {
+    const float* const parts = sums + i % kTokens * kComponents + i / kTokens;
+    float all = parts[0];
+#pragma unroll
+    for (int k = 1; k < kSharers; ++k) all += parts[k * kTokens * kComponents];
+    out[i] = all;
   }
 }
 
@@ -142,33 +188,28 @@ __device__ void find_gains(const EncodeCall::Group& code, const float* c, std::i
   }
 }
 
+// from: as analyse_kernel leaves it.
 template <int kTokens>
 __global__ void __launch_bounds__(kThreads)
-    encode_kernel(const __grid_constant__ EncodeCall call, const Memory memory) {
+    pack_kernel(const __grid_constant__ EncodeCall call, const Memory memory, int first_half, const float* from) {
   extern __shared__ __align__(16) char shared[];
   const int group = blockIdx.y;
-  int index = 0;
-  while (index + 1 < call.item_count &&
-         call.items[index + 1].halves_before * (16 / kTokens) <= static_cast<int>(blockIdx.x)) {
-    ++index;
-  }
-  const EncodeItem& item = call.items[index];
-  const int position =
-      item.first_position +
-      (static_cast<int>(blockIdx.x) - item.halves_before * (16 / kTokens)) * kTokens;
-  float* const z = reinterpret_cast<float*>(shared + memory.z);
+  const BlockTokens<kTokens> tokens(call, first_half);
+  const EncodeItem& item = *tokens.item;
+  const int position = tokens.position;
   float* const c = reinterpret_cast<float*>(shared + memory.c);
   auto* const words = reinterpret_cast<std::uint32_t*>(shared + memory.tile);
   auto* const factors = reinterpret_cast<float*>(shared + memory.gains);
   auto* const gains = reinterpret_cast<std::int8_t*>(factors + kTokens);
   const EncodeCall::Group& code = call.group_table[group];
-  const int width = call.group_heads * (call.key_dim + call.value_dim);
   const int components = call.components;
   const int tile_bytes = call.tile_bytes[group], tile_words = (tile_bytes - kTileTail) / 4;
-  gather<kTokens>(call, item, group, position, z);
+  const auto* const made_before = reinterpret_cast<const float4*>(
+      from + (static_cast<std::int64_t>(blockIdx.x) * call.groups + group) * components * kTokens);
+  for (int i = threadIdx.x; i < components * kTokens / 4; i += kThreads) {
+    reinterpret_cast<float4*>(c)[i] = made_before[i];
+  }
   for (int i = threadIdx.x; i < tile_words; i += kThreads) words[i] = 0;
-  __syncthreads();
-  analyse<kTokens>(code.analysis, width, components, z, c);
   __syncthreads();
   find_gains<kTokens>(code, c, gains, factors);
   __syncthreads();
@@ -219,28 +260,38 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kTokens>
-cudaError_t launch(const EncodeCall& call, const Memory& memory, cudaStream_t stream) {
-  if (memory.bytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        encode_kernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.bytes);
-    if (error != cudaSuccess) return error;
+cudaError_t launch(const EncodeCall& call, int width, const EncodeScratch& scratch, cudaStream_t stream) {
+  const AnalysisMemory analysis(width, kTokens);
+  const Memory memory(call.components, call.most_tile_bytes, kTokens);
+  cudaError_t error = allow_shared_bytes(analyse_kernel<kTokens>, analysis.bytes);
+  if (error == cudaSuccess) error = allow_shared_bytes(pack_kernel<kTokens>, memory.bytes);
+  const int most = static_cast<int>(scratch.bytes / encode_scratch_bytes(call, 1));
+  for (int first = 0; first < call.total_halves && error == cudaSuccess; first += most) {
+    const int halves = std::min(most, call.total_halves - first);
+    const dim3 packs(static_cast<unsigned>(halves * (16 / kTokens)), static_cast<unsigned>(call.groups));
+    const dim3 analyses(packs.x, packs.y, static_cast<unsigned>(call.components / kComponents));
+    analyse_kernel<kTokens><<<analyses, kThreads, static_cast<std::size_t>(analysis.bytes), stream>>>(
+        call, analysis, first, scratch.components);
+    pack_kernel<kTokens>
+        <<<packs, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory, first, scratch.components);
+    error = cudaGetLastError();
   }
-  const dim3 grid(static_cast<unsigned>(call.total_halves * (16 / kTokens)),
-                  static_cast<unsigned>(call.groups));
-  encode_kernel<kTokens>
-      <<<grid, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory);
-  return cudaGetLastError();
+  return error;
 }
 
 }  // namespace
 
-cudaError_t launch_encode(const EncodeCall& call, cudaStream_t stream) {
+std::size_t encode_scratch_bytes(const EncodeCall& call, std::int32_t halves) {
+  return sizeof(float) * 16 * static_cast<std::size_t>(halves) * static_cast<std::size_t>(call.groups) *
+         static_cast<std::size_t>(call.components);
+}
+
+cudaError_t launch_encode(const EncodeCall& call, const EncodeScratch& scratch, cudaStream_t stream) {
   if (call.total_halves == 0) return cudaSuccess;
   const int width = call.group_heads * (call.key_dim + call.value_dim);
-  // Wide groups: half as many tokens, so that two blocks' memory is not needed for one.
-  const Memory memory(width, call.components, call.most_tile_bytes, 16);
-  if (memory.bytes <= 160 * 1024) return launch<16>(call, memory, stream);
-  return launch<8>(call, Memory(width, call.components, call.most_tile_bytes, 8), stream);
+  // Wide groups: half as many tokens, whose z fits.
+  return AnalysisMemory(width, 16).bytes <= 160 * 1024 ? launch<16>(call, width, scratch, stream)
+                                                       : launch<8>(call, width, scratch, stream);
 }
 
 }  // namespace kvspan::cuda

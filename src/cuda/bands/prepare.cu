@@ -26,6 +26,16 @@ __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems]
   return item;
 }
 
+// How many blocks of each kind a plan with so many tiles and parts takes.
+struct Blocks {
+  int move, rows, fold;
+  __host__ __device__ Blocks(const AttendCall& call, int move_tiles, int fold_tiles, int row_parts, int row_warps,
+                             PrepareKinds kinds)
+      : move(kinds.queries ? move_tiles * head_tiles(call.query_heads, call.kv_heads) : 0),
+        rows(kinds.rows ? (row_units(call, row_parts) * row_warps + kWarps - 1) / kWarps : 0),
+        fold(kinds.queries ? fold_tiles * call.fold_pairs() : 0) {}
+};
+
 // What was launched before may still be running until this is called.
 __device__ __forceinline__ void wait_for_queries() {
   cudaGridDependencySynchronize();
@@ -35,12 +45,12 @@ template <int kSegments, int kTiles>
 __device__ __forceinline__ void move_block(const AttendCall& call, int block, char* shared) {
   const int heads = head_tiles(call.query_heads, call.kv_heads);
   int tile = block / heads;
-  const int index = find_item(call.move_tiles_before, call.item_count, tile);
-  const AttendItem& item = call.items[index];
+  const int index = find_item(call.plan().move_tiles_before, call.plan().item_count, tile);
+  const AttendItem& item = call.plan().items[index];
   const HeadTile head(call, index, block % heads);
-  const int first = tile * call.move_anchors;
-  const MoveAnchors anchors{item.first_anchor + first, min(call.move_anchors, item.anchors - first),
-                            static_cast<std::int64_t>(head.group) * call.total_anchors +
+  const int first = tile * call.plan().move_anchors;
+  const MoveAnchors anchors{item.first_anchor + first, min(call.plan().move_anchors, item.anchors - first),
+                            static_cast<std::int64_t>(head.group) * call.plan().total_anchors +
                                 item.anchors_before + first};
   move_queries<kSegments, kWarps, kTiles>(call, head, anchors, shared, wait_for_queries);
 }
@@ -50,10 +60,10 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
   using Turns = FoldTurns<kSegments>;
   const int pairs = call.fold_pairs(), warp = static_cast<int>(threadIdx.x) >> 5;
   int tile = block / pairs;
-  const int pair = block - tile * pairs, index = find_item(call.fold_tiles_before, call.item_count, tile);
-  const AttendItem& item = call.items[index];
+  const int pair = block - tile * pairs, index = find_item(call.plan().fold_tiles_before, call.plan().item_count, tile);
+  const AttendItem& item = call.plan().items[index];
   const FoldTiles tiles(call, index, pair);
-  const int first = tile * call.fold_blocks, count = min(call.fold_blocks, item.means - first);
+  const int first = tile * call.plan().fold_blocks, count = min(call.plan().fold_blocks, item.means - first);
   const int block_of = item.first_mean + first, last = block_of + count - 1;
   const FoldMemory memory(call);
   auto* const own = reinterpret_cast<float2*>(shared + memory.turns) + warp * Turns::kOnce * Turns::kStride;
@@ -68,7 +78,7 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
     const int of = tiles.first + min(r, tiles.count - 1), group = of / tiles.of_group;
     tile_of[r] = of - group * tiles.of_group;
     to[r] = call.folded +
-            (static_cast<std::int64_t>(group) * call.total_means + item.means_before + first) * call.folded_bytes();
+            (static_cast<std::int64_t>(group) * call.plan().total_means + item.means_before + first) * call.folded_bytes();
   }
   __syncthreads();
   wait_for_queries();
@@ -85,20 +95,27 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
 // kSegments: of 32 numbers of a key. kTiles: of 16 moved rows. A processor has room for two blocks.
 template <int kSegments, int kTiles>
 __global__ void __launch_bounds__(32 * kWarps, 2)
-    prepare_kernel(const __grid_constant__ AttendCall call, int row_blocks, int move_blocks) {
+    prepare_kernel(const __grid_constant__ AttendCall call, PrepareKinds kinds) {
   extern __shared__ __align__(128) char shared[];
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
+  const Blocks blocks(call, call.plan().total_move_tiles, call.plan().total_fold_tiles,
+                      call.plan().total_row_parts, call.plan().row_warps, kinds);
   // Those that take longest first.
   int block = blockIdx.x;
-  if (block < move_blocks) return move_block<kSegments, kTiles>(call, block, shared);
-  block -= move_blocks;
-  if (block >= row_blocks) return fold_block<kSegments>(call, block - row_blocks, shared);
-  const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
-  if (unit < row_units(call)) attend_row_unit(call, unit, wait_for_queries);
+  if (block < blocks.move) return move_block<kSegments, kTiles>(call, block, shared);
+  block -= blocks.move;
+  if (block >= blocks.rows) {
+    if (block - blocks.rows < blocks.fold) fold_block<kSegments>(call, block - blocks.rows, shared);
+    return;
+  }
+  const int warp = static_cast<int>(threadIdx.x) >> 5, sharers = call.plan().row_warps;
+  const int unit = (block * kWarps + warp) / sharers;
+  if (unit >= row_units(call, call.plan().total_row_parts)) return;
+  attend_row_unit(call, unit, warp % sharers, sharers, *reinterpret_cast<SharedRows*>(shared), wait_for_queries);
 }
 
-using PrepareKernel = void (*)(AttendCall, int, int);
+using PrepareKernel = void (*)(AttendCall, PrepareKinds);
 
 template <int kSegments>
 PrepareKernel kernel_of(int tiles) {
@@ -111,24 +128,23 @@ PrepareKernel find_kernel(int key_dim, int tiles) {
 
 }  // namespace
 
-cudaError_t launch_prepare(const AttendCall& call, cudaStream_t stream) {
+cudaError_t launch_prepare(const AttendCall& call, const PlanRoom& room, PrepareKinds kinds, bool overlaps,
+                           cudaStream_t stream) {
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  const int heads = head_tiles(call.query_heads, call.kv_heads);
-  const int move_blocks = call.total_move_tiles * heads;
-  const int fold_blocks = call.total_fold_tiles * call.fold_pairs();
-  const int row_blocks = (row_units(call) + kWarps - 1) / kWarps;
-  const int blocks = fold_blocks + move_blocks + row_blocks;
-  if (blocks == 0) return cudaSuccess;
-  const int steps = key_steps_of(call.key_dim), tiles = call.move_anchors == kMoveAnchors ? 1 : 2;
-  int bytes = fold_blocks > 0 ? FoldMemory(call).bytes : 0;
-  if (move_blocks > 0) bytes = std::max(bytes, MoveMemory(steps, call.units, tiles).bytes);
+  const Blocks blocks(call, room.move_tiles, room.fold_tiles, room.row_parts, room.row_warps, kinds);
+  const int count = blocks.move + blocks.rows + blocks.fold;
+  if (count == 0) return cudaSuccess;
+  const int steps = key_steps_of(call.key_dim), tiles = room.few_anchors ? 1 : 2;
+  int bytes = blocks.fold > 0 ? FoldMemory(call).bytes : 0;
+  if (blocks.move > 0) bytes = std::max(bytes, MoveMemory(steps, call.units, tiles).bytes);
+  if (blocks.rows > 0 && room.row_warps > 1) bytes = std::max<int>(bytes, sizeof(SharedRows));
   const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;
-  const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), bytes, stream);
-  return cudaLaunchKernelEx(launch.config(), kernel, call, row_blocks, move_blocks);
+  const OverlappingLaunch launch(dim3(static_cast<unsigned>(count)), dim3(32 * kWarps), bytes, stream, overlaps);
+  return cudaLaunchKernelEx(launch.config(), kernel, call, kinds);
 }
 
 }  // namespace kvspan::cuda

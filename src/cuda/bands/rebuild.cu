@@ -129,14 +129,14 @@ unsigned grid(std::int32_t count) {
 }  // namespace
 
 cudaError_t launch_levels(const EncodeCall& layer, const RebuildTiles& tiles, cudaStream_t stream) {
-  const dim3 blocks(grid(tiles.tokens / kTileTokens), grid(layer.groups), grid(layer.chunks));
+  const dim3 blocks(grid(tiles.held / kTileTokens), grid(layer.groups), grid(layer.chunks));
   levels_kernel<<<blocks, kThreads, 0, stream>>>(layer, tiles);
   return cudaGetLastError();
 }
 
 cudaError_t launch_coded_rows(const EncodeCall& layer, const RebuildTiles& tiles,
                               const RebuildRows& rows, cudaStream_t stream) {
-  const dim3 blocks(grid(tiles.tokens / kRowTokens), grid(layer.kv_heads));
+  const dim3 blocks(grid(tiles.held / kRowTokens), grid(layer.kv_heads));
   coded_rows_kernel<<<blocks, kRowThreads, 0, stream>>>(layer, tiles, rows);
   return cudaGetLastError();
 }

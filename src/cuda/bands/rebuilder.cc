@@ -2,6 +2,8 @@
 #include "cuda/bands/rebuilder.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/fail.h"
 
@@ -33,21 +35,56 @@ Status multiply(cublasHandle_t blas, const LayerTables& tables, const RebuildTil
       "making rows of codes");
 }
 
+// Tokens that are multiplied at once for so many that are wanted: of few kinds, since each has a kernel of its own.
+constexpr std::int32_t kLeastAtOnce = 512;
+std::int32_t made_at_once(std::int32_t wanted, std::int32_t most) {
+  std::int32_t tokens = std::min(kLeastAtOnce, most);
+  while (tokens < std::min(wanted, most)) tokens *= 2;
+  return std::min(tokens, most);
+}
+
+struct Sizes {
+  std::size_t levels = 0, products = 0;  // bytes
+  Sizes(std::span<const LayerTables> layers, std::int32_t tokens) {
+    for (const LayerTables& layer : layers) {
+      const auto all = static_cast<std::size_t>(whole_tiles(std::max(0, tokens))) *
+                       static_cast<std::size_t>(layer.encode.groups);
+      const auto places = static_cast<std::size_t>(layer.encode.chunks * kChunkPlaces);
+      levels = std::max(levels, all * places * sizeof(__half));
+      products = std::max(products, all * static_cast<std::size_t>(group_width(layer.encode)) * sizeof(float));
+    }
+  }
+};
+
 }  // namespace
 
-Status Rebuilder::create(std::span<const LayerTables> layers, std::int32_t tokens) {
+std::size_t Rebuilder::bytes_for(std::span<const LayerTables> layers, std::int32_t tokens) {
+  const Sizes sizes(layers, tokens);
+  return sizes.levels + sizes.products;
+}
+
+Status Rebuilder::create(std::span<const LayerTables> layers, std::int32_t tokens, std::byte* memory) {
   if (tokens <= 0) return {};
   tokens_ = whole_tiles(tokens);
-  std::size_t levels = 0, products = 0;
+  levels_ = reinterpret_cast<__half*>(memory);
+  products_ = reinterpret_cast<float*>(memory + Sizes(layers, tokens).levels);
+  KVSPAN_CHECK_OK(blas_.open());
+  // cuBLAS loads a kernel when it first needs it, and the device waits for that: now rather than in a prompt.
+  KVSPAN_TRY(cublasHandle_t blas, blas_.on(nullptr));
+  std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> shapes;
   for (const LayerTables& layer : layers) {
-    const auto all =
-        static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(layer.encode.groups);
-    levels = std::max(levels, all * static_cast<std::size_t>(layer.encode.chunks * kChunkPlaces));
-    products = std::max(products, all * static_cast<std::size_t>(group_width(layer.encode)));
+    if (!layer.coded() || !shapes.insert({layer.encode.groups, layer.encode.chunks, group_width(layer.encode)}).second) {
+      continue;
+    }
+    for (std::int32_t some = 1; some <= tokens_; some = 2 * made_at_once(some, tokens_)) {
+      RebuildTiles tiles;
+      tiles.levels = levels_;
+      tiles.products = products_;
+      tiles.tokens = made_at_once(some, tokens_);
+      KVSPAN_CHECK_OK(multiply(blas, layer, tiles));
+    }
   }
-  KVSPAN_TRY(levels_, DeviceMemory::create(levels * sizeof(__half)));
-  KVSPAN_TRY(products_, DeviceMemory::create(products * sizeof(float)));
-  return blas_.open();
+  return {};
 }
 
 Status Rebuilder::rebuild(const LayerTables& layer, const Held& held, const RebuildRows& rows,
@@ -69,13 +106,14 @@ Status Rebuilder::rebuild(const LayerTables& layer, const Held& held, const Rebu
   tiles.first = std::max(rows.first, sink);
   tiles.last = end;
   if (tiles.first >= tiles.last) return {};
-  tiles.levels = levels_.as<__half>();
-  tiles.products = products_.as<float>();
+  tiles.levels = levels_;
+  tiles.products = products_;
   tiles.scales = layer.synthesis_scales;
   KVSPAN_TRY(cublasHandle_t blas, blas_.on(stream));
   tiles.begin = tiles.first / kTileTokens * kTileTokens;
-  for (; tiles.begin < end; tiles.begin += tiles.tokens) {
-    tiles.tokens = std::min(tokens_, whole_tiles(end) - tiles.begin);
+  for (; tiles.begin < end; tiles.begin += tiles.held) {
+    tiles.held = std::min(tokens_, whole_tiles(end) - tiles.begin);
+    tiles.tokens = made_at_once(tiles.held, tokens_);
     KVSPAN_CHECK_OK(check(launch_levels(layer.encode, tiles, stream), "taking codes apart"));
     KVSPAN_CHECK_OK(multiply(blas, layer, tiles));
     KVSPAN_CHECK_OK(check(launch_coded_rows(layer.encode, tiles, rows, stream), "making rows"));

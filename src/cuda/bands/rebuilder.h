@@ -19,17 +19,19 @@ class Rebuilder {
     std::int32_t sink, coded, tokens;
   };
 
-  // tokens: taken apart at once. 0: nothing is taken, and nothing can be rebuilt.
-  Status create(std::span<const LayerTables> layers, std::int32_t tokens);
+  // tokens: taken apart at once, in memory of bytes_for them that others may use in between. 0: nothing can be
+  // rebuilt.
+  static std::size_t bytes_for(std::span<const LayerTables> layers, std::int32_t tokens);
+  Status create(std::span<const LayerTables> layers, std::int32_t tokens, std::byte* memory);
   // Rows of positions from rows.first on.
   Status rebuild(const LayerTables& layer, const Held& held, const RebuildRows& rows,
                  cudaStream_t stream) const;
-  std::size_t bytes() const noexcept { return levels_.bytes() + products_.bytes(); }
 
  private:
   std::int32_t tokens_ = 0;
   Blas blas_;
-  DeviceMemory levels_, products_;
+  __half* levels_ = nullptr;
+  float* products_ = nullptr;
 };
 
 }  // namespace kvspan::cuda

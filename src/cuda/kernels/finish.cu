@@ -152,12 +152,12 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
                                             const cg::cluster_group& cluster, __half* coefficients,
                                             const SharesKnown& shares_known) {
   const int padded = call.padded_queries, places = call.chunks * kChunkPlaces;
-  const int parts = call.items[index].parts;
+  const int parts = call.plan().items[index].parts;
   const int slice = places / finish.slices, count = finish.queries * slice / 8;
   const std::int64_t part_stride = static_cast<std::int64_t>(padded) * places;
   const __half* const means =
       call.part_means +
-      (static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index]) * part_stride;
+      (static_cast<std::int64_t>(group) * call.plan().total_parts + call.plan().parts_before[index]) * part_stride;
 #pragma unroll 1
   for (int base = 0; base < count; base += finish.threads) {
     const MergeLane lane(finish.threads, base, count, slice, rank);
@@ -305,7 +305,7 @@ struct EarlyRows {
   __device__ __forceinline__ EarlyRows(const AttendCall& call, const Finish& finish, int index, int group,
                                        const RowLane& lane)
       : from(call.row_sums +
-             (static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+             (static_cast<std::int64_t>(call.plan().row_parts_before[index]) * call.query_heads +
               group * finish.queries + lane.query) *
                  call.value_dim +
              lane.dim % call.value_dim),
@@ -313,7 +313,7 @@ struct EarlyRows {
 #pragma unroll
     for (int i = 0; i < kEarlyRows; ++i) {
       const int p = lane.helper + i * lane.helpers;
-      const bool there = lane.helper < lane.helpers && p < call.items[index].row_parts;
+      const bool there = lane.helper < lane.helpers && p < call.plan().items[index].row_parts;
       sum[i] = there ? __ldcg(from + p * stride) : 0.0f;
     }
   }
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const cg::cluster_group cluster = cg::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank());
   const int group = blockIdx.y, index = blockIdx.z;
-  const AttendItem& item = call.items[index];
+  const AttendItem& item = call.plan().items[index];
   const bool coded = call.groups > 0 && item.parts > 0;
   auto* const coefficients = reinterpret_cast<__half*>(shared + finish.coefficients);
   float2* const merged = reinterpret_cast<float2*>(shared + finish.states);
@@ -369,9 +369,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const int warp = static_cast<int>(threadIdx.x) >> 5, padded = call.padded_queries;
   const float2* const row_states =
-      call.row_states + static_cast<std::int64_t>(call.row_parts_before[index]) * call.query_heads +
+      call.row_states + static_cast<std::int64_t>(call.plan().row_parts_before[index]) * call.query_heads +
       group * finish.queries;
-  const std::int64_t first_part = static_cast<std::int64_t>(group) * call.total_parts + call.parts_before[index];
+  const std::int64_t first_part = static_cast<std::int64_t>(group) * call.plan().total_parts + call.plan().parts_before[index];
   const float2* const states = call.part_states + first_part * padded;
   // Where they lie is looked up before they are written.
   prefetch(row_states);
@@ -460,25 +460,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
-cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream) {
-  int parts = 1, row_parts = 1;
-  for (int i = 0; i < call.item_count; ++i) {
-    parts = std::max(parts, call.items[i].parts);
-    row_parts = std::max(row_parts, call.items[i].row_parts);
-  }
+cudaError_t launch_finish(const AttendCall& call, const PlanRoom& room, bool overlaps, cudaStream_t stream) {
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
-  const int clusters = groups * call.item_count;
+  const int clusters = groups * room.items;
   const int slices = clusters <= kClustersOfManySlices ? kManySlices : kFewSlices;
   const int threads = clusters <= kClustersOfManyThreads ? kManyThreads : kFewThreads;
-  const Finish finish(call, parts, row_parts, slices, threads);
+  const Finish finish(call, room.item_parts, room.item_row_parts, slices, threads);
   const auto kernel = threads == kManyThreads ? finish_kernel<kManyThreads, 8, 1>
                       : slices == kManySlices ? finish_kernel<kFewThreads, 8, 2>
                                               : finish_kernel<kFewThreads, 2, 3>;
   const cudaError_t error = allow_shared_bytes(kernel, finish.bytes);
   if (error != cudaSuccess) return error;
   OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
-                                static_cast<unsigned>(call.item_count)),
-                           dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream);
+                                static_cast<unsigned>(room.items)),
+                           dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream, overlaps);
   launch.set_cluster(static_cast<unsigned>(slices));
   return cudaLaunchKernelEx(launch.config(), kernel, call, finish);
 }

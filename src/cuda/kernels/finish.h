@@ -4,10 +4,11 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/attend_call.h"
+#include "cuda/attend_plan.h"
 
 namespace kvspan::cuda {
 
-cudaError_t launch_finish(const AttendCall& call, cudaStream_t stream);
+// overlaps: it follows one kernel alone.
+cudaError_t launch_finish(const AttendCall& call, const PlanRoom& room, bool overlaps, cudaStream_t stream);
 
 }  // namespace kvspan::cuda

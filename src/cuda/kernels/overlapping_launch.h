@@ -11,13 +11,14 @@ namespace kvspan::cuda {
 
 class OverlappingLaunch {
  public:
-  OverlappingLaunch(dim3 blocks, dim3 threads, int shared_bytes, cudaStream_t stream) {
+  // overlaps: false behind more than one kernel, which all have to have ended.
+  OverlappingLaunch(dim3 blocks, dim3 threads, int shared_bytes, cudaStream_t stream, bool overlaps = true) {
     config_.gridDim = blocks;
     config_.blockDim = threads;
     config_.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
     config_.stream = stream;
     attributes_[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes_[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes_[0].val.programmaticStreamSerializationAllowed = overlaps ? 1 : 0;
     config_.attrs = attributes_;
     config_.numAttrs = 1;
   }
@@ -37,11 +38,18 @@ class OverlappingLaunch {
   cudaLaunchAttribute attributes_[2] = {};
 };
 
-// More shared memory than a kernel gets without asking.
+// More shared memory than a kernel gets without asking: as much as there is, so that what one launch needs takes
+// nothing from what a recorded one was allowed.
 template <class Kernel>
 cudaError_t allow_shared_bytes(Kernel kernel, int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
 }
 
 }  // namespace kvspan::cuda

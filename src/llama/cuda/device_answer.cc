@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/fail.h"
+#include "cuda/recorded_step.h"
 #include "kvspan/cuda_home.h"
 #include "llama/cuda/ggml_stream.h"
 #include "llama/cuda/prompt_attention.h"
@@ -17,9 +19,9 @@
 namespace kvspan {
 namespace {
 
-// Coded tokens that one launch reads: those of so many queries, be they of a prompt or of as many
-// sequences. Beyond a million the device is full anyway, and working memory grows with it.
-constexpr std::int64_t kLaunchQueries = 64, kLaunchTokens = std::int64_t{1} << 20;
+// Coded tokens that one launch reads: those of all sequences, or of some queries of one. Beyond a million the device is
+// full anyway, and working memory grows with it.
+constexpr std::int64_t kLeastLaunchQueries = 8, kLaunchTokens = std::int64_t{1} << 20;
 
 template <class T>
 DeviceRows device_rows(const TensorView<T, 3>& rows) {
@@ -27,9 +29,15 @@ DeviceRows device_rows(const TensorView<T, 3>& rows) {
           static_cast<std::int64_t>(rows.strides[1])};
 }
 
+DeviceOut device_out(const TensorView<float, 3>& out) {
+  return {out.data, DeviceNumber::kF32, static_cast<std::int64_t>(out.strides[0]),
+          static_cast<std::int64_t>(out.strides[1])};
+}
+
 class CudaAnswer final : public DeviceAnswer {
  public:
   explicit CudaAnswer(ggml_backend_dev_t device) : device_(device), ggml_(device) {}
+  ~CudaAnswer() override { forget_graph(); }
 
   bool reads(const ggml_tensor* tensor) const override {
     const ggml_tensor* memory = memory_of(tensor);
@@ -53,7 +61,7 @@ class CudaAnswer final : public DeviceAnswer {
     options.max_sequences = sequences;
     options.spare_sequences = 1;
     options.max_tokens = tokens;
-    options.launch_tokens = std::min(kLaunchQueries * tokens, kLaunchTokens);
+    options.launch_tokens = std::min(std::max<std::int64_t>(kLeastLaunchQueries, sequences) * tokens, kLaunchTokens);
     options.rebuild_tokens = PromptAttention::kRebuildTokens;
     if (ggml_.get() == nullptr) {
       return fail(ErrorCode::kUnsupported, "ggml has made no stream on {}",
@@ -74,12 +82,11 @@ class CudaAnswer final : public DeviceAnswer {
   void announce() override { ggml_.run_ahead(); }
 
   Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) override {
+    ++answered_;
+    if (recording()) return record(layer, rows);
+    if (ggml_.waits() != waits_) in_pieces_ = true;
     const auto home = DeviceHome::of(*ubatch.sequences.front().cache);
-    steps_.clear();
-    for (const SequenceRows& of : ubatch.sequences) {
-      KVSPAN_TRY(const std::int32_t sequence, DeviceHome::sequence_of(*of.cache));
-      steps_.push_back({sequence, of.end - of.begin});
-    }
+    KVSPAN_CHECK_OK(set_steps(ubatch));
     const auto lock = home->lock();
     DeviceCache& cache = home->device();
     DeviceStream stream = home->stream();
@@ -92,15 +99,115 @@ class CudaAnswer final : public DeviceAnswer {
     if (prompts) {
       KVSPAN_CHECK_OK(answer_prompts(*home, layer, ubatch, rows));
     } else {
-      const DeviceOut out{rows.out.data, DeviceNumber::kF32,
-                          static_cast<std::int64_t>(rows.out.strides[0]),
-                          static_cast<std::int64_t>(rows.out.strides[1])};
-      KVSPAN_CHECK_OK(cache.attend(layer, steps_, device_rows(rows.queries), out, stream));
+      KVSPAN_CHECK_OK(cache.attend(layer, steps_, device_rows(rows.queries), device_out(rows.out), stream));
     }
     return rows.settles ? cache.settle(layer, steps_, stream) : Status();
   }
 
+  void graph_is_new() override {
+    forget_graph();
+    waits_ = ggml_.waits();
+    in_pieces_ = false;
+  }
+
+  bool may_record(const Ubatch& ubatch) override {
+    const bool single = std::all_of(ubatch.sequences.begin(), ubatch.sequences.end(),
+                                    [](const SequenceRows& of) { return of.end - of.begin == 1; });
+    return single && !in_pieces_ && ggml_.can_record();
+  }
+
+  Result<Step> begin_step(const Ubatch& ubatch, std::size_t nodes) override {
+    const auto home = DeviceHome::of(*ubatch.sequences.front().cache);
+    if (recorded_home_.lock() != home) {
+      forget_graph();
+      recorded_.emplace(home->device());
+      recorded_home_ = home;
+    }
+    KVSPAN_CHECK_OK(set_steps(ubatch));
+    const auto stream = static_cast<cudaStream_t>(home->stream());
+    KVSPAN_TRY(const RecordedStep::Fit fit, recorded_->begin(steps_, stream));
+    if (fit == RecordedStep::Fit::kNone) return Step::kComputed;
+    if (fit == RecordedStep::Fit::kRecorded && graph_ != nullptr) {
+      KVSPAN_CHECK_OK(launch(stream));
+      return Step::kReplayed;
+    }
+    forget_graph();
+    nodes_ = nodes;
+    answered_ = 0;
+    KVSPAN_CHECK_OK(cuda::check(ggml_.record([this, stream](cudaGraphExec_t graph) { recorded(graph, stream); }),
+                                "recording a step"));
+    return Step::kRecorded;
+  }
+
+  bool recording() const override { return ggml_.recording(); }
+
+  Status queries_are_there(int layer, const NodeRows& rows) override {
+    if (branched_ != nullptr) return {};  // those of another node come first; these are worked on with their node
+    const cudaStream_t beside = ggml_.branch();
+    if (beside == nullptr) return fail(ErrorCode::kIo, "the device makes no branch of a recorded step");
+    branched_ = rows.out.data;
+    return recorded_->queries(layer, device_rows(rows.queries), beside);
+  }
+
+  Status end_step() override {
+    Status outcome = std::move(recorded_outcome_);
+    recorded_outcome_ = {};
+    return outcome;
+  }
+
  private:
+  Status set_steps(const Ubatch& ubatch) {
+    steps_.clear();
+    for (const SequenceRows& of : ubatch.sequences) {
+      KVSPAN_TRY(const std::int32_t sequence, DeviceHome::sequence_of(*of.cache));
+      steps_.push_back({sequence, of.end - of.begin});
+    }
+    return {};
+  }
+
+  // A node of a step that is being recorded.
+  Status record(int layer, const NodeRows& rows) {
+    const cudaStream_t stream = ggml_.get();
+    const DeviceRows keys = device_rows(rows.keys), values = device_rows(rows.values),
+                     queries = device_rows(rows.queries);
+    const bool own_branch = branched_ == rows.out.data;
+    const auto join = [&] {
+      if (branched_ == nullptr) return Status();
+      branched_ = nullptr;
+      return cuda::check(ggml_.join(), "joining the branches of a recorded step");
+    };
+    if (!own_branch) {
+      KVSPAN_CHECK_OK(join());
+      KVSPAN_CHECK_OK(recorded_->queries(layer, queries, stream));
+    }
+    KVSPAN_CHECK_OK(recorded_->rows(layer, rows.stores ? &keys : nullptr, &values, queries, stream));
+    KVSPAN_CHECK_OK(join());
+    return recorded_->finish(layer, device_out(rows.out), stream);
+  }
+
+  // The graph of a step is whole: it has not been computed yet.
+  void recorded(cudaGraphExec_t graph, cudaStream_t stream) {
+    graph_ = graph;
+    branched_ = nullptr;
+    if (graph == nullptr || answered_ != nodes_) {
+      forget_graph();
+      in_pieces_ = true;  // it is not tried again
+      recorded_outcome_ = fail(ErrorCode::kIo, "a step of the model could not be recorded as one graph");
+      return;
+    }
+    recorded_outcome_ = launch(stream);
+  }
+
+  Status launch(cudaStream_t stream) {
+    KVSPAN_CHECK_OK(cuda::check(cudaGraphLaunch(graph_, stream), "replaying a step"));
+    return recorded_->end(steps_, stream);
+  }
+
+  void forget_graph() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+    graph_ = nullptr;
+  }
+
   // Tokens of a sequence when the ubatch has been appended.
   static std::int32_t tokens_of(const Ubatch& ubatch, const SequenceRows& of) {
     return ubatch.positions[static_cast<std::size_t>(of.end) - 1] + 1;
@@ -139,6 +246,16 @@ class CudaAnswer final : public DeviceAnswer {
   PromptAttention prompt_;
   std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<DeviceHome>> homes_;
   std::vector<DeviceStep> steps_;
+
+  // Steps as one graph.
+  std::optional<RecordedStep> recorded_;
+  std::weak_ptr<DeviceHome> recorded_home_;  // whose it is
+  cudaGraphExec_t graph_ = nullptr;
+  Status recorded_outcome_;
+  const void* branched_ = nullptr;  // the result of the node whose queries are worked on beside ggml's nodes
+  std::size_t answered_ = 0, nodes_ = 0;  // of a step that is recorded
+  int waits_ = 0;                         // of ggml, when the graph was new
+  bool in_pieces_ = false;                // ggml has waited between its nodes
 };
 
 }  // namespace

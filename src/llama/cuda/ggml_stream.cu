@@ -3,8 +3,10 @@
 
 #include <ggml-backend-impl.h>
 
+#include <cstdlib>
 #include <ggml-cuda/common.cuh>
 #include <mutex>
+#include <utility>
 
 namespace kvspan {
 namespace {
@@ -17,8 +19,20 @@ std::mutex functions;
 // A context is made, and its nodes are computed, by one thread.
 thread_local GgmlStream* listening = nullptr;
 thread_local ggml_backend_t unawaited = nullptr;
+thread_local GgmlStream* counting = nullptr;  // whose backend was computed with last
+
+ggml_backend_cuda_context& context_of(ggml_backend_t backend) {
+  return *static_cast<ggml_backend_cuda_context*>(backend->context);
+}
 
 }  // namespace
+
+// What stands in for ggml's while a graph is recorded.
+struct GgmlStream::Recording {
+  cudaStream_t stream = nullptr;
+  std::unordered_map<const void*, std::unique_ptr<ggml_cuda_graph>> graphs;  // none: ggml makes no graphs of its own
+  std::function<void(cudaGraphExec_t)> ended;
+};
 
 GgmlStream::GgmlStream(ggml_backend_dev_t device) : device_(device) {
   const std::lock_guard lock(functions);
@@ -31,6 +45,13 @@ GgmlStream::GgmlStream(ggml_backend_dev_t device) : device_(device) {
 
 GgmlStream::~GgmlStream() {
   if (listening == this) listening = nullptr;
+  if (counting == this) counting = nullptr;
+  for (const cudaEvent_t event : {forked_, joined_}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  for (const cudaStream_t stream : {recorded_, beside_}) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
 }
 
 ggml_backend_t GgmlStream::init_backend(ggml_backend_dev_t device, const char* params) {
@@ -49,17 +70,75 @@ void GgmlStream::synchronize(ggml_backend_t backend) {
     unawaited = nullptr;
     return;
   }
+  if (counting != nullptr && backend == counting->backend_) {
+    ++counting->waits_;
+    if (counting->recording()) counting->end_recording();
+  }
   ggml_synchronize(backend);
 }
 
 cudaStream_t GgmlStream::get() const noexcept {
   if (backend_ == nullptr) return nullptr;
-  const auto& own = *static_cast<const ggml_backend_cuda_context*>(backend_->context);
+  const ggml_backend_cuda_context& own = context_of(backend_);
   return own.streams[own.device][own.curr_stream_no];
 }
 
 void GgmlStream::run_ahead() noexcept {
   unawaited = backend_;
+  counting = this;
+}
+
+bool GgmlStream::can_record() {
+  if (backend_ == nullptr || std::getenv("GGML_CUDA_DISABLE_GRAPHS") != nullptr) return false;
+  if (joined_ != nullptr) return true;
+  // What the model is waiting for comes before what is done beside it.
+  int low = 0, high = 0;
+  cudaDeviceGetStreamPriorityRange(&low, &high);
+  return cudaStreamCreateWithPriority(&recorded_, cudaStreamNonBlocking, high) == cudaSuccess &&
+         cudaStreamCreateWithPriority(&beside_, cudaStreamNonBlocking, low) == cudaSuccess &&
+         cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming) == cudaSuccess &&
+         cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming) == cudaSuccess;
+}
+
+cudaError_t GgmlStream::record(std::function<void(cudaGraphExec_t)> ended) {
+  const cudaError_t error = cudaStreamBeginCapture(recorded_, cudaStreamCaptureModeRelaxed);
+  if (error != cudaSuccess) return error;
+  ggml_backend_cuda_context& own = context_of(backend_);
+  recording_ = std::make_unique<Recording>();
+  recording_->ended = std::move(ended);
+  recording_->stream = std::exchange(own.streams[own.device][own.curr_stream_no], recorded_);
+  recording_->graphs.swap(own.cuda_graphs);
+  counting = this;
+  return cudaSuccess;
+}
+
+void GgmlStream::end_recording() {
+  const std::unique_ptr<Recording> done = std::move(recording_);
+  ggml_backend_cuda_context& own = context_of(backend_);
+  own.streams[own.device][own.curr_stream_no] = done->stream;
+  done->graphs.swap(own.cuda_graphs);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t whole = nullptr;
+  if (cudaStreamEndCapture(recorded_, &graph) != cudaSuccess ||
+      cudaGraphInstantiate(&whole, graph, cudaGraphInstantiateFlagUseNodePriority) != cudaSuccess) {
+    cudaGetLastError();
+    whole = nullptr;
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  done->ended(whole);
+}
+
+cudaStream_t GgmlStream::branch() {
+  if (cudaEventRecord(forked_, recorded_) != cudaSuccess ||
+      cudaStreamWaitEvent(beside_, forked_, 0) != cudaSuccess) {
+    return nullptr;
+  }
+  return beside_;
+}
+
+cudaError_t GgmlStream::join() {
+  const cudaError_t error = cudaEventRecord(joined_, beside_);
+  return error != cudaSuccess ? error : cudaStreamWaitEvent(recorded_, joined_, 0);
 }
 
 }  // namespace kvspan

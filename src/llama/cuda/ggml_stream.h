@@ -3,10 +3,16 @@
 // turn on it while the host runs ahead. ggml waits for it before every callback, and tells nobody which it
 // is; what it does have are backends whose functions stand in a table. While it lives, a GgmlStream notes
 // the backend that a context makes for the device on this thread.
+//
+// What ggml does between record() and the next wait for the backend that nobody announced goes into a graph instead
+// of the stream: two streams of its own stand in for ggml's meanwhile, one of them for work beside ggml's.
 #pragma once
 
 #include <cuda_runtime.h>
 #include <ggml-backend.h>
+
+#include <functional>
+#include <memory>
 
 namespace kvspan {
 
@@ -23,13 +29,30 @@ class GgmlStream {
   ggml_backend_t backend() const noexcept { return backend_; }
   // ggml does not wait for what it computes next.
   void run_ahead() noexcept;
+  // Waits that nobody had announced, so far: each of ggml's graphs, or piece of one, ends with one.
+  int waits() const noexcept { return waits_; }
+
+  // False: ggml's own graphs are off (GGML_CUDA_DISABLE_GRAPHS), or the device lacks something.
+  bool can_record();
+  // From now on. ended: called, once, with the graph, when it is whole; null: it could not be recorded.
+  cudaError_t record(std::function<void(cudaGraphExec_t)> ended);
+  bool recording() const noexcept { return recording_ != nullptr; }
+  // The stream beside ggml's: it goes on where ggml's is now, and ggml's waits for it.
+  cudaStream_t branch();
+  cudaError_t join();
 
  private:
+  struct Recording;
   static ggml_backend_t init_backend(ggml_backend_dev_t device, const char* params);
   static void synchronize(ggml_backend_t backend);
+  void end_recording();
 
   ggml_backend_dev_t device_;
   ggml_backend_t backend_ = nullptr;  // the context's
+  int waits_ = 0;
+  std::unique_ptr<Recording> recording_;
+  cudaStream_t recorded_ = nullptr, beside_ = nullptr;  // in place of ggml's, and beside it
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
 };
 
 }  // namespace kvspan
