@@ -23,6 +23,9 @@ using cuda::Sequence;
 
 namespace {
 
+// Processors that reading codes leaves to what makes keys and values meanwhile.
+constexpr int kProcessorsBeside = 12;
+
 // All that plans follow from, but for the sequences.
 auto plan_key(const LayerShape& layer, const AttendCall& call, const cuda::PlanLimits& limits) {
   return std::tuple(layer.window, call.groups, call.anchor, call.query_heads, call.kv_heads, call.key_dim,
@@ -129,9 +132,9 @@ Status RecordedStep::queries(int layer, const DeviceRows& queries, cudaStream_t 
   call.queries = cuda::pointer_to(queries, call.query_heads, call.key_dim);
   call.recorded = plan_of(l);
   cudaError_t error = cuda::launch_prepare(call, room, {.queries = true, .rows = false}, false, stream);
-  // A block that reads codes has a whole processor to itself. Where they would take nearly all of them, they wait
-  // until queries are prepared, and leave the others to what makes keys and values meanwhile.
-  const bool room_beside = room.parts * call.groups <= cache_.processors_ * 7 / 8;
+  // A block that reads codes has a whole processor to itself. Where they would take nearly all of them, they begin
+  // when queries are prepared.
+  const bool room_beside = room.parts * call.groups <= cache_.processors_ - kProcessorsBeside;
   if (error == cudaSuccess) error = cuda::launch_attend_bands(*tables.variant, call, room, room_beside, stream);
   call.recorded = nullptr;
   return cuda::check(error, "recording attention to codes");

@@ -37,6 +37,8 @@ class RecordedStep {
   // Before the graph, once for all layers: the sequences have a token more, whose rows are to come, and plans are on
   // their way on the stream.
   Result<Fit> begin(std::span<const DeviceStep> steps, cudaStream_t stream);
+  // Whether queries() has something to do.
+  bool branches(int layer) const { return room_of(static_cast<std::size_t>(layer)).parts > 0; }
   // While a graph is recorded, layer by layer. keys and values null: they have entered the cache.
   Status queries(int layer, const DeviceRows& queries, cudaStream_t stream);
   Status rows(int layer, const DeviceRows* keys, const DeviceRows* values, const DeviceRows& queries,

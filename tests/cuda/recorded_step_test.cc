@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "cuda/graph_branch.h"
 #include "tests/cuda/device_run.h"
 
 namespace kvspan::testing {
@@ -30,14 +31,11 @@ class Replays {
  public:
   explicit Replays(DeviceCache& cache) : cache_(cache), step_(cache) {
     EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-    EXPECT_EQ(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), cudaSuccess);
-    EXPECT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), cudaSuccess);
+    EXPECT_EQ(branch_.open(), cudaSuccess);
   }
   ~Replays() {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
-    cudaEventDestroy(event_);
     cudaStreamDestroy(stream_);
-    cudaStreamDestroy(beside_);
   }
 
   // texts[i], at firsts[i], gives the row of sequence i. All layers' answers one after the other.
@@ -91,12 +89,16 @@ class Replays {
       const DeviceRows queries{m.queries.data(), DeviceNumber::kF32}, keys{m.keys.data(), DeviceNumber::kF32},
           values{m.values.data(), DeviceNumber::kF32};
       const auto layer = static_cast<int>(l);
-      KVSPAN_CUDA_OK(cudaEventRecord(event_, stream_));
-      KVSPAN_CUDA_OK(cudaStreamWaitEvent(beside_, event_));
-      expect_ok(step_.queries(layer, queries, beside_));
+      const bool branches = step_.branches(layer);
+      if (branches) {
+        cudaStream_t beside = nullptr;
+        KVSPAN_CUDA_OK(branch_.fork(stream_, beside));
+        expect_ok(step_.queries(layer, queries, beside));
+      }
       expect_ok(step_.rows(layer, &keys, &values, queries, stream_));
-      KVSPAN_CUDA_OK(cudaEventRecord(event_, beside_));
-      KVSPAN_CUDA_OK(cudaStreamWaitEvent(stream_, event_));
+      if (branches) {
+        KVSPAN_CUDA_OK(branch_.join(stream_));
+      }
       expect_ok(step_.finish(layer, {m.out.data(), DeviceNumber::kF32}, stream_));
     }
     cudaGraph_t graph = nullptr;
@@ -107,8 +109,8 @@ class Replays {
 
   DeviceCache& cache_;
   RecordedStep step_;
-  cudaStream_t stream_ = nullptr, beside_ = nullptr;
-  cudaEvent_t event_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cuda::GraphBranch branch_;
   cudaGraphExec_t graph_ = nullptr;
   std::vector<std::unique_ptr<LayerMemory>> memory_;
   std::size_t batch_ = 0;

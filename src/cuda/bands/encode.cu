@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Tokens that a block packs.
+constexpr int kPacked = 4;
 // Components of a block, and threads that share the sum of each.
 constexpr int kComponents = 64, kSharers = kThreads / kComponents;
 
@@ -188,8 +190,8 @@ __device__ void find_gains(const EncodeCall::Group& code, const float* c, std::i
   }
 }
 
-// from: as analyse_kernel leaves it.
-template <int kTokens>
+// kTokens of a block; from: as analyse_kernel<kOfAnalysis> leaves it.
+template <int kTokens, int kOfAnalysis>
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(const __grid_constant__ EncodeCall call, const Memory memory, int first_half, const float* from) {
   extern __shared__ __align__(16) char shared[];
@@ -204,10 +206,13 @@ __global__ void __launch_bounds__(kThreads)
   const EncodeCall::Group& code = call.group_table[group];
   const int components = call.components;
   const int tile_bytes = call.tile_bytes[group], tile_words = (tile_bytes - kTileTail) / 4;
+  static_assert(kTokens == 4);
+  const int analysis = static_cast<int>(blockIdx.x) * kTokens / kOfAnalysis;
   const auto* const made_before = reinterpret_cast<const float4*>(
-      from + (static_cast<std::int64_t>(blockIdx.x) * call.groups + group) * components * kTokens);
-  for (int i = threadIdx.x; i < components * kTokens / 4; i += kThreads) {
-    reinterpret_cast<float4*>(c)[i] = made_before[i];
+      from + (static_cast<std::int64_t>(analysis) * call.groups + group) * components * kOfAnalysis +
+      static_cast<int>(blockIdx.x) * kTokens % kOfAnalysis);
+  for (int i = threadIdx.x; i < components; i += kThreads) {
+    reinterpret_cast<float4*>(c)[i] = made_before[i * (kOfAnalysis / 4)];
   }
   for (int i = threadIdx.x; i < tile_words; i += kThreads) words[i] = 0;
   __syncthreads();
@@ -262,18 +267,20 @@ __global__ void __launch_bounds__(kThreads)
 template <int kTokens>
 cudaError_t launch(const EncodeCall& call, int width, const EncodeScratch& scratch, cudaStream_t stream) {
   const AnalysisMemory analysis(width, kTokens);
-  const Memory memory(call.components, call.most_tile_bytes, kTokens);
+  const Memory memory(call.components, call.most_tile_bytes, kPacked);
+  constexpr auto pack = pack_kernel<kPacked, kTokens>;
   cudaError_t error = allow_shared_bytes(analyse_kernel<kTokens>, analysis.bytes);
-  if (error == cudaSuccess) error = allow_shared_bytes(pack_kernel<kTokens>, memory.bytes);
+  if (error == cudaSuccess) error = allow_shared_bytes(pack, memory.bytes);
   const int most = static_cast<int>(scratch.bytes / encode_scratch_bytes(call, 1));
   for (int first = 0; first < call.total_halves && error == cudaSuccess; first += most) {
     const int halves = std::min(most, call.total_halves - first);
-    const dim3 packs(static_cast<unsigned>(halves * (16 / kTokens)), static_cast<unsigned>(call.groups));
-    const dim3 analyses(packs.x, packs.y, static_cast<unsigned>(call.components / kComponents));
+    const auto groups = static_cast<unsigned>(call.groups);
+    const dim3 packs(static_cast<unsigned>(halves * (16 / kPacked)), groups);
+    const dim3 analyses(static_cast<unsigned>(halves * (16 / kTokens)), groups,
+                        static_cast<unsigned>(call.components / kComponents));
     analyse_kernel<kTokens><<<analyses, kThreads, static_cast<std::size_t>(analysis.bytes), stream>>>(
         call, analysis, first, scratch.components);
-    pack_kernel<kTokens>
-        <<<packs, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory, first, scratch.components);
+    pack<<<packs, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory, first, scratch.components);
     error = cudaGetLastError();
   }
   return error;

@@ -9,6 +9,7 @@
 #include "cuda/bands/fold_means.cuh"
 #include "cuda/bands/move_queries.cuh"
 #include "cuda/kernels/attend_rows.cuh"
+#include "cuda/kernels/long_rows.h"
 #include "cuda/kernels/overlapping_launch.h"
 
 namespace kvspan::cuda {
@@ -29,10 +30,9 @@ __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems]
 // How many blocks of each kind a plan with so many tiles and parts takes.
 struct Blocks {
   int move, rows, fold;
-  __host__ __device__ Blocks(const AttendCall& call, int move_tiles, int fold_tiles, int row_parts, int row_warps,
-                             PrepareKinds kinds)
+  __host__ __device__ Blocks(const AttendCall& call, int move_tiles, int fold_tiles, int row_parts, PrepareKinds kinds)
       : move(kinds.queries ? move_tiles * head_tiles(call.query_heads, call.kv_heads) : 0),
-        rows(kinds.rows ? (row_units(call, row_parts) * row_warps + kWarps - 1) / kWarps : 0),
+        rows(kinds.rows ? (row_units(call, row_parts) + kWarps - 1) / kWarps : 0),
         fold(kinds.queries ? fold_tiles * call.fold_pairs() : 0) {}
 };
 
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
   cudaTriggerProgrammaticLaunchCompletion();  // who reads what is made here waits itself
   ask_for_parameters(call);
   const Blocks blocks(call, call.plan().total_move_tiles, call.plan().total_fold_tiles,
-                      call.plan().total_row_parts, call.plan().row_warps, kinds);
+                      call.plan().total_row_parts, kinds);
   // Those that take longest first.
   int block = blockIdx.x;
   if (block < blocks.move) return move_block<kSegments, kTiles>(call, block, shared);
@@ -109,10 +109,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
     if (block - blocks.rows < blocks.fold) fold_block<kSegments>(call, block - blocks.rows, shared);
     return;
   }
-  const int warp = static_cast<int>(threadIdx.x) >> 5, sharers = call.plan().row_warps;
-  const int unit = (block * kWarps + warp) / sharers;
-  if (unit >= row_units(call, call.plan().total_row_parts)) return;
-  attend_row_unit(call, unit, warp % sharers, sharers, *reinterpret_cast<SharedRows*>(shared), wait_for_queries);
+  const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
+  if (unit < row_units(call, call.plan().total_row_parts)) attend_row_unit(call, unit, wait_for_queries);
 }
 
 using PrepareKernel = void (*)(AttendCall, PrepareKinds);
@@ -133,13 +131,13 @@ cudaError_t launch_prepare(const AttendCall& call, const PlanRoom& room, Prepare
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  const Blocks blocks(call, room.move_tiles, room.fold_tiles, room.row_parts, room.row_warps, kinds);
+  if (room.row_warps > 1) return kinds.rows ? launch_long_rows(call, room, overlaps, stream) : cudaSuccess;
+  const Blocks blocks(call, room.move_tiles, room.fold_tiles, room.row_parts, kinds);
   const int count = blocks.move + blocks.rows + blocks.fold;
   if (count == 0) return cudaSuccess;
   const int steps = key_steps_of(call.key_dim), tiles = room.few_anchors ? 1 : 2;
   int bytes = blocks.fold > 0 ? FoldMemory(call).bytes : 0;
   if (blocks.move > 0) bytes = std::max(bytes, MoveMemory(steps, call.units, tiles).bytes);
-  if (blocks.rows > 0 && room.row_warps > 1) bytes = std::max<int>(bytes, sizeof(SharedRows));
   const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;

@@ -5,8 +5,6 @@
 // numbers each, so that nothing but f32 is rounded. Loops are not unrolled much: most of the time a
 // warp runs this code once, and waits for its instructions.
 //
-// Where rows are many the warps of a block share a part, and leave one result of it.
-//
 // Scores are [queries, rows]: a thread (g = lane / 4, c = lane % 4) has query g and rows 2 c, 2 c + 1
 // of each eight, which is what the second product takes as its right operand.
 #pragma once
@@ -46,17 +44,10 @@ __device__ __forceinline__ void mma_upper(float (&d)[4], std::uint32_t a0, std::
   mma_f16(d, make_uint4(a0, 0, a2, 0), make_uint2(b0, b1));
 }
 
-// What the warps of a block have of a part that they share, in shared memory.
-struct SharedRows {
-  float2 states[kPrepareWarps][kRowQueries];
-  float sums[kPrepareWarps][kRowQueries][kRowValues];
-};
-
 // after_rows is called when all rows have been asked for: from then on queries can be read, and rows with
-// them. sharer: which of the `warps` that share the unit's part; all then come here together.
+// them.
 template <class AfterRows>
-__device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit, int sharer, int warps,
-                                                SharedRows& shared, const AfterRows& after_rows) {
+__device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit, const AfterRows& after_rows) {
   const int lane = threadIdx.x & 31, g = lane >> 2, c = lane & 3;
   const int repeats = call.query_heads / call.kv_heads;
   const int query_tiles = (repeats + kRowQueries - 1) / kRowQueries;
@@ -76,8 +67,7 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   const auto cut = [&](int p) {
     return static_cast<int>(static_cast<std::int64_t>(tiles) * p / item.row_parts);
   };
-  const int part_begin = cut(own_part), part_tiles = cut(own_part + 1) - part_begin;
-  const int begin = part_begin + part_tiles * sharer / warps, end = part_begin + part_tiles * (sharer + 1) / warps;
+  const int begin = cut(own_part), end = cut(own_part + 1);
 
   const std::int64_t own_query =
       index * call.queries.token_stride +
@@ -100,19 +90,16 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
                     rows_of_page + kRowPageTokens * call.key_dim + slot * call.value_dim};
   };
 
-  // Lines of 64 numbers come nearer: of two tiles' rows, where a warp has many.
-  const auto prefetch_rows = [&](int tile) {
-    const int row_index = kRowTile * tile + lane;
-    if (row_index >= min(kRowTile * end, rows)) return;
-    const RowPlace row = row_at(row_index);
+  // Lines of 64 numbers come nearer: of the first rows, where a warp has many.
+  if (const int first_row = kRowTile * begin + lane; first_row < min(kRowTile * end, rows)) {
+    const RowPlace row = row_at(first_row);
 #pragma unroll 1
     for (int i = 0; i < call.key_dim; i += 64) prefetch(row.key + i);
 #pragma unroll 1
     for (int i = kRowValues * value_tile; i < min(kRowValues * (value_tile + 1), call.value_dim); i += 64) {
       prefetch(row.value + i);
     }
-  };
-  prefetch_rows(begin);
+  }
   after_rows();
 
   float sums[2][4][4] = {};  // [64 values][j]: values 8 g + j and 8 g + 4 + j, queries 2 c, 2 c + 1
@@ -120,7 +107,6 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
 #pragma unroll 1
   for (int tile = begin; tile < end; ++tile) {
     const int base = tile * kRowTile;
-    if (warps > 1 && (tile - begin) % 2 == 0) prefetch_rows(tile + 2);
     float score[2][4] = {};  // [8 rows]: rows 2 c and 2 c + 1 of query g; the others are nothing
     const __half* const keys[2] = {row_at(base + g).key + 8 * c, row_at(base + 8 + g).key + 8 * c};
 #pragma unroll 4
@@ -201,33 +187,6 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   weights += __shfl_xor_sync(~0u, weights, 2);
   const std::int64_t to =
       static_cast<std::int64_t>(part) * call.query_heads + head * repeats + first;
-  if (warps > 1) {
-    if (c == 0) shared.states[sharer][g] = make_float2(most, weights);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      shared.sums[sharer][2 * c + i % 2][64 * (i / 16) + 8 * g + i / 4 % 4 + i % 4 / 2 * 4] = sums[i / 16][i / 4 % 4][i % 4];
-    }
-    __syncthreads();
-    // Each warp merges a query.
-    static_assert(kPrepareWarps == kRowQueries && kRowValues == 4 * 32);
-    if (sharer >= queries) return;
-    float whole = kNothing, weight = 0.0f;
-#pragma unroll
-    for (int w = 0; w < kPrepareWarps; ++w) whole = fmaxf(whole, shared.states[w][sharer].x);
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int w = 0; w < kPrepareWarps; ++w) {
-      const float2 own = shared.states[w][sharer];
-      const float by = exp2_approx(own.x - whole);
-      const float4 x = *reinterpret_cast<const float4*>(&shared.sums[w][sharer][4 * lane]);
-      weight = fmaf(by, own.y, weight);
-      sum = make_float4(fmaf(by, x.x, sum.x), fmaf(by, x.y, sum.y), fmaf(by, x.z, sum.z), fmaf(by, x.w, sum.w));
-    }
-    const int at = kRowValues * value_tile + 4 * lane;
-    if (lane == 0 && value_tile == 0) call.row_states[to + sharer] = make_float2(whole, weight);
-    if (at < call.value_dim) *reinterpret_cast<float4*>(call.row_sums + (to + sharer) * call.value_dim + at) = sum;
-    return;
-  }
   if (c == 0 && g < queries && value_tile == 0) call.row_states[to + g] = make_float2(most, weights);
 #pragma unroll
   for (int v = 0; v < 2; ++v) {

@@ -142,9 +142,10 @@ class CudaAnswer final : public DeviceAnswer {
   bool recording() const override { return ggml_.recording(); }
 
   Status queries_are_there(int layer, const NodeRows& rows) override {
+    if (!recorded_->branches(layer)) return {};
     if (branched_ != nullptr) return {};  // those of another node come first; these are worked on with their node
-    const cudaStream_t beside = ggml_.branch();
-    if (beside == nullptr) return fail(ErrorCode::kIo, "the device makes no branch of a recorded step");
+    cudaStream_t beside = nullptr;
+    KVSPAN_CHECK_OK(cuda::check(ggml_.fork(beside), "branching off a recorded step"));
     branched_ = rows.out.data;
     return recorded_->queries(layer, device_rows(rows.queries), beside);
   }

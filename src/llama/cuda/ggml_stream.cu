@@ -46,12 +46,7 @@ GgmlStream::GgmlStream(ggml_backend_dev_t device) : device_(device) {
 GgmlStream::~GgmlStream() {
   if (listening == this) listening = nullptr;
   if (counting == this) counting = nullptr;
-  for (const cudaEvent_t event : {forked_, joined_}) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-  for (const cudaStream_t stream : {recorded_, beside_}) {
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  }
+  if (recorded_ != nullptr) cudaStreamDestroy(recorded_);
 }
 
 ggml_backend_t GgmlStream::init_backend(ggml_backend_dev_t device, const char* params) {
@@ -90,14 +85,12 @@ void GgmlStream::run_ahead() noexcept {
 
 bool GgmlStream::can_record() {
   if (backend_ == nullptr || std::getenv("GGML_CUDA_DISABLE_GRAPHS") != nullptr) return false;
-  if (joined_ != nullptr) return true;
+  if (branch_.is_open()) return true;
   // What the model is waiting for comes before what is done beside it.
   int low = 0, high = 0;
-  cudaDeviceGetStreamPriorityRange(&low, &high);
-  return cudaStreamCreateWithPriority(&recorded_, cudaStreamNonBlocking, high) == cudaSuccess &&
-         cudaStreamCreateWithPriority(&beside_, cudaStreamNonBlocking, low) == cudaSuccess &&
-         cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming) == cudaSuccess &&
-         cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming) == cudaSuccess;
+  return cudaDeviceGetStreamPriorityRange(&low, &high) == cudaSuccess &&
+         cudaStreamCreateWithPriority(&recorded_, cudaStreamNonBlocking, high) == cudaSuccess &&
+         branch_.open() == cudaSuccess;
 }
 
 cudaError_t GgmlStream::record(std::function<void(cudaGraphExec_t)> ended) {
@@ -126,19 +119,6 @@ void GgmlStream::end_recording() {
   }
   if (graph != nullptr) cudaGraphDestroy(graph);
   done->ended(whole);
-}
-
-cudaStream_t GgmlStream::branch() {
-  if (cudaEventRecord(forked_, recorded_) != cudaSuccess ||
-      cudaStreamWaitEvent(beside_, forked_, 0) != cudaSuccess) {
-    return nullptr;
-  }
-  return beside_;
-}
-
-cudaError_t GgmlStream::join() {
-  const cudaError_t error = cudaEventRecord(joined_, beside_);
-  return error != cudaSuccess ? error : cudaStreamWaitEvent(recorded_, joined_, 0);
 }
 
 }  // namespace kvspan

@@ -5,7 +5,7 @@
 // the backend that a context makes for the device on this thread.
 //
 // What ggml does between record() and the next wait for the backend that nobody announced goes into a graph instead
-// of the stream: two streams of its own stand in for ggml's meanwhile, one of them for work beside ggml's.
+// of the stream: a stream of its own stands in for ggml's meanwhile.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +13,8 @@
 
 #include <functional>
 #include <memory>
+
+#include "cuda/graph_branch.h"
 
 namespace kvspan {
 
@@ -37,9 +39,9 @@ class GgmlStream {
   // From now on. ended: called, once, with the graph, when it is whole; null: it could not be recorded.
   cudaError_t record(std::function<void(cudaGraphExec_t)> ended);
   bool recording() const noexcept { return recording_ != nullptr; }
-  // The stream beside ggml's: it goes on where ggml's is now, and ggml's waits for it.
-  cudaStream_t branch();
-  cudaError_t join();
+  // A branch of what is recorded (cuda/graph_branch.h), and its end.
+  cudaError_t fork(cudaStream_t& branch) { return branch_.fork(recorded_, branch); }
+  cudaError_t join() { return branch_.join(recorded_); }
 
  private:
   struct Recording;
@@ -51,8 +53,8 @@ class GgmlStream {
   ggml_backend_t backend_ = nullptr;  // the context's
   int waits_ = 0;
   std::unique_ptr<Recording> recording_;
-  cudaStream_t recorded_ = nullptr, beside_ = nullptr;  // in place of ggml's, and beside it
-  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+  cudaStream_t recorded_ = nullptr;  // in place of ggml's
+  cuda::GraphBranch branch_;
 };
 
 }  // namespace kvspan
