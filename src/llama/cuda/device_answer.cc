@@ -124,6 +124,7 @@ class CudaAnswer final : public DeviceAnswer {
       recorded_home_ = home;
     }
     KVSPAN_CHECK_OK(set_steps(ubatch));
+    const auto lock = home->lock();
     const auto stream = static_cast<cudaStream_t>(home->stream());
     KVSPAN_TRY(const RecordedStep::Fit fit, recorded_->begin(steps_, stream));
     if (fit == RecordedStep::Fit::kNone) return Step::kComputed;
@@ -134,7 +135,7 @@ class CudaAnswer final : public DeviceAnswer {
     forget_graph();
     nodes_ = nodes;
     answered_ = 0;
-    KVSPAN_CHECK_OK(cuda::check(ggml_.record([this, stream](cudaGraphExec_t graph) { recorded(graph, stream); }),
+    KVSPAN_CHECK_OK(cuda::check(ggml_.record([this, home](cudaGraphExec_t graph) { recorded(graph, *home); }),
                                 "recording a step"));
     return Step::kRecorded;
   }
@@ -147,6 +148,8 @@ class CudaAnswer final : public DeviceAnswer {
     cudaStream_t beside = nullptr;
     KVSPAN_CHECK_OK(cuda::check(ggml_.fork(beside), "branching off a recorded step"));
     branched_ = rows.out.data;
+    const auto home = recorded_home_.lock();
+    const auto lock = home->lock();
     return recorded_->queries(layer, device_rows(rows.queries), beside);
   }
 
@@ -168,6 +171,8 @@ class CudaAnswer final : public DeviceAnswer {
 
   // A node of a step that is being recorded.
   Status record(int layer, const NodeRows& rows) {
+    const auto home = recorded_home_.lock();
+    const auto lock = home->lock();
     const cudaStream_t stream = ggml_.get();
     const DeviceRows keys = device_rows(rows.keys), values = device_rows(rows.values),
                      queries = device_rows(rows.queries);
@@ -187,7 +192,7 @@ class CudaAnswer final : public DeviceAnswer {
   }
 
   // The graph of a step is whole: it has not been computed yet.
-  void recorded(cudaGraphExec_t graph, cudaStream_t stream) {
+  void recorded(cudaGraphExec_t graph, DeviceHome& home) {
     graph_ = graph;
     branched_ = nullptr;
     if (graph == nullptr || answered_ != nodes_) {
@@ -196,7 +201,8 @@ class CudaAnswer final : public DeviceAnswer {
       recorded_outcome_ = fail(ErrorCode::kIo, "a step of the model could not be recorded as one graph");
       return;
     }
-    recorded_outcome_ = launch(stream);
+    const auto lock = home.lock();
+    recorded_outcome_ = launch(static_cast<cudaStream_t>(home.stream()));
   }
 
   Status launch(cudaStream_t stream) {
