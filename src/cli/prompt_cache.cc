@@ -2,11 +2,14 @@
 #include "cli/prompt_cache.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/byte_frame.h"
 #include "base/fail.h"
 #include "cli/output/progress_bar.h"
 #include "io/atomic_file.h"
+#include "io/folder_files.h"
+#include "io/random_file.h"
 #include "io/stopwatch.h"
 
 namespace kvspan::cli {
@@ -19,6 +22,15 @@ bool starts_as_one(std::span<const std::byte> bytes) {
   return bytes.size() >= kFormat.magic.size() &&
          std::equal(kFormat.magic.begin(), kFormat.magic.end(), bytes.begin(),
                     [](char c, std::byte b) { return static_cast<std::byte>(c) == b; });
+}
+
+// Whether there is a prompt cache of that name. Fails if there is another file.
+Result<bool> is_there(const std::string& path) {
+  if (!file_exists(path)) return false;
+  const auto file = RandomFile::open(path);
+  std::array<std::byte, kFormat.magic.size()> start{};
+  if (file && file->read(0, start) && starts_as_one(start)) return true;
+  return fail(ErrorCode::kInvalidArgument, "'{}' is not a prompt cache; not overwritten", path);
 }
 
 Result<PromptCache> read(std::span<const std::byte> bytes, const Session& session) {
@@ -51,6 +63,7 @@ Result<PromptCache> read(std::span<const std::byte> bytes, const Session& sessio
 
 Status save_prompt_cache(const std::string& path, const Session& session,
                          std::span<const Token> tokens) {
+  KVSPAN_CHECK_OK(is_there(path));
   KVSPAN_TRY(AtomicFile file, AtomicFile::create(path));
   const std::string model = session.engine->fingerprint();
   const auto write = [&](ByteWriter& out) -> Status {
@@ -66,6 +79,12 @@ Status save_prompt_cache(const std::string& path, const Session& session,
   KVSPAN_CHECK_OK(write_frame(kFormat, 0, write,
                               [&](std::span<const std::byte> piece) { return file.write(piece); }));
   return file.commit();
+}
+
+Status remove_prompt_cache(const std::string& path) {
+  KVSPAN_TRY(const bool there, is_there(path));
+  if (there) remove_file(path);
+  return {};
 }
 
 Result<PromptCache> load_prompt_cache(const std::string& path, const Session& session) {

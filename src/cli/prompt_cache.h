@@ -20,9 +20,12 @@ struct PromptCache {
   std::unique_ptr<KvCache> cache;  // holds these, in the host's memory
 };
 
-// Of the session's cache, which holds `tokens`.
+// Of the session's cache, which holds `tokens`. kInvalidArgument if `path` is a file that is no
+// prompt cache: it stays.
 Status save_prompt_cache(const std::string& path, const Session& session,
                          std::span<const Token> tokens);
+// Removes the file if it is there, under the same condition.
+Status remove_prompt_cache(const std::string& path);
 // kNotFound where there is no file; kUnsupported, naming which, where it is of another model,
 // recipe or calibration; kCorruptData where it is damaged; kInvalidArgument where it is no such
 // file at all.

@@ -43,5 +43,13 @@ TEST(ChatFile, AnythingElseIsRefusedWithAReason) {
             "not a saved conversation: messages[0] has a NUL");
 }
 
+TEST(ChatFile, ListsNestedWithoutEndAreRefused) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const std::string& text : {"{\"format\":" + deep + "}",
+                                 "{\"format\":\"kvspan-chat\",\"version\":1,\"messages\":" + deep + "}"}) {
+    EXPECT_FALSE(chat_from_json(text));
+  }
+}
+
 }  // namespace
 }  // namespace kvspan::cli

@@ -160,7 +160,9 @@ Result<int> chat(const ChatFlags& flags) {
   }
   if (!flags.resume.empty()) KVSPAN_CHECK_OK(resume_chat(flags.resume, state));
   const int code = talk(state, *reader, on_terminal, flags.first);
-  if (!flags.resume.empty()) KVSPAN_CHECK_OK(save_chat(flags.resume, state));
+  if (!flags.resume.empty()) {
+    KVSPAN_CHECK_OK(save_chat(flags.resume, state, Replace::kConversation));
+  }
   return code;
 }
 

@@ -66,10 +66,18 @@ Status cache(Chat& chat, const std::string& recipe) {
   return {};
 }
 
-Status save(Chat& chat, const std::string& path) {
-  KVSPAN_CHECK_OK(save_chat(path, chat));
+Status save_as(Chat& chat, const std::string& path, Replace replace) {
+  KVSPAN_CHECK_OK(save_chat(path, chat, replace));
   fmt::print(stderr, "saved {} messages to {}\n", chat.conversation.messages().size(), path);
   return {};
+}
+
+Status save(Chat& chat, const std::string& path) {
+  return save_as(chat, path, Replace::kNever);
+}
+
+Status save_over(Chat& chat, const std::string& path) {
+  return save_as(chat, path, Replace::kConversation);
 }
 
 Status load(Chat& chat, const std::string& path) {
@@ -85,6 +93,7 @@ Status regen(Chat& chat, const std::string&) {
 
 Status clear(Chat& chat, const std::string&) {
   chat.conversation.clear();
+  chat.file.clear();
   fmt::print(stderr, "the conversation is empty\n");
   return {};
 }
@@ -100,6 +109,7 @@ constexpr std::array kChatCommands{
     ChatCommand{"/cache", "[RECIPE]", "the cache; with a recipe, another one reads all again",
                 cache},
     ChatCommand{"/save", "FILE", "write the conversation as JSON, and its cache to FILE.kv", save},
+    ChatCommand{"/save!", "FILE", "the same, in place of another conversation", save_over},
     ChatCommand{"/load", "FILE", "go on with a saved conversation", load},
     ChatCommand{"/system", "[TEXT]", "the system message; with a text, another one",
                 system_message},

@@ -14,6 +14,7 @@ struct Chat {
   Session& session;
   Conversation& conversation;
   std::string model;  // as -m named it
+  std::string file{};  // that the conversation was loaded from or saved to last; "": none
   bool quit = false;
   std::optional<Answer> last{};  // the last answer that was given
 };

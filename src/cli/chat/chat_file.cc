@@ -14,6 +14,14 @@ Error wrong(const std::string& what) {
   return fail(ErrorCode::kCorruptData, "not a saved conversation: {}", what);
 }
 
+// A member, null if there is none. A reference: copies of JSON that is nested without end would
+// exhaust the stack.
+const Json& member(const Json& json, const char* key) {
+  static const Json kNull;
+  const auto found = json.find(key);
+  return found == json.end() ? kNull : *found;
+}
+
 bool known_role(const std::string& role) {
   return role == "system" || role == "user" || role == "assistant";
 }
@@ -32,19 +40,19 @@ std::string chat_to_json(std::span<const ChatMessage> messages, const std::strin
 Result<std::vector<ChatMessage>> chat_from_json(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return wrong("it is not JSON");
-  if (!json.is_object() || json.value("format", Json()) != kFormat) {
+  if (!json.is_object() || member(json, "format") != kFormat) {
     return wrong(fmt::format("\"format\" is not \"{}\"", kFormat));
   }
-  if (json.value("version", Json()) != kVersion) {
+  if (member(json, "version") != kVersion) {
     return wrong(fmt::format("\"version\" is not {}", kVersion));
   }
-  const Json list = json.value("messages", Json());
+  const Json& list = member(json, "messages");
   if (!list.is_array()) return wrong("\"messages\" is not an array");
   std::vector<ChatMessage> messages;
   for (const Json& entry : list) {
     const std::string where = fmt::format("messages[{}]", messages.size());
-    const Json role = entry.is_object() ? entry.value("role", Json()) : Json();
-    const Json content = entry.is_object() ? entry.value("content", Json()) : Json();
+    const Json& role = member(entry, "role");
+    const Json& content = member(entry, "content");
     if (!role.is_string() || !known_role(role.get<std::string>())) {
       return wrong(where + " has no role \"system\", \"user\" or \"assistant\"");
     }

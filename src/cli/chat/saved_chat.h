@@ -11,8 +11,13 @@
 
 namespace kvspan::cli {
 
-// A cache that cannot be saved is said on standard error; the conversation is saved all the same.
-Status save_chat(const std::string& path, Chat& chat);
+// Whether a file that holds another conversation is replaced.
+enum class Replace { kNever, kConversation };
+
+// A file that holds no conversation is never replaced, and one that is this conversation's own
+// (chat.file) always is. A cache that cannot be saved is said on standard error; the conversation is
+// saved all the same.
+Status save_chat(const std::string& path, Chat& chat, Replace replace);
 // Reads into the cache what FILE.kv does not hold, or all where that cannot be used, which is said
 // unless there is none.
 Status load_chat(const std::string& path, Chat& chat);

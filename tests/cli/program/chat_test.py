@@ -62,6 +62,30 @@ class Piped(ProgramTest):
         self.assertEqual(second.returncode, 0, second.stderr)
         self.assertEqual(second.stdout.decode(), first.stdout.decode()[len(saved["messages"][1]["content"]) + 1:])
 
+    def test_save_overwrites_nothing_of_others(self):
+        note = "not a conversation\n"
+        self.write("notes.txt", note)
+        self.write("talk.json.kv", note)
+        done = self.chat([START, "/save notes.txt", "/save! notes.txt", "/save talk.json", " Then", "/save talk.json"], "-n", "4")
+        said = done.stderr.decode()
+        self.assertEqual(len(re.findall(r"(?m)^kvspan: 'notes.txt' is not a saved conversation: .*; not overwritten$", said)), 2, said)
+        self.assertEqual((self.folder / "notes.txt").read_text(), note)
+        # The conversation is saved without its cache, and again: the file is its own now.
+        self.assertEqual(len(re.findall(r"the cache is not saved: 'talk.json.kv' is not a prompt cache; not overwritten", said)), 2, said)
+        self.assertEqual((self.folder / "talk.json.kv").read_text(), note)
+        self.assertEqual(len(json.loads((self.folder / "talk.json").read_text())["messages"]), 4)
+        # Another conversation asks first, one that was loaded from it does not, and a new one does.
+        (self.folder / "talk.json.kv").unlink()
+        done = self.chat(["Another", "/save talk.json"], "-n", "4")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("kvspan: 'talk.json' holds another conversation; /save! talk.json replaces it", done.stderr.decode())
+        done = self.chat(["/load talk.json", " Then", "/save talk.json", "/clear", "Another", "/save talk.json"], "-n", "4")
+        self.assertIn("saved 6 messages", done.stderr.decode())
+        self.assertIn("'talk.json' holds another conversation", done.stderr.decode())
+        done = self.chat(["Another", "/save! talk.json"], "-n", "4")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads((self.folder / "talk.json").read_text())["messages"][0]["content"], "Another")
+
     def test_commands(self):
         done = self.chat(["/help", "/cache", START, "/regen", "/cache full", "/clear", "/stats", "/quit", "never"],
                          "-n", "10")
@@ -70,7 +94,7 @@ class Piped(ProgramTest):
         self.assertEqual(len(answers), 2)
         self.assertEqual(answers[0], answers[1])  # greedy: the same again
         errors = done.stderr.decode()
-        for command in ("/help", "/stats", "/cache", "/save", "/load", "/regen", "/clear", "/quit"):
+        for command in ("/help", "/stats", "/cache", "/save", "/save!", "/load", "/regen", "/clear", "/quit"):
             self.assertRegex(errors, rf"(?m)^  {command} ")
         self.assertRegex(errors, r"(?m)^0 messages \| full \| 0 of 512 tokens ")
 
