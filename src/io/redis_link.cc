@@ -58,6 +58,15 @@ Result<int> whole_number(std::string_view text, std::string_view what, int least
   return value;
 }
 
+// Text of a server that may be anything, as one line of a message.
+std::string printable(std::string_view text) {
+  std::string out(text.substr(0, 200));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return out;
+}
+
 struct ReplyDeleter {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
 };
@@ -66,11 +75,12 @@ struct ReplyDeleter {
 class RedisExchange {
  public:
   RedisExchange(redisContext& context, const RedisAddress& address, const RedisLimits& limits,
-                std::span<const RedisCommand> commands)
+                std::span<const RedisCommand> commands, std::size_t most_bytes)
       : context_(context),
         address_(address),
         limits_(limits),
         commands_(commands),
+        most_bytes_(most_bytes),
         deadline_(monotonic_ms() + limits.call_ms) {}
 
   // Commands go out while replies come in: both sides' buffers may be smaller than either.
@@ -95,11 +105,12 @@ class RedisExchange {
   using OwnedReply = std::unique_ptr<redisReply, ReplyDeleter>;
   static constexpr std::size_t kAhead =
       16u << 20;  // bytes of commands written before replies are looked at
+  static constexpr std::size_t kLongestLine = 4096;
 
   Error broken() const { return fail(ErrorCode::kIo, "{}: {}", address_.text(), context_.errstr); }
-  Error too_long() const {
-    return fail(ErrorCode::kCorruptData, "{} sends more than {} bytes", address_.text(),
-                limits_.reply_bytes);
+  Error odd(const std::string& what) const {
+    return fail(ErrorCode::kCorruptData, "{} does not answer as Redis does: {}", address_.text(),
+                what);
   }
 
   // Waits for the socket until the deadline.
@@ -132,18 +143,43 @@ class RedisExchange {
     return {};
   }
 
+  // Whether the first line of the next reply is there. hiredis makes room for as many elements as
+  // an array announces, and goes as deep as arrays are nested: it never gets to see one.
+  Result<bool> head_is_there() const {
+    const redisReader& reader = *context_.reader;
+    const std::string_view coming(reader.buf + reader.pos, reader.len - reader.pos);
+    const std::size_t end = coming.substr(0, kLongestLine).find("\r\n");
+    if (end == std::string_view::npos) {
+      if (coming.size() >= kLongestLine) return odd("a line without end");
+      return false;
+    }
+    const char kind = coming.front();
+    if (kind == '+' || kind == '-' || kind == ':') return true;
+    if (kind != '$') return odd(fmt::format("a reply of kind {:#04x}", kind));
+    std::int64_t bytes = 0;
+    const auto read = std::from_chars(coming.data() + 1, coming.data() + end, bytes);
+    const bool nothing = bytes == -1;
+    if (read.ec != std::errc() || read.ptr != coming.data() + end ||
+        (!nothing && (bytes < 0 || static_cast<std::uint64_t>(bytes) > most_bytes_))) {
+      return odd(fmt::format("{} bytes where at most {} are stored", coming.substr(1, end - 1),
+                             most_bytes_));
+    }
+    return true;
+  }
+
   // Null where more bytes have to be read first.
   Result<OwnedReply> next_reply() {
-    void* read = nullptr;
-    if (redisReaderGetReply(context_.reader, &read) != REDIS_OK) {
-      return fail(ErrorCode::kCorruptData, "{} does not speak as Redis does: {}", address_.text(),
-                  context_.reader->errstr);
+    if (!inside_) {
+      KVSPAN_TRY(inside_, head_is_there());
+      if (!inside_) return OwnedReply();
     }
+    void* read = nullptr;
+    if (redisReaderGetReply(context_.reader, &read) != REDIS_OK) return odd(context_.reader->errstr);
+    inside_ = read == nullptr;
     return OwnedReply(static_cast<redisReply*>(read));
   }
 
   Status read_more() {
-    if (context_.reader->len > limits_.reply_bytes) return too_long();
     KVSPAN_CHECK_OK(ready(POLLIN));
     if (redisBufferRead(&context_) != REDIS_OK) return broken();
     return {};
@@ -163,17 +199,14 @@ class RedisExchange {
         const auto* const first = reinterpret_cast<const std::byte*>(reply.str);
         out.kind = RedisReply::Kind::kBytes;
         out.bytes.assign(first, first + reply.len);
-        reply_bytes_ += out.bytes.size();
         break;
       }
       case REDIS_REPLY_ERROR:
-        refused_ = fail(ErrorCode::kOutOfBudget, "{}: {}", address_.text(), reply.str);
+        refused_ = fail(ErrorCode::kOutOfBudget, "{}: {}", address_.text(), printable(reply.str));
         break;
       default:
-        return fail(ErrorCode::kCorruptData, "{} sends a reply of type {}", address_.text(),
-                    reply.type);
+        return odd(fmt::format("a reply of type {}", reply.type));
     }
-    if (reply_bytes_ > limits_.reply_bytes) return too_long();
     replies_.push_back(std::move(out));
     return {};
   }
@@ -182,9 +215,10 @@ class RedisExchange {
   const RedisAddress& address_;
   const RedisLimits& limits_;
   std::span<const RedisCommand> commands_;
+  std::size_t most_bytes_;  // of a reply
   std::int64_t deadline_;
   std::size_t sent_ = 0;  // commands
-  std::size_t reply_bytes_ = 0;
+  bool inside_ = false;  // hiredis has begun with a reply
   std::vector<RedisReply> replies_;
   std::optional<Error> refused_;  // reported when all replies are in, so that the link stays usable
 };
@@ -278,15 +312,17 @@ Status RedisLink::connect() {
   const std::string database = std::to_string(address_.database);
   if (address_.database != 0) hello.push_back({"SELECT", database});
   if (hello.empty()) return {};
-  KVSPAN_TRY(const auto replies, exchange(hello));
+  KVSPAN_TRY(const auto replies, exchange(hello, kShortReply));
   return {};
 }
 
-Result<std::vector<RedisReply>> RedisLink::exchange(std::span<const RedisCommand> commands) {
-  return RedisExchange(*context_, address_, limits_, commands).run();
+Result<std::vector<RedisReply>> RedisLink::exchange(std::span<const RedisCommand> commands,
+                                                    std::size_t most_bytes) {
+  return RedisExchange(*context_, address_, limits_, commands, most_bytes).run();
 }
 
-Result<std::vector<RedisReply>> RedisLink::call(std::span<const RedisCommand> commands) {
+Result<std::vector<RedisReply>> RedisLink::call(std::span<const RedisCommand> commands,
+                                                std::size_t most_bytes) {
   if (monotonic_ms() < try_again_ms_) {
     return fail(ErrorCode::kIo, "{} was away; it is tried again in {} ms", address_.text(),
                 try_again_ms_ - monotonic_ms());
@@ -297,7 +333,7 @@ Result<std::vector<RedisReply>> RedisLink::call(std::span<const RedisCommand> co
       return std::move(connected).error();
     }
   }
-  auto replies = exchange(commands);
+  auto replies = exchange(commands, most_bytes);
   if (!replies && replies.error().code != ErrorCode::kOutOfBudget) {
     failed();
   } else {

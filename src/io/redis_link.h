@@ -43,22 +43,25 @@ struct RedisLimits {
   int connect_ms = 500;
   int call_ms = 3000;  // of all commands of a call together, connecting left out
   int pause_ms = 2000;  // after a failure; twice as long after each further one, up to a minute
-  std::size_t reply_bytes = std::size_t{1} << 32;  // of all replies of a call
 };
 
 class RedisLink {
  public:
+  static constexpr std::size_t kShortReply = 4096;  // of what is no entry
   explicit RedisLink(RedisAddress address, const RedisLimits& limits = {});
   ~RedisLink();
 
-  // One reply for each command, arrays left out. kIo where the server is away, too slow or pausing;
+  // One reply for each command, of at most `most_bytes` bytes, arrays left out. A reply that begins
+  // as a longer one or as an array is not read. kIo where the server is away, too slow or pausing;
   // kCorruptData where it answers with something else. An error that Redis itself reports for one of
   // the commands (no memory, no permission) fails the call as kOutOfBudget; the connection stays.
-  Result<std::vector<RedisReply>> call(std::span<const RedisCommand> commands);
+  Result<std::vector<RedisReply>> call(std::span<const RedisCommand> commands,
+                                       std::size_t most_bytes = kShortReply);
 
  private:
   Status connect();
-  Result<std::vector<RedisReply>> exchange(std::span<const RedisCommand> commands);
+  Result<std::vector<RedisReply>> exchange(std::span<const RedisCommand> commands,
+                                           std::size_t most_bytes);
   void failed();
 
   RedisAddress address_;

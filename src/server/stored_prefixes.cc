@@ -6,8 +6,9 @@
 
 namespace kvspan::server {
 
-StoredPrefixes::StoredPrefixes(std::unique_ptr<Blobs> blobs, std::string name_space)
-    : blobs_(std::move(blobs)) {
+StoredPrefixes::StoredPrefixes(std::unique_ptr<Blobs> blobs, std::string name_space,
+                               std::chrono::milliseconds patience)
+    : blobs_(std::move(blobs)), patience_(patience) {
   identity_.name_space = std::move(name_space);
 }
 
@@ -21,6 +22,7 @@ PrefixStore& StoredPrefixes::store(const LlamaCaches& caches) {
   if (!store_) {
     identity_.recipe = caches.recipe();
     store_ = std::make_unique<PrefixStore>(std::move(blobs_), identity_);
+    reader_ = std::make_unique<StoreReader>(*store_, patience_);
     writer_ = std::make_unique<StoreWriter>(*store_);
   }
   return *store_;
@@ -50,21 +52,15 @@ void StoredPrefixes::load(LlamaCaches& caches, std::int32_t sequence,
                           std::span<const std::int32_t> tokens) {
   const std::int32_t held = caches.tokens(sequence);
   if (static_cast<std::int32_t>(tokens.size()) / kBlockTokens <= held / kBlockTokens) return;
-  PrefixStore& from = store(caches);
+  (void)store(caches);
   Sequence& state = sequences_[sequence];
   state.known = std::min(state.known, held);
   if (take_ahead(caches, sequence, tokens)) return;
-  const std::optional<StoredPrefix> found = from.longest(tokens, held);
-  if (!found) return;
   // In the host's memory: it takes no sequence's place, and can be cut anywhere.
-  Result<std::unique_ptr<KvCache>> cache = caches.factory().on_host().load(found->bytes);
-  if (!cache && cache.error().code == ErrorCode::kOutOfBudget) return;
-  if (!cache || (*cache)->tokens() != found->cache_tokens) {
-    from.reject(*found);
-    return;
-  }
-  state.ahead = std::move(*cache);
-  state.chain = found->chain;
+  auto found = reader_->look_up(tokens, held, caches.factory().on_host());
+  if (!found) return;
+  state.ahead = std::move(found->cache);
+  state.chain = std::move(found->chain);
   (void)take_ahead(caches, sequence, tokens);
 }
 

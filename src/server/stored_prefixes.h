@@ -6,7 +6,7 @@
 // that it is loaded once.
 #pragma once
 
-#include <functional>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,13 +16,18 @@
 
 #include "server/prefix_blocks.h"
 #include "store/prefix_store.h"
+#include "store/store_reader.h"
 #include "store/store_writer.h"
 
 namespace kvspan::server {
 
 class StoredPrefixes final : public PrefixBlocks {
  public:
-  explicit StoredPrefixes(std::unique_ptr<Blobs> blobs, std::string name_space);
+  // How long a prompt waits for the store, unless said otherwise.
+  static constexpr std::chrono::milliseconds kPatience{500};
+
+  StoredPrefixes(std::unique_ptr<Blobs> blobs, std::string name_space,
+                 std::chrono::milliseconds patience = kPatience);
 
   // What caches are made for, before the first of them is loaded or saved.
   void set_model(std::string fingerprint, std::string calibration);
@@ -48,7 +53,9 @@ class StoredPrefixes final : public PrefixBlocks {
   std::unique_ptr<Blobs> blobs_;  // until there is a store
   StoreIdentity identity_;
   mutable std::mutex mutex_;  // of the pointer to the store
+  const std::chrono::milliseconds patience_;
   std::unique_ptr<PrefixStore> store_;
+  std::unique_ptr<StoreReader> reader_;
   std::unique_ptr<StoreWriter> writer_;
   std::map<std::int32_t, Sequence> sequences_;
 };

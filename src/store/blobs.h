@@ -28,10 +28,11 @@ class Blobs {
   // For people: what it is and where.
   virtual std::string describe() const = 0;
 
-  // One for each key; none where it is not there. Those found count as used. An error means that
-  // nothing can be said now.
+  // One for each key; none where it is not there. Those found count as used. Of an entry that is
+  // longer than `most_bytes` at most one byte more comes back: it costs no more memory than an
+  // entry that the caller expects. An error means that nothing can be said now.
   virtual Result<std::vector<std::optional<std::vector<std::byte>>>> get(
-      std::span<const std::string> keys) = 0;
+      std::span<const std::string> keys, std::size_t most_bytes) = 0;
   // Whether each is there; those that are count as used.
   virtual Result<std::vector<bool>> has(std::span<const std::string> keys) = 0;
   // In this order, so that a later entry may rely on earlier ones. On an error some are there.

@@ -22,7 +22,7 @@ class DiskBlobs final : public Blobs {
 
   std::string describe() const override;
   Result<std::vector<std::optional<std::vector<std::byte>>>> get(
-      std::span<const std::string> keys) override;
+      std::span<const std::string> keys, std::size_t most_bytes) override;
   Result<std::vector<bool>> has(std::span<const std::string> keys) override;
   Status put(std::span<const BlobView> blobs) override;
   void remove(std::span<const std::string> keys) override;

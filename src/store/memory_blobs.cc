@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/memory_blobs.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/fail.h"
 
 namespace kvspan {
@@ -25,12 +28,18 @@ void MemoryBlobs::erase(const std::string& key) {
 }
 
 Result<std::vector<std::optional<std::vector<std::byte>>>> MemoryBlobs::get(
-    std::span<const std::string> keys) {
+    std::span<const std::string> keys, std::size_t most_bytes) {
   const std::lock_guard lock(mutex_);
   std::vector<std::optional<std::vector<std::byte>>> found;
   for (const std::string& key : keys) {
     const Entry* entry = find(key);
-    found.emplace_back(entry != nullptr ? std::optional(entry->bytes) : std::nullopt);
+    if (entry == nullptr) {
+      found.emplace_back();
+      continue;
+    }
+    const std::size_t size = std::min(entry->bytes.size(), most_bytes + 1);
+    found.emplace_back(std::in_place, entry->bytes.begin(),
+                       entry->bytes.begin() + static_cast<std::ptrdiff_t>(size));
   }
   return found;
 }

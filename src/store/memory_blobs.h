@@ -16,7 +16,7 @@ class MemoryBlobs final : public Blobs {
 
   std::string describe() const override;
   Result<std::vector<std::optional<std::vector<std::byte>>>> get(
-      std::span<const std::string> keys) override;
+      std::span<const std::string> keys, std::size_t most_bytes) override;
   Result<std::vector<bool>> has(std::span<const std::string> keys) override;
   // kOutOfBudget, and nothing is kept, where all of it would not fit the limit.
   Status put(std::span<const BlobView> blobs) override;

@@ -14,6 +14,8 @@ namespace {
 constexpr int kMostTries = 3;
 // A cache is put where so many blocks are new, or a quarter of them.
 constexpr std::int32_t kNewBlocks = 4;
+constexpr std::size_t kMostIndexBytes = 4096;
+constexpr std::size_t kMostManifestBytes = std::size_t{64} << 20;  // a million tokens have less
 
 }  // namespace
 
@@ -24,6 +26,7 @@ void PrefixStore::count_failure(const Error& error) {
   const std::lock_guard lock(mutex_);
   ++numbers_.failures;
   numbers_.last_failure = error.message;
+  answers_ = false;
 }
 
 PrefixStore::Outcome PrefixStore::load(const std::string& chain_key, std::int32_t tokens,
@@ -32,7 +35,7 @@ PrefixStore::Outcome PrefixStore::load(const std::string& chain_key, std::int32_
     blobs_->remove(keys);
     return Outcome::kDamaged;
   };
-  auto found = blobs_->get(std::span(&entry.manifest, 1));
+  auto found = blobs_->get(std::span(&entry.manifest, 1), kMostManifestBytes);
   if (!found) {
     count_failure(found.error());
     return Outcome::kNoAnswer;
@@ -47,8 +50,12 @@ PrefixStore::Outcome PrefixStore::load(const std::string& chain_key, std::int32_
     return damaged(leads);
   }
   std::vector<std::string> keys;
-  for (const Manifest::Piece& piece : manifest->pieces) keys.push_back(piece.key);
-  auto pieces = blobs_->get(keys);
+  std::uint64_t most = 0;
+  for (const Manifest::Piece& piece : manifest->pieces) {
+    keys.push_back(piece.key);
+    most = std::max(most, piece.bytes);
+  }
+  auto pieces = blobs_->get(keys, most);
   if (!pieces) {
     count_failure(pieces.error());
     return Outcome::kNoAnswer;
@@ -75,7 +82,7 @@ std::optional<StoredPrefix> PrefixStore::find(std::span<const std::int32_t> toke
   const auto first = static_cast<std::size_t>(std::max(0, beyond) / kBlockTokens);
   if (first >= chain.size()) return std::nullopt;
   const auto keys = std::span(chain).subspan(first);
-  auto entries = blobs_->get(keys);
+  auto entries = blobs_->get(keys, kMostIndexBytes);
   if (!entries) {
     count_failure(entries.error());
     return std::nullopt;
@@ -108,6 +115,7 @@ std::optional<StoredPrefix> PrefixStore::find(std::span<const std::int32_t> toke
 std::optional<StoredPrefix> PrefixStore::longest(std::span<const std::int32_t> tokens,
                                                  std::int32_t beyond) {
   const Stopwatch watch;
+  answers_ = true;
   std::optional<StoredPrefix> found = find(tokens, beyond);
   const std::lock_guard lock(mutex_);
   if (found) {
@@ -165,7 +173,7 @@ Status PrefixStore::put(std::span<const std::int32_t> tokens, std::int32_t least
 
     // Only now what leads to them. A shorter cache costs less to load, so it keeps its place.
     const auto leads = std::span(chain).subspan(first);
-    KVSPAN_TRY(const auto before, blobs_->get(leads));
+    KVSPAN_TRY(const auto before, blobs_->get(leads, kMostIndexBytes));
     const std::vector<std::byte> entry = IndexEntry{manifest_key, size}.save();
     std::vector<BlobView> entries;
     for (std::size_t i = 0; i < leads.size(); ++i) {
@@ -185,15 +193,26 @@ Status PrefixStore::put(std::span<const std::int32_t> tokens, std::int32_t least
 }
 
 StoreStatistics PrefixStore::statistics() const {
+  const std::uint64_t held = blobs_->bytes();
   const std::lock_guard lock(mutex_);
   StoreStatistics numbers = numbers_;
-  numbers.held_bytes = blobs_->bytes();
+  numbers.held_bytes = held;
   return numbers;
 }
 
 void PrefixStore::count_dropped() {
   const std::lock_guard lock(mutex_);
   ++numbers_.dropped;
+}
+
+void PrefixStore::count_late() {
+  const std::lock_guard lock(mutex_);
+  ++numbers_.late;
+}
+
+void PrefixStore::count_skipped() {
+  const std::lock_guard lock(mutex_);
+  ++numbers_.skipped;
 }
 
 }  // namespace kvspan

@@ -5,6 +5,7 @@
 // answer is a miss too. Any thread may call.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,8 @@ struct StoreStatistics {
   std::uint64_t damaged = 0;   // entries that did not pass a check
   std::uint64_t failures = 0;  // calls that the place of the store did not answer
   std::uint64_t dropped = 0;   // caches not written because too many were waiting (StoreWriter)
+  std::uint64_t late = 0;      // prompts that waited as long as they may, in vain (StoreReader)
+  std::uint64_t skipped = 0;   // prompts that did not wait, since the store had been late or away
   std::uint64_t held_bytes = 0;
   double load_ms = 0.0, save_ms = 0.0;  // sums
   std::string last_failure;
@@ -60,8 +63,13 @@ class PrefixStore {
   // other cache shares, weigh as much as a thousand coded tokens.
   static bool worth_putting(std::int32_t tokens, std::int32_t found);
 
+  // Whether the place answered all calls since longest() was last called.
+  bool answers() const noexcept { return answers_; }
+
   StoreStatistics statistics() const;
   void count_dropped();
+  void count_late();
+  void count_skipped();
   const std::string& identity() const noexcept { return identity_; }
   std::string describe() const { return blobs_->describe(); }
 
@@ -74,6 +82,7 @@ class PrefixStore {
 
   const std::unique_ptr<Blobs> blobs_;
   const std::string identity_;
+  std::atomic<bool> answers_ = true;
   mutable std::mutex mutex_;  // of the numbers
   StoreStatistics numbers_;
 };

@@ -30,22 +30,30 @@ std::string RedisBlobs::describe() const {
 }
 
 Result<std::vector<RedisReply>> RedisBlobs::call(Line& line,
-                                                 std::span<const RedisCommand> commands) {
+                                                 std::span<const RedisCommand> commands,
+                                                 std::size_t most_bytes) {
   const std::lock_guard lock(line.mutex);
-  return line.link.call(commands);
+  return line.link.call(commands, most_bytes);
 }
 
 Result<std::vector<std::optional<std::vector<std::byte>>>> RedisBlobs::get(
-    std::span<const std::string> keys) {
+    std::span<const std::string> keys, std::size_t most_bytes) {
   const std::vector<std::string> all = names(keys);
+  const std::string last = std::to_string(most_bytes);
   std::vector<RedisCommand> commands;
-  for (const std::string& name : all) commands.push_back({"GETEX", name, "EX", ttl_});
-  KVSPAN_TRY(auto replies, call(reading_, commands));
+  for (const std::string& name : all) {
+    commands.push_back({"EXPIRE", name, ttl_});
+    commands.push_back({"GETRANGE", name, "0", last});
+  }
+  KVSPAN_TRY(auto replies, call(reading_, commands, most_bytes + 1));
   std::vector<std::optional<std::vector<std::byte>>> found;
-  for (RedisReply& reply : replies) {
-    if (reply.kind == RedisReply::Kind::kNumber) return odd_reply(address_);
-    const bool there = reply.kind == RedisReply::Kind::kBytes;
-    found.emplace_back(there ? std::optional(std::move(reply.bytes)) : std::nullopt);
+  for (std::size_t i = 0; i < replies.size(); i += 2) {
+    RedisReply& bytes = replies[i + 1];
+    if (replies[i].kind != RedisReply::Kind::kNumber || bytes.kind != RedisReply::Kind::kBytes) {
+      return odd_reply(address_);
+    }
+    const bool there = replies[i].number == 1;
+    found.emplace_back(there ? std::optional(std::move(bytes.bytes)) : std::nullopt);
   }
   return found;
 }

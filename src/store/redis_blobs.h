@@ -19,7 +19,7 @@ class RedisBlobs final : public Blobs {
 
   std::string describe() const override;
   Result<std::vector<std::optional<std::vector<std::byte>>>> get(
-      std::span<const std::string> keys) override;
+      std::span<const std::string> keys, std::size_t most_bytes) override;
   Result<std::vector<bool>> has(std::span<const std::string> keys) override;
   Status put(std::span<const BlobView> blobs) override;
   void remove(std::span<const std::string> keys) override;
@@ -30,7 +30,8 @@ class RedisBlobs final : public Blobs {
     std::mutex mutex;
     RedisLink link;
   };
-  Result<std::vector<RedisReply>> call(Line& line, std::span<const RedisCommand> commands);
+  Result<std::vector<RedisReply>> call(Line& line, std::span<const RedisCommand> commands,
+                                       std::size_t most_bytes = RedisLink::kShortReply);
 
   const std::string address_, ttl_;
   Line reading_, writing_;

@@ -53,7 +53,7 @@ class KilledStores:
         self.counts = {"requests": 0, "wrong": 0, "repeated": 0, "redis_kills": 0, "server_kills": 0, "hits": 0, "largest_difference": 0.0}
 
     def start(self):
-        return Server(*self.command, "--store", self.redis.url)
+        return Server(*self.command, "--store", self.redis.url, "--store-wait", "60")
 
     def close(self):
         for server in (self.plain, *self.servers):

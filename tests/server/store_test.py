@@ -27,7 +27,9 @@ class StoreTest(unittest.TestCase):
         self.assertLessEqual(worst, ROUNDING, message)
 
     def start(self, *flags, cache="full"):
-        server = Server(PROGRAM, "-m", MODEL, "--cache", cache, *FLAGS, *flags)
+        # However busy the machine is, a store that answers is waited for.
+        patience = ("--store-wait", "600") if "--store" in flags else ()
+        server = Server(PROGRAM, "-m", MODEL, "--cache", cache, *FLAGS, *patience, *flags)
         self.addCleanup(server.close)
         return server.wait()
 

@@ -38,7 +38,7 @@ Status put_one(Blobs& blobs, std::uint64_t number, std::size_t size) {
 
 std::optional<std::vector<std::byte>> get_one(Blobs& blobs, std::uint64_t number) {
   const std::string key = key_of(number);
-  auto found = blobs.get(std::span(&key, 1));
+  auto found = blobs.get(std::span(&key, 1), kMostBlobBytes);
   return found ? found->front() : std::nullopt;
 }
 
@@ -52,7 +52,7 @@ TEST_P(BlobsTest, KeepsReplacesAndRemoves) {
   ASSERT_TRUE(put_one(*blobs, 1, 0));
   ASSERT_TRUE(put_one(*blobs, 3, 5'000'000));
   EXPECT_EQ(blobs->has(keys).value(), (std::vector<bool>{true, false, true}));
-  const auto found = blobs->get(keys).value();
+  const auto found = blobs->get(keys, 5'000'000).value();
   EXPECT_EQ(found[0], bytes_of(1, 0));
   EXPECT_FALSE(found[1]);
   EXPECT_EQ(found[2], bytes_of(3, 5'000'000));
@@ -61,6 +61,19 @@ TEST_P(BlobsTest, KeepsReplacesAndRemoves) {
   blobs->remove(std::span(keys).last(1));
   EXPECT_FALSE(get_one(*blobs, 3));
   EXPECT_TRUE(get_one(*blobs, 1));
+}
+
+TEST_P(BlobsTest, AnEntryThatIsTooLongCostsNoMoreThanOneThatIsNot) {
+  const auto blobs = open();
+  ASSERT_TRUE(put_one(*blobs, 1, 1'000'000));
+  const std::string key = key_of(1);
+  EXPECT_EQ(blobs->get(std::span(&key, 1), 1'000'000).value().front(), bytes_of(1, 1'000'000));
+  for (const std::size_t most : {999'999u, 1000u}) {
+    const auto found = blobs->get(std::span(&key, 1), most).value().front();
+    ASSERT_TRUE(found) << "it is there";
+    EXPECT_LE(found->size(), most + 1);
+    EXPECT_NE(found->size(), most) << "and not taken for a whole one";
+  }
 }
 
 // 200 entries of 100 kB in 4 MB: what is used again and again stays, the limit holds.
@@ -312,6 +325,36 @@ TEST(NotRedis, CostsNoMoreThanItsTime) {
       EXPECT_FALSE(get_one(blobs, 2)) << name;  // pausing
     });
     EXPECT_LT(seconds, 20.0) << name;
+  }
+}
+
+// A reply that announces more than is stored is refused by its first line, before there is memory
+// for it or time is spent on it.
+TEST(NotRedis, ThatAnnouncesTooMuchIsRefusedAtOnce) {
+  const std::string flood(100'000, 'x');
+  std::string nested;
+  for (int i = 0; i < 100'000; ++i) nested += "*1\r\n";
+  for (const auto& [reply, says] : std::vector<std::pair<std::string, std::string>>{
+           {"*2147483647\r\n", "a reply of kind 0x2a"},
+           {nested, "a reply of kind 0x2a"},
+           {"%3\r\n", "a reply of kind 0x25"},
+           {"$9223372036854775807\r\n" + flood, "9223372036854775807 bytes where at most"},
+           {"$99999999999999999999999\r\n", "bytes where at most"},
+           {"$1002\r\n" + flood, "1002 bytes where at most 1001"},
+           {"$-5\r\n", "-5 bytes"},
+           {"+" + flood, "a line without end"}}) {
+    OtherServer server([&](int to, const std::atomic<bool>& ends) {
+      (void)!::send(to, reply.data(), reply.size(), MSG_NOSIGNAL);
+      while (!ends) usleep(2000);  // and waits
+    });
+    RedisLimits limits;
+    limits.call_ms = 600'000;  // would be waited for
+    RedisBlobs blobs(server.address(), 100, limits);
+    const std::string key = key_of(1);
+    const auto found = blobs.get(std::span(&key, 1), 1000);
+    ASSERT_FALSE(found) << says;
+    EXPECT_EQ(found.error().code, ErrorCode::kCorruptData) << found.error().message;
+    EXPECT_NE(found.error().message.find(says), std::string::npos) << found.error().message;
   }
 }
 

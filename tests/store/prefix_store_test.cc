@@ -22,8 +22,8 @@ class WatchedBlobs final : public Blobs {
   explicit WatchedBlobs(std::unique_ptr<Blobs> inner) : inner_(std::move(inner)) {}
   std::string describe() const override { return inner_->describe(); }
   Result<std::vector<std::optional<std::vector<std::byte>>>> get(
-      std::span<const std::string> keys) override {
-    return inner_->get(keys);
+      std::span<const std::string> keys, std::size_t most_bytes) override {
+    return inner_->get(keys, most_bytes);
   }
   Result<std::vector<bool>> has(std::span<const std::string> keys) override {
     return inner_->has(keys);
@@ -155,7 +155,7 @@ TEST_P(PrefixStoreTest, SpoiltEntriesAreMisses) {
     }
     if (!keys.empty()) {
       const std::string& key = keys[random.below(keys.size())];
-      auto bytes = *blobs.get(std::span(&key, 1)).value().front();
+      auto bytes = *blobs.get(std::span(&key, 1), kMostBlobBytes).value().front();
       const std::string& other = keys[random.below(keys.size())];
       switch (random.below(5)) {
         case 0:  // one bit
@@ -168,7 +168,7 @@ TEST_P(PrefixStoreTest, SpoiltEntriesAreMisses) {
           bytes.resize(bytes.size() + 1 + random.below(100));
           break;
         case 3:  // another entry's
-          bytes = *blobs.get(std::span(&other, 1)).value().front();
+          bytes = *blobs.get(std::span(&other, 1), kMostBlobBytes).value().front();
           break;
         default:  // anything
           for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));

@@ -28,15 +28,6 @@ constexpr std::array<std::string_view, 12> kModelSources{
     "-hf", "-hfr",           "--hf-repo", "-mu", "--model-url",  "-dr",
     "--docker-repo", "--list-devices", "--version", "-cl", "--cache-list", "--completion-bash"};
 
-Result<double> seconds_of(const std::string& text) {
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.0 && value <= 86400.0)) {
-    return fail(ErrorCode::kInvalidArgument, "--kv-wait {}; allowed: seconds from 0 to 86400", text);
-  }
-  return value;
-}
-
 Result<std::size_t> bytes_of(const std::string& text) {
   KeyDeclaration flag;
   flag.name = "--kv-budget";
@@ -97,7 +88,8 @@ Result<ServeFlags> split_serve_flags(const std::vector<std::string>& arguments) 
   const std::array ours{Ours{"--cache", &flags.recipe}, Ours{"--kv-budget", &flags.budget},
                         Ours{"--kv-wait", &flags.wait},
                         Ours{"--store", &flags.store.place}, Ours{"--store-namespace", &flags.store.name_space},
-                        Ours{"--store-ttl", &flags.store.ttl}, Ours{"-m", &flags.model}, Ours{"--model", &flags.model}};
+                        Ours{"--store-ttl", &flags.store.ttl},
+                        Ours{"--store-wait", &flags.store.wait}, Ours{"-m", &flags.model}, Ours{"--model", &flags.model}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
@@ -138,7 +130,7 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
     KVSPAN_TRY(options.kv_budget_bytes, bytes_of(flags.budget));
   }
   if (!flags.wait.empty()) {
-    KVSPAN_TRY(options.kv_wait_seconds, seconds_of(flags.wait));
+    KVSPAN_TRY(options.kv_wait_seconds, seconds_of("--kv-wait", flags.wait));
   }
   options.answer_tokens = flags.answer_tokens;
   options.page = !has_any(flags.others, {"--no-ui", "--no-webui"});
@@ -197,6 +189,7 @@ Action setup_serve(CLI::App& app) {
            "PLACE");
   add_text(app, "--store-namespace", flags->store.name_space, "Only servers with the same text share entries", "TEXT");
   add_text(app, "--store-ttl", flags->store.ttl, "Seconds that an entry in Redis lives after its last use (86400)", "SECONDS");
+  add_text(app, "--store-wait", flags->store.wait, "Seconds that a prompt waits for the store before it is computed (0.5)", "SECONDS");
   set_footer(app,
              "Without --cache a model with a calibration gets " + std::string(kDefaultRecipe) + ", another " +
                  std::string(kRecipeWithoutCalibration) +

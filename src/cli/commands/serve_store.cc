@@ -2,6 +2,7 @@
 #include "cli/commands/serve_store.h"
 
 #include <charconv>
+#include <cmath>
 #include <string_view>
 
 #include "base/fail.h"
@@ -29,11 +30,21 @@ std::string_view name_of_flag(const std::string& word) {
 
 }  // namespace
 
+Result<double> seconds_of(std::string_view flag, const std::string& text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.0 && value <= 86400.0)) {
+    return fail(ErrorCode::kInvalidArgument, "{} {}; allowed: seconds from 0 to 86400", flag, text);
+  }
+  return value;
+}
+
 Result<std::shared_ptr<server::StoredPrefixes>> open_prefix_store(const StoreFlags& flags,
                                                                   const std::vector<std::string>& server_flags) {
   if (flags.place.empty()) {
-    if (flags.name_space.empty() && flags.ttl.empty()) return std::shared_ptr<server::StoredPrefixes>();
-    return fail(ErrorCode::kInvalidArgument, "--store-namespace and --store-ttl need --store");
+    const bool others = !flags.name_space.empty() || !flags.ttl.empty() || !flags.wait.empty();
+    if (!others) return std::shared_ptr<server::StoredPrefixes>();
+    return fail(ErrorCode::kInvalidArgument, "--store-namespace, --store-ttl and --store-wait need --store");
   }
   for (const std::string& word : server_flags) {
     // Adapters can be changed while the server runs, so that no name could stand for what they compute.
@@ -43,8 +54,13 @@ Result<std::shared_ptr<server::StoredPrefixes>> open_prefix_store(const StoreFla
     }
   }
   KVSPAN_TRY(const std::int64_t ttl, ttl_of(flags.ttl));
+  std::chrono::milliseconds patience = server::StoredPrefixes::kPatience;
+  if (!flags.wait.empty()) {
+    KVSPAN_TRY(const double seconds, seconds_of("--store-wait", flags.wait));
+    patience = std::chrono::milliseconds(std::lround(1000.0 * seconds));
+  }
   KVSPAN_TRY(auto blobs, open_blobs(flags.place, ttl));
-  return std::make_shared<server::StoredPrefixes>(std::move(blobs), flags.name_space);
+  return std::make_shared<server::StoredPrefixes>(std::move(blobs), flags.name_space, patience);
 }
 
 Status name_model(server::StoredPrefixes& store, const std::string& model_path, const server::CachePlan& plan,

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvspan/result.h"
@@ -16,7 +17,11 @@ struct StoreFlags {
   std::string place;       // of --store; empty: none
   std::string name_space;  // of --store-namespace
   std::string ttl;         // of --store-ttl; empty: the default
+  std::string wait;        // of --store-wait; empty: the default
 };
+
+// A time that a flag names.
+Result<double> seconds_of(std::string_view flag, const std::string& text);
 
 // Null where no store is asked for. Fails where the place is none, and where one of the server's own
 // flags makes caches that depend on more than model, recipe and calibration.

@@ -329,6 +329,7 @@ class Ends(ServeTest):
     def test_wrong_flags_of_ours_are_told_at_once(self):
         for flags, says in ((("--cache", "bandz"), "did you mean 'bands'"), (("--cache",), "needs a value"),
                             (("--kv-budget", "many"), "--kv-budget many"), (("--kv-wait", "-1"), "--kv-wait -1"),
+                            (("--store", "memory:64MiB", "--store-wait", "soon"), "--store-wait soon"), (("--store-wait", "1"), "need --store"),
                             (("-m", "no/such.gguf"), "no/such.gguf"), (("--mmproj", "x"), "--mmproj"),
                             (("--models-dir", "x"), "--models-dir")):
             model = () if "-m" in flags else ("-m", STORIES)
@@ -342,7 +343,7 @@ class Ends(ServeTest):
 
     def test_help_has_our_flags_and_the_servers(self):
         text = self.output_of("serve", "--help")
-        for part in ("--kv-budget", "--cache RECIPE", "Examples:", "--slot-save-path", "--api-key"):
+        for part in ("--kv-budget", "--store-wait", "--cache RECIPE", "Examples:", "--slot-save-path", "--api-key"):
             self.assertIn(part, text)
 
     def test_ctrl_c_ends_it_cleanly(self):
