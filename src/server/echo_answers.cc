@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "kvspan/result.h"
 #include "server/ask_route.h"
 #include "server/prompt_scores.h"
+#include "server/request_body.h"
 #include "server/served_contexts.h"
 
 namespace kvspan::server {
@@ -21,6 +23,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostTop = 100;
+constexpr std::uint64_t kMostAnswer = 1u << 30;  // tokens, beyond any context
 
 std::string dumped(const ordered_json& document) {
   return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -33,34 +36,45 @@ server_http_res_ptr answer_with(int status, std::string data) {
   return answer;
 }
 
-server_http_res_ptr refuse_echo(const std::string& why) {
-  return answer_with(400, dumped({{"error", {{"code", 400}, {"message", why}, {"type", "invalid_request_error"}}}}));
+constexpr const char* kPromptKinds = "supported: a text, tokens, or a list of such";
+
+Result<std::vector<llama_token>> tokens_of(const ordered_json& list) {
+  std::vector<llama_token> tokens;
+  for (const ordered_json& one : list) {
+    const bool known = one.is_number_integer() && one >= 0 && one <= std::numeric_limits<llama_token>::max();
+    if (!known) {
+      return fail(ErrorCode::kInvalidArgument, "prompt[{}] is no token; supported: whole numbers of the vocabulary",
+                  tokens.size());
+    }
+    tokens.push_back(one.get<llama_token>());
+  }
+  return tokens;
 }
 
 // Prompts of a body as tokens: a text, tokens, or a list of such.
 Result<std::vector<std::vector<llama_token>>> prompts_of(const server_http_context& http, const server_http_req& request,
                                                          const ordered_json& prompt) {
   std::vector<std::vector<llama_token>> prompts;
-  if (prompt.is_string()) {
-    auto tokens = tokenize(http, request, prompt.get<std::string>());
-    if (!tokens) return fail(ErrorCode::kInvalidArgument, "the prompt cannot be tokenized");
-    prompts.push_back(*std::move(tokens));
-  } else if (prompt.is_array() && !prompt.empty() &&
-             std::all_of(prompt.begin(), prompt.end(), [](const auto& one) { return one.is_number_integer(); })) {
-    prompts.push_back(prompt.get<std::vector<llama_token>>());
-  } else if (prompt.is_array() && !prompt.empty() &&
-             std::none_of(prompt.begin(), prompt.end(), [](const auto& one) { return one.is_number(); })) {
-    for (const ordered_json& one : prompt) {
-      const bool deeper = one.is_array() && std::any_of(one.begin(), one.end(), [](const auto& of) { return !of.is_number(); });
-      if (deeper) return fail(ErrorCode::kInvalidArgument, "a list of prompts holds texts or lists of tokens, nothing deeper");
-      KVSPAN_TRY(auto more, prompts_of(http, request, one));
-      prompts.insert(prompts.end(), more.begin(), more.end());
+  const auto add = [&](const ordered_json& one) -> Status {
+    std::vector<llama_token> tokens;
+    if (one.is_string()) {
+      auto read = tokenize(http, request, one.get_ref<const std::string&>());
+      if (!read) return fail(ErrorCode::kInvalidArgument, "the prompt cannot be tokenized");
+      tokens = *std::move(read);
+    } else if (one.is_array()) {
+      KVSPAN_TRY(tokens, tokens_of(one));
     }
+    if (tokens.empty()) return fail(ErrorCode::kInvalidArgument, "a prompt has no tokens; {}", kPromptKinds);
+    prompts.push_back(std::move(tokens));
+    return {};
+  };
+  const bool several = prompt.is_array() && !prompt.empty() &&
+                       std::none_of(prompt.begin(), prompt.end(), [](const auto& one) { return one.is_number(); });
+  if (!several) {
+    KVSPAN_CHECK_OK(add(prompt));
     return prompts;
   }
-  if (prompts.empty() || prompts.front().empty()) {
-    return fail(ErrorCode::kInvalidArgument, "echo needs a prompt: a text, tokens, or a list of such");
-  }
+  for (const ordered_json& one : prompt) KVSPAN_CHECK_OK(add(one));
   return prompts;
 }
 
@@ -79,61 +93,89 @@ struct Listed {
   }
 };
 
-void list_prompt(const PromptScores& scored, Listed& to) {
-  to.add(served_piece(scored.tokens.front(), true), nullptr, nullptr);
-  for (std::size_t i = 1; i < scored.tokens.size(); ++i) {
-    const TokenScore& score = scored.scores[i - 1];
+void list_prompt(std::span<const llama_token> tokens, std::span<const TokenScore> scores, Listed& to) {
+  to.add(served_piece(tokens.front(), true), nullptr, nullptr);
+  for (std::size_t i = 1; i < tokens.size(); ++i) {
+    const TokenScore& score = scores[i - 1];
     ordered_json likeliest = ordered_json::object();
     for (const auto& [token, logprob] : score.top) likeliest[served_piece(token)] = logprob;
-    to.add(served_piece(scored.tokens[i]), score.logprob, std::move(likeliest));
+    to.add(served_piece(tokens[i]), score.logprob, std::move(likeliest));
   }
 }
 
 void list_answer(const ordered_json& answer, Listed& to) {
-  for (const ordered_json& one : answer.value("completion_probabilities", ordered_json::array())) {
+  const auto written = answer.find("completion_probabilities");
+  if (written == answer.end()) return;
+  for (const ordered_json& one : *written) {
     ordered_json likeliest = ordered_json::object();
-    for (const ordered_json& each : one["top_logprobs"]) likeliest[each["token"].get<std::string>()] = each["logprob"];
-    to.add(one["token"].get<std::string>(), one["logprob"], std::move(likeliest));
+    for (const ordered_json& each : one.at("top_logprobs")) likeliest[each.at("token").get<std::string>()] = each.at("logprob");
+    to.add(one.at("token").get<std::string>(), one.at("logprob"), std::move(likeliest));
   }
+}
+
+// A value of the request's body; null if it has none.
+const ordered_json& value_of(const ordered_json& body, const char* key) {
+  static const ordered_json kNull;
+  const auto found = body.find(key);
+  return found == body.end() ? kNull : *found;
+}
+
+// What a request may ask of the server and not of a prompt that is echoed.
+Status check_asked(const ordered_json& body) {
+  const auto refuse = [&](const char* key, const char* why) {
+    return fail(ErrorCode::kInvalidArgument, "{}={:.40}: {}", key, dumped(value_of(body, key)), why);
+  };
+  if (value_of(body, "stream") == true) return refuse("stream", "echo with logprobs is no stream; supported: false");
+  if (value_of(body, "post_sampling_probs") == true) {
+    return refuse("post_sampling_probs", "echo with logprobs lists what the model computes; supported: false");
+  }
+  for (const char* key : {"n", "n_cmpl"}) {
+    const ordered_json& many = value_of(body, key);
+    if (!many.is_null() && many != 1) return refuse(key, "echo with logprobs gives one answer to a prompt; supported: 1");
+  }
+  const ordered_json& most = value_of(body, "max_tokens");
+  if (!most.is_null() && (!most.is_number_integer() || most < 0)) {
+    return refuse("max_tokens", "echo with logprobs needs a length; supported: 0 and more");
+  }
+  return {};
 }
 
 }  // namespace
 
-bool wants_echo(const std::string& body) {
-  if (body.find("\"echo\"") == std::string::npos) return false;  // most are long and do not ask
-  const auto parsed = ordered_json::parse(body, nullptr, false);
-  return parsed.is_object() && parsed.value("echo", ordered_json(false)) == true && parsed.contains("logprobs") &&
-         parsed["logprobs"].is_number_integer();
-}
-
 server_http_res_ptr answer_echo(const server_http_context& http, const server_http_req& request) {
+  if (request.body.find("\"echo\"") == std::string::npos) return nullptr;  // most are long and do not ask
   ordered_json body = ordered_json::parse(request.body, nullptr, false);
-  const std::int64_t top = std::clamp<std::int64_t>(body["logprobs"].get<std::int64_t>(), 1, kMostTop);
-  const ordered_json many = body.value("n", ordered_json(1)), asked = body.value("max_tokens", ordered_json(16));
-  if (body.value("stream", ordered_json(false)) == true) return refuse_echo("echo with logprobs does not come as a stream");
-  if (many != 1) return refuse_echo("echo with logprobs gives one answer to a prompt (n = 1)");
-  if (!asked.is_number_integer() || asked < 0) return refuse_echo("echo with logprobs needs max_tokens of 0 or more");
-  const auto prompts = prompts_of(http, request, body.value("prompt", ordered_json()));
-  if (!prompts) return refuse_echo(prompts.error().message);
+  if (!body.is_object() || value_of(body, "echo") != true || !value_of(body, "logprobs").is_number_integer()) return nullptr;
+  if (const Status status = check_nesting(request.body); !status) return refuse_request(status.error());
+  if (const Status status = check_asked(body); !status) return refuse_request(status.error());
+  const auto prompts = prompts_of(http, request, value_of(body, "prompt"));
+  if (!prompts) return refuse_request(prompts.error());
 
+  const std::int64_t top = std::clamp<std::int64_t>(body["logprobs"].get<std::int64_t>(), 1, kMostTop);
+  const ordered_json& most = value_of(body, "max_tokens");
+  const auto asked = most.is_null() ? 16 : static_cast<std::int64_t>(std::min<std::uint64_t>(most.get<std::uint64_t>(), kMostAnswer));
   const ordered_json model = body.value("model", ordered_json("kvspan"));
-  for (const char* ours : {"echo", "logprobs", "max_tokens", "n", "stream", "model", "prompt"}) body.erase(ours);
-  body["n_predict"] = std::max<std::int64_t>(asked.get<std::int64_t>(), 1);
+  // What is answered here, or would give the server's answer another form.
+  for (const char* ours : {"echo", "logprobs", "max_tokens", "n", "n_cmpl", "stream", "model", "prompt", "post_sampling_probs", "response_fields"}) {
+    body.erase(ours);
+  }
+  body["n_predict"] = std::max<std::int64_t>(asked, 1);
   body["n_probs"] = top;
   body["cache_prompt"] = false;
   ordered_json choices = ordered_json::array();
   std::size_t read = 0, written = 0;
   for (const std::vector<llama_token>& prompt : *prompts) {
-    const auto scored = wanted_scores().want(prompt, static_cast<std::size_t>(top));
+    const auto wanted = wanted_scores().want(prompt, static_cast<std::size_t>(top));
     body["prompt"] = prompt;
     const RouteAnswer answer = ask_route(http, request, "/completion", dumped(body));
     if (answer.status != 200) return answer_with(answer.status, answer.data);
-    if (!scored->complete()) {
+    const auto scores = wanted_scores().take(*wanted);
+    if (!scores) {
       return answer_with(500, R"({"error": {"code": 500, "type": "server_error", "message": "the prompt was not scored"}})");
     }
     const ordered_json found = ordered_json::parse(answer.data);
     Listed listed;
-    list_prompt(*scored, listed);
+    list_prompt(prompt, *scores, listed);
     if (asked > 0) list_answer(found, listed);
     read += prompt.size();
     written += listed.tokens.size() - prompt.size();

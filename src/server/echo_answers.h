@@ -6,15 +6,10 @@
 
 #include <server-http.h>
 
-#include <string>
-
 namespace kvspan::server {
 
-// Whether the body of a request to /v1/completions asks for that.
-bool wants_echo(const std::string& body);
-
-// Answers such a request. The prompt, one or several, texts or tokens, is read by the server's own
-// /completion.
+// The answer to such a request, null for any other. The prompt, one or several, texts or tokens, is
+// read by the server's own /completion.
 server_http_res_ptr answer_echo(const server_http_context& http, const server_http_req& request);
 
 }  // namespace kvspan::server

@@ -31,26 +31,59 @@ TokenScore score_token(std::span<const float> logits, llama_token token, std::si
   return score;
 }
 
-std::shared_ptr<PromptScores> WantedScores::want(std::vector<llama_token> tokens, std::size_t top) {
-  auto scores = std::make_shared<PromptScores>();
-  scores->tokens = std::move(tokens);
-  scores->top = top;
-  const std::lock_guard lock(mutex_);
-  waiting_.push_back(scores);
-  return scores;
+bool SequenceScores::read(llama_pos position, llama_token token, std::span<const float> logits) {
+  const auto at = static_cast<std::size_t>(position);
+  if (at < tokens_.size()) return tokens_[at] == token;
+  if (at > tokens_.size() || (at > 0 && logits_.empty())) return false;
+  if (at > 0) scores_.push_back(score_token(logits_, token, top_));
+  tokens_.push_back(token);
+  logits_.assign(logits.begin(), logits.end());
+  return true;
 }
 
-std::shared_ptr<PromptScores> WantedScores::begin(std::span<const llama_token> sequence) {
+std::shared_ptr<WantedPrompt> WantedScores::want(std::vector<llama_token> tokens, std::size_t top) {
+  auto prompt = std::make_shared<WantedPrompt>();
+  prompt->tokens = std::move(tokens);
+  prompt->top = top;
   const std::lock_guard lock(mutex_);
   std::erase_if(waiting_, [](const auto& one) { return one.expired(); });
-  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
-    std::shared_ptr<PromptScores> scores = it->lock();
-    if (!scores || sequence.size() > scores->tokens.size()) continue;
-    if (!std::equal(sequence.begin(), sequence.end(), scores->tokens.begin())) continue;
-    waiting_.erase(it);
-    return scores;
+  waiting_.push_back(prompt);
+  return prompt;
+}
+
+std::optional<std::vector<TokenScore>> WantedScores::take(WantedPrompt& prompt) {
+  const std::lock_guard lock(mutex_);
+  if (prompt.scores.size() + 1 < prompt.tokens.size()) return std::nullopt;
+  return std::move(prompt.scores);
+}
+
+std::size_t WantedScores::top_of(std::span<const llama_token> tokens) {
+  const std::lock_guard lock(mutex_);
+  std::size_t most = 0;
+  for (const auto& one : waiting_) {
+    const std::shared_ptr<WantedPrompt> prompt = one.lock();
+    if (!prompt || tokens.size() > prompt->tokens.size()) continue;
+    if (!std::equal(tokens.begin(), tokens.end(), prompt->tokens.begin())) continue;
+    most = std::max(most, prompt->top);
   }
-  return nullptr;
+  return most;
+}
+
+void WantedScores::give(const SequenceScores& sequence) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& one : waiting_) {
+    const std::shared_ptr<WantedPrompt> prompt = one.lock();
+    // One that wants more of the likeliest came later than the sequence began: it has its own.
+    if (!prompt || prompt->top > sequence.top()) continue;
+    if (!std::equal(prompt->tokens.begin(), prompt->tokens.end(), sequence.tokens().begin(),
+                    sequence.tokens().end())) {
+      continue;
+    }
+    prompt->scores.assign(sequence.scores().begin(), sequence.scores().end());
+    for (TokenScore& score : prompt->scores) {
+      score.top.resize(std::min(score.top.size(), prompt->top));
+    }
+  }
 }
 
 WantedScores& wanted_scores() {

@@ -42,28 +42,31 @@ const Endpoint* find_endpoint(std::string_view path) {
 }
 
 std::int64_t tokens_of_text(const server_http_context& http, const server_http_req& request, const json& text) {
-  const auto tokens = tokenize(http, request, text.get<std::string>());
+  const auto tokens = tokenize(http, request, text.get_ref<const std::string&>());
   return tokens ? static_cast<std::int64_t>(tokens->size()) : 0;
 }
 
-// A prompt is a text, tokens, or a list of such.
-void count_prompt(const server_http_context& http, const server_http_req& request, const json& prompt,
-                  RequestTokens& count) {
-  if (prompt.is_string()) {
-    count.longest = std::max(count.longest, tokens_of_text(http, request, prompt));
-  } else if (prompt.is_array()) {
-    const bool flat = std::any_of(prompt.begin(), prompt.end(), [](const json& one) { return one.is_number(); });
-    if (!flat) {
-      for (const json& one : prompt) count_prompt(http, request, one, count);
-      count.sequences = std::max<std::int64_t>(1, static_cast<std::int64_t>(prompt.size()));
-      return;
-    }
+// Of one prompt: a text, tokens with texts between them, or an object with a text.
+std::int64_t tokens_of_prompt(const server_http_context& http, const server_http_req& request, const json& prompt) {
+  if (prompt.is_string()) return tokens_of_text(http, request, prompt);
+  if (prompt.is_array()) {
     std::int64_t tokens = 0;
     for (const json& one : prompt) tokens += one.is_string() ? tokens_of_text(http, request, one) : 1;
-    count.longest = std::max(count.longest, tokens);
-  } else if (prompt.is_object() && prompt.contains("prompt_string") && prompt["prompt_string"].is_string()) {
-    count.longest = std::max(count.longest, tokens_of_text(http, request, prompt["prompt_string"]));
+    return tokens;
   }
+  const auto text = prompt.find("prompt_string");
+  return text != prompt.end() && text->is_string() ? tokens_of_text(http, request, *text) : 0;
+}
+
+// A prompt, or a list of such.
+void count_prompt(const server_http_context& http, const server_http_req& request, const json& prompt,
+                  RequestTokens& count) {
+  const bool several = prompt.is_array() &&
+                       std::none_of(prompt.begin(), prompt.end(), [](const json& one) { return one.is_number(); });
+  if (several) count.sequences = std::max<std::int64_t>(1, static_cast<std::int64_t>(prompt.size()));
+  const auto add = [&](const json& one) { count.longest = std::max(count.longest, tokens_of_prompt(http, request, one)); };
+  if (!several) return add(prompt);
+  for (const json& one : prompt) add(one);
 }
 
 // The first of the keys that has a whole number.

@@ -15,6 +15,7 @@
 #include "server/echo_answers.h"
 #include "server/kv_report.h"
 #include "server/page/page.h"
+#include "server/request_body.h"
 #include "server/request_tokens.h"
 #include "server/routes.h"
 #include "server/served_contexts.h"
@@ -87,6 +88,7 @@ server_http_res_ptr refuse(const Error& error, std::size_t needed) {
 
 Handler admitted(const server_http_context& http, const std::string& path, const Handler& handler) {
   return [&http, path, handler](const server_http_req& request) -> server_http_res_ptr {
+    if (const Status status = check_nesting(request.body); !status) return refuse_request(status.error());
     const RequestTokens tokens =
         count_request_tokens(http, request, path, served_context_length(), serve_options().answer_tokens);
     const std::size_t bytes = forecast_bytes(tokens.longest) * static_cast<std::size_t>(tokens.sequences);
@@ -98,7 +100,8 @@ Handler admitted(const server_http_context& http, const std::string& path, const
 
 Handler with_echo(const server_http_context& http, const Handler& handler) {
   return [&http, handler](const server_http_req& request) {
-    return wants_echo(request.body) ? answer_echo(http, request) : handler(request);
+    server_http_res_ptr echoed = answer_echo(http, request);
+    return echoed ? std::move(echoed) : handler(request);
   };
 }
 

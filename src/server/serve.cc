@@ -3,6 +3,7 @@
 
 #include "base/expect.h"
 #include "llama/ggml_log.h"
+#include "server/prompt_scores.h"
 
 // The server's own entry (scripts/join_server.sh).
 extern "C" int kvspan_serve_llama_server(int count, char** arguments);
@@ -24,6 +25,7 @@ const ServeOptions& serve_options() noexcept {
 int serve(const std::vector<std::string>& arguments, ServeOptions options) {
   KVSPAN_EXPECT(options.plan != nullptr, "serve needs to know how caches are made");
   running() = std::move(options);
+  running().wanted_scores = &wanted_scores();
   silence_ggml();  // once: from here on lines are the server's
   std::vector<std::string> words{"kvspan serve"};
   words.insert(words.end(), arguments.begin(), arguments.end());

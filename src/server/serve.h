@@ -18,6 +18,8 @@
 
 namespace kvspan::server {
 
+class WantedScores;
+
 // How the caches of a model are made.
 struct CachePlan {
   std::string recipe = "full";
@@ -32,6 +34,7 @@ struct ServeOptions {
   bool page = true;                 // kvspan's own, at /
   double kv_wait_seconds = 60;      // that a request waits for bytes before it is answered with 429
   std::shared_ptr<PrefixBlocks> prefix_blocks;  // null: prompts are always computed
+  WantedScores* wanted_scores = nullptr;        // null: no prompt is scored
 };
 
 // Runs until it is stopped; returns the exit code. `arguments` are llama-server's own, without the

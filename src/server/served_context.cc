@@ -66,6 +66,7 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
                             !llama_model_is_hybrid(model) && !llama_model_is_recurrent(model);
   self->budget_bytes_ = options.kv_budget_bytes;
   self->prefix_blocks_ = options.prefix_blocks;
+  self->wanted_scores_ = options.wanted_scores;
   self->has_certificates_ = self->caches_->sample_certificates(kCertificateShare);
   if (self->budget_bytes_ > 0) {
     self->forecast_ = ByteForecast::measure(self->caches_->shape(), self->caches_->factory());
@@ -113,6 +114,7 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
   }
   divide(batch, plan);
   if (const std::int32_t code = decode_parts(plan); code != 0) return code;
+  give_scores(batch);
 
   for (const RecordedRow& row : batch.rows) sequences_[row.sequence].tokens.push_back(row.token);
   counts_.decodes += 1;

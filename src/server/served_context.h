@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,7 +80,7 @@ class ServedContext {
     std::vector<llama_token> tokens;
     bool lost = false;                     // the cache does not hold them
     std::uint64_t last_used = 0;           // by number of decode
-    std::shared_ptr<PromptScores> scored;  // while its tokens are read and scored
+    std::optional<SequenceScores> scored;  // while its prompt is read, if its tokens are scored
   };
 
   // What becomes of one batch.
@@ -104,6 +105,8 @@ class ServedContext {
   static constexpr std::uint32_t kScoredRows = 32;
   void find_scored(const BatchRecord& batch, const std::map<llama_seq_id, llama_pos>& first);
   Status decode_scored(std::span<const RecordedRow> rows);
+  void read_scored(const RecordedRow& row, std::span<const float> logits);
+  void give_scores(const BatchRecord& batch);
   void lose(llama_seq_id sequence);
   bool make_room(const std::map<llama_seq_id, std::int64_t>& added);
   Result<std::vector<std::byte>> encode_state(llama_seq_id sequence) const;
@@ -123,6 +126,7 @@ class ServedContext {
   bool has_certificates_ = false;
   std::size_t budget_bytes_ = 0;
   std::shared_ptr<PrefixBlocks> prefix_blocks_;
+  WantedScores* wanted_scores_ = nullptr;
   std::map<llama_seq_id, Sequence> sequences_;
   std::vector<std::int32_t> native_rows_;  // empty: each is its own
   std::vector<std::byte> state_;           // of state_sequence_, made and not taken yet

@@ -21,17 +21,27 @@ class ServedContextTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { llama_model_free(model_); }
 
-  static std::unique_ptr<ServedContext> make(const std::string& recipe, std::size_t budget = 0) {
+  static std::unique_ptr<ServedContext> make(const std::string& recipe, ServeOptions options = {},
+                                             int threads = 1) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = 2048;
     params.n_batch = params.n_ubatch = 64;
     params.n_seq_max = 4;
-    params.n_threads = params.n_threads_batch = 1;
-    ServeOptions options;
-    options.kv_budget_bytes = budget;
+    params.n_threads = params.n_threads_batch = threads;
     auto made = ServedContext::create(model_, params, {recipe, std::nullopt}, "", options);
     EXPECT_TRUE(made) << (made ? "" : made.error().message);
     return made ? *std::move(made) : nullptr;
+  }
+
+  static ServeOptions limited_to(std::size_t bytes) {
+    ServeOptions options;
+    options.kv_budget_bytes = bytes;
+    return options;
+  }
+  static ServeOptions scoring(WantedScores& wanted) {
+    ServeOptions options;
+    options.wanted_scores = &wanted;
+    return options;
   }
 
   static llama_token token_at(int i, int text) { return 3 + (i * 7 + text * 31) % 500; }
@@ -146,7 +156,7 @@ TEST_F(ServedContextTest, ADamagedStateIsReadAnewFromItsTokens) {
 
 TEST_F(ServedContextTest, SequencesMakeRoomWithinTheBudget) {
   constexpr std::size_t kBudget = 256 * 1024;
-  const auto context = make("full", kBudget);
+  const auto context = make("full", limited_to(kBudget));
   for (int text = 0; text < 3; ++text) ASSERT_EQ(read(*context, text, 0, 192, text), 0);
   EXPECT_GT(context->figures().counts.dropped_sequences, 0u);
   ASSERT_EQ(read(*context, 0, 192, 200, 0), 0);  // was dropped
@@ -219,11 +229,13 @@ TEST_F(ServedContextTest, ScoresOfAPromptAreThoseOfItsRows) {
   const double kRounding = 2 * 20 * 6 * std::sqrt(5 * 1350.0) * 0x1p-24;
   std::vector<llama_token> tokens;
   for (int i = 0; i < kTokens; ++i) tokens.push_back(token_at(i, 0));
-  const auto context = make("full:store=f32");
-  const auto wanted = wanted_scores().want(tokens, 2);
+  WantedScores wanted_scores;
+  const auto context = make("full:store=f32", scoring(wanted_scores));
+  const auto wanted = wanted_scores.want(tokens, 2);
   ASSERT_EQ(read(*context, 1, 0, kTokens), 0);
-  ASSERT_TRUE(wanted->complete());
-  ASSERT_EQ(wanted->scores.size(), tokens.size() - 1);
+  const auto scores = wanted_scores.take(*wanted);
+  ASSERT_TRUE(scores);
+  ASSERT_EQ(scores->size(), tokens.size() - 1);
   const std::vector<float> last = logits(*context), right = expected("full:store=f32", kTokens);
   const auto plain = make("full:store=f32");
   for (int i = 0; i + 1 < kTokens; ++i) {
@@ -231,12 +243,73 @@ TEST_F(ServedContextTest, ScoresOfAPromptAreThoseOfItsRows) {
     batch.rows.push_back({tokens[static_cast<std::size_t>(i)], i, 0, true});
     ASSERT_EQ(plain->process(batch), 0);
     const TokenScore score = score_token(logits(*plain), tokens[static_cast<std::size_t>(i) + 1], 2);
-    const TokenScore& found = wanted->scores[static_cast<std::size_t>(i)];
+    const TokenScore& found = (*scores)[static_cast<std::size_t>(i)];
     EXPECT_NEAR(found.logprob, score.logprob, kRounding) << i;
     EXPECT_NEAR(found.top[1].second, score.top[1].second, kRounding) << i;
   }
   // What follows the prompt is as without.
   for (std::size_t i = 0; i < last.size(); ++i) EXPECT_NEAR(last[i], right[i], kRounding) << i;
+}
+
+// Prompts that begin alike, read in turns by batches that end within what they share.
+TEST_F(ServedContextTest, ScoresOfPromptsThatBeginAlikeAreTheirOwn) {
+  const auto text = [](int tail) {
+    std::vector<llama_token> tokens;
+    for (int i = 0; i < 170; ++i) tokens.push_back(token_at(i, i < 100 ? 0 : tail));
+    return tokens;
+  };
+  const auto read_part = [](ServedContext& context, llama_seq_id id, int from, const std::vector<llama_token>& tokens) {
+    const int end = static_cast<int>(tokens.size());
+    BatchRecord batch;
+    for (int i = from; i < std::min(end, from + 64); ++i) batch.rows.push_back({tokens[static_cast<std::size_t>(i)], i, id, i + 1 == end});
+    return context.process(batch);
+  };
+  const auto scores_of = [&](int order) {
+    WantedScores wanted;
+    const auto context = make("full", scoring(wanted));
+    const auto first = wanted.want(text(1), 1), second = wanted.want(text(2), 1);
+    for (int from = 0; from < 170; from += 64) {
+      for (const int tail : {1 + order, 2 - order}) EXPECT_EQ(read_part(*context, tail, from, text(tail)), 0);
+    }
+    return std::pair(wanted.take(*first), wanted.take(*second));
+  };
+  const auto alone = [&](int tail) {
+    WantedScores wanted;
+    const auto context = make("full", scoring(wanted));
+    const auto one = wanted.want(text(tail), 1);
+    for (int from = 0; from < 170; from += 64) EXPECT_EQ(read_part(*context, 0, from, text(tail)), 0);
+    return wanted.take(*one);
+  };
+  const auto right_first = alone(1), right_second = alone(2);
+  ASSERT_TRUE(right_first && right_second);
+  for (const int order : {0, 1}) {
+    const auto [first, second] = scores_of(order);
+    ASSERT_TRUE(first && second) << order;
+    for (std::size_t i = 0; i < right_first->size(); ++i) {
+      EXPECT_EQ((*first)[i].logprob, (*right_first)[i].logprob) << order << " " << i;
+      EXPECT_EQ((*second)[i].logprob, (*right_second)[i].logprob) << order << " " << i;
+    }
+  }
+}
+
+TEST_F(ServedContextTest, ASequenceThatTurnsIntoAnotherTextIsNotScored) {
+  std::vector<llama_token> tokens;
+  for (int i = 0; i < 128; ++i) tokens.push_back(token_at(i, 0));
+  WantedScores wanted;
+  const auto context = make("full", scoring(wanted));
+  const auto prompt = wanted.want(tokens, 1);
+  ASSERT_EQ(read(*context, 1, 0, 64, 1), 0);
+  std::vector<std::uint8_t> other(context->state_bytes(1));
+  context->take_state(1, other);
+  BatchRecord batch;
+  for (int i = 0; i < 64; ++i) batch.rows.push_back({token_at(i, 0), i, 0, false});
+  ASSERT_EQ(context->process(batch), 0);
+  ASSERT_EQ(context->put_state(0, other), other.size());
+  ASSERT_EQ(read(*context, 0, 64, 128, 0), 0);
+  EXPECT_FALSE(wanted.take(*prompt)) << "its first tokens were another text's";
+  ASSERT_TRUE(context->remove(0, 0, -1));
+  ASSERT_EQ(read(*context, 0, 0, 128, 0), 0);
+  EXPECT_TRUE(wanted.take(*prompt));
 }
 
 TEST_F(ServedContextTest, LayersHoldWhatAllHold) {

@@ -183,6 +183,43 @@ class Echo(ServeTest):
             self.assertEqual(max(top.values()), one)  # all were the likeliest
         self.assertEqual(found["usage"]["prompt_tokens"], len(prompt) + len(written))
 
+    def test_prompts_that_begin_alike_score_at_once_as_one_by_one(self):
+        # What they share is longer than a batch, and so is what they do not.
+        beginning = "Once upon a time there was a little girl named Lily who loved to play outside in the park. " * 5
+        prompts = [beginning + f"One day she saw a {thing}. " + tail * 4 for thing, tail in (
+            ("dog", "The dog ran to a big tree and barked at it. "), ("ball", "It was red and round and very new. "),
+            ("cat", "Her mom said that the cat was sad and cold. "), ("boy", "They went home to eat warm soup. "))]
+        server = self.server("--cache", "full", "--parallel", "4", "-c", "8192", "-b", "64")
+
+        def scores(prompt):
+            status, found = server.post("/v1/completions", prompt=prompt, max_tokens=0, echo=True, logprobs=1, temperature=0)
+            self.assertEqual(status, 200, found)
+            return found["choices"][0]["logprobs"]
+
+        alone = [scores(prompt) for prompt in prompts]
+        self.assertGreater(min(len(one["tokens"]) for one in alone), 192)
+        rounds = 6
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            found = list(pool.map(scores, prompts * rounds))
+        for one, right in zip(found, alone * rounds):
+            self.assertEqual(one["tokens"], right["tokens"])
+            for score, wanted in zip(one["token_logprobs"][1:], right["token_logprobs"][1:]):
+                self.assertAlmostEqual(score, wanted, delta=ROUNDING)
+
+    def test_bodies_nested_without_end_are_refused(self):
+        server = self.server("--cache", "full", "--kv-budget", "64MiB")
+        deep = b"[" * 200000 + b"]" * 200000
+        for path, body in (("/v1/completions", b'{"echo": true, "logprobs": 1, "prompt": ' + deep + b"}"),
+                           ("/v1/completions", b'{"echo": true, "logprobs": 1, "prompt": "x", "else": ' + deep + b"}"),
+                           ("/completion", b'{"n_predict": 1, "prompt": ' + deep + b"}"),
+                           ("/v1/chat/completions", b'{"messages": ' + deep + b"}")):
+            request = urllib.request.Request(server.url(path), body, {"Content-Type": "application/json"})
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=120)
+            self.assertEqual(refused.exception.code, 400, path)
+            self.assertIn("nested deeper than 500", json.loads(refused.exception.read())["error"]["message"])
+        self.assertEqual(server.complete(PROMPT, 8)["tokens_predicted"], 8)
+
     def test_several_prompts_and_no_answer(self):
         server = self.server("--cache", "bands:calib=online,learn=64", "--store", "memory:64MiB", "--parallel", "2", "-c", "4096")
         for _ in range(2):  # again when the store knows them
@@ -195,12 +232,23 @@ class Echo(ServeTest):
 
     def test_what_cannot_be_echoed_is_refused_with_the_reason(self):
         server = self.server("--cache", "full")
-        for more, says in (({"stream": True}, "stream"), ({"n": 2}, "n = 1"), ({"max_tokens": -1}, "max_tokens"), ({"prompt": []}, "prompt"),
-                           ({"prompt": [[1, 2], 3]}, "prompt"), ({"prompt": [[[1, 2]]]}, "deeper"), ({"prompt": [10 ** 6]}, "token"),
-                           ({"prompt": [1] * 300 + [10 ** 6]}, "token")):
+        for more, says in (({"stream": True}, "stream"), ({"n": 2}, "n=2"), ({"n_cmpl": 3}, "n_cmpl=3"), ({"max_tokens": -1}, "max_tokens=-1"),
+                           ({"post_sampling_probs": True}, "post_sampling_probs=true"), ({"prompt": []}, "prompt"),
+                           ({"prompt": [[1, 2], 3]}, "prompt"), ({"prompt": [[[1, 2]]]}, "prompt[0]"), ({"prompt": [10 ** 6]}, "token"),
+                           ({"prompt": [1] * 300 + [10 ** 6]}, "token"), ({"prompt": [1, 2 ** 32 + 5]}, "prompt[1]"),
+                           ({"prompt": [1, -5]}, "prompt[1]")):
             status, answer = server.post("/v1/completions", **{"prompt": PROMPT, "max_tokens": 1, "echo": True, "logprobs": 1, **more})
             self.assertEqual(status, 400, answer)
             self.assertIn(says, answer["error"]["message"])
+
+
+    def test_keys_that_change_the_servers_answer_change_no_score(self):
+        server = self.server("--cache", "full")
+        plain = server.post("/v1/completions", prompt=PROMPT, max_tokens=3, temperature=0, echo=True, logprobs=1)
+        more = {"n": None, "n_cmpl": 1, "post_sampling_probs": False, "response_fields": ["content"], "n_probs": 7, "return_tokens": True}
+        other = server.post("/v1/completions", prompt=PROMPT, max_tokens=3, temperature=0, echo=True, logprobs=1, **more)
+        self.assertEqual((plain[0], other[0]), (200, 200), other[1])
+        self.assertEqual(other[1]["choices"], plain[1]["choices"])
 
 
 class Caches(ServeTest):
