@@ -99,6 +99,11 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
     plan.first.try_emplace(row.sequence, row.position);
     sequences_[row.sequence].last_used = decodes_;
   }
+  // All of the batch stay: what makes room for one must not be another one's.
+  for (const auto& [id, position] : plan.first) {
+    if (sequences_[id].lost) added[id] += position;
+  }
+  if (!make_room(added)) return 1;
   for (const auto& [id, position] : plan.first) {
     if (!sequences_[id].lost) continue;
     if (const Status status = restore(id, static_cast<std::size_t>(position)); !status) {
@@ -106,7 +111,6 @@ std::int32_t ServedContext::process_locked(const BatchRecord& batch) {
       return status.error().code == ErrorCode::kOutOfBudget ? 1 : -1;
     }
   }
-  if (!make_room(added)) return 1;
   find_scored(batch, plan.first);
   if (prefix_blocks_) {
     load_prefixes(batch, plan);
@@ -246,7 +250,7 @@ Status ServedContext::decode(std::span<const RecordedRow> rows) {
   return caches_->decode(batch);
 }
 
-// Reads the first tokens of a lost sequence again.
+// Reads the first tokens of a lost sequence again, for which there is room.
 Status ServedContext::restore(llama_seq_id id, std::size_t count) {
   Sequence& sequence = sequences_[id];
   if (sequence.tokens.size() < count) {
@@ -254,9 +258,6 @@ Status ServedContext::restore(llama_seq_id id, std::size_t count) {
                 sequence.tokens.size());
   }
   drop_cache(id);
-  if (!make_room({{id, static_cast<std::int64_t>(count)}})) {
-    return fail(ErrorCode::kOutOfBudget, "no room to read its {} tokens again", count);
-  }
   const std::size_t most = llama_n_batch(native());
   for (std::size_t at = 0; at < count; at += most) {
     std::vector<RecordedRow> rows;

@@ -222,6 +222,26 @@ TEST_F(ServedContextTest, WhatAPrefixHasLoadedIsNotComputed) {
   EXPECT_EQ(logits(context), expected("full", 100));
 }
 
+// A lost sequence and another one that do not fit together: reading the one again must not drop the
+// other, so that the server can try them one by one.
+TEST_F(ServedContextTest, ABatchThatDoesNotFitIsLeftAsItIs) {
+  const auto unlimited = make("full");
+  ASSERT_EQ(read(*unlimited, 0, 0, 193), 0);
+  const auto context = make("full", limited_to(unlimited->figures().bytes.total * 3 / 2));
+  ASSERT_EQ(read(*context, 1, 0, 192, 1), 0);
+  ASSERT_EQ(read(*context, 0, 0, 192, 0), 0);
+  ASSERT_EQ(context->position_min(1), std::numeric_limits<llama_pos>::max()) << "was dropped";
+  const std::uint64_t dropped = context->figures().counts.dropped_sequences;
+  BatchRecord both;
+  for (const int text : {0, 1}) both.rows.push_back({token_at(192, text), 192, text, true});
+  EXPECT_EQ(context->process(both), 1) << "no room";
+  EXPECT_EQ(context->figures().counts.dropped_sequences, dropped);
+  for (const int text : {0, 1}) {
+    ASSERT_EQ(read(*context, text, 192, 193, text), 0);
+    EXPECT_EQ(logits(*context), expected("full", 193, text));
+  }
+}
+
 // Row by row, each with its result.
 TEST_F(ServedContextTest, ScoresOfAPromptAreThoseOfItsRows) {
   constexpr int kTokens = 150;  // more than two batches
