@@ -15,8 +15,8 @@
 #include "llama/ggml_log.h"
 #include "llama/hooked_context.h"
 #include "llama/one_device.h"
+#include "llama/pass_threads.h"
 #include "llama/recurrent_slots.h"
-#include "llama/thread_choice.h"
 #include "llama/threadpool.h"
 
 namespace kvspan {
@@ -96,7 +96,7 @@ struct Engine::Impl {
   ModelInfo info;
   llama_model_ptr model;
   Threadpool threads;
-  std::optional<ThreadChoice> choice;
+  std::optional<PassThreads> pass;
   const std::atomic<bool>* cancel = nullptr;
   std::unique_ptr<HookedContext> context;
   std::unique_ptr<Batch> batch;
@@ -279,7 +279,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& path,
   impl->info.kv_heads = first.kv_heads;
   impl->info.key_dim = first.key_dim;
   impl->batch = std::make_unique<Impl::Batch>(options.block);
-  impl->choice.emplace(options.threads, process_times() - started);
+  impl->pass.emplace(impl->context->get(), process_times() - started, options.adapt_threads);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -332,14 +332,11 @@ Status Engine::decode(std::span<const BatchPart> batch) {
   // Devices do not ask while they compute.
   if (cancelled(&impl.cancel)) return fail(ErrorCode::kCancelled, "stopped");
   KVSPAN_CHECK_OK(impl.fill(batch));
-  const int threads = impl.options.adapt_threads ? impl.choice->threads() : impl.options.threads;
-  llama_set_n_threads(native(), threads, threads);
-  const ProcessTimes started = process_times();
+  impl.pass->begin();
   if (Status status = impl.context->decode(impl.batch->get(), impl.rows); !status) {
     return impl.take_back(batch, std::move(status).error());
   }
-  const ProcessTimes ended = process_times();
-  impl.choice->saw(ended - started, ended.wall_s);
+  impl.pass->end();
   if (impl.context->recurrent()) {
     for (const BatchRow& row : impl.rows) impl.states.advance(row.sequence, *row.cache);
   }

@@ -22,6 +22,7 @@ struct ProcessTimes {
   }
 };
 ProcessTimes process_times();
+using ProcessClock = ProcessTimes (*)();
 
 class ThreadChoice {
  public:

@@ -14,6 +14,7 @@
 
 #include "kvspan/calibration.h"
 #include "kvspan/result.h"
+#include "llama/thread_choice.h"
 #include "server/prefix_blocks.h"
 
 namespace kvspan::server {
@@ -32,6 +33,8 @@ struct ServeOptions {
   std::size_t kv_budget_bytes = 0;  // of all sequences together; 0: no limit
   std::int64_t answer_tokens = -1;  // of a request that names no number; -1: as long as its context
   bool page = true;                 // kvspan's own, at /
+  bool adapt_threads = true;        // one where other programs need the processors
+  ProcessClock process_times = kvspan::process_times;
   double kv_wait_seconds = 60;      // that a request waits for bytes before it is answered with 429
   std::shared_ptr<PrefixBlocks> prefix_blocks;  // null: prompts are always computed
   WantedScores* wanted_scores = nullptr;        // null: no prompt is scored

@@ -35,7 +35,8 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
                                                              llama_context_params params,
                                                              const CachePlan& plan,
                                                              const std::string& model_path,
-                                                             const ServeOptions& options) {
+                                                             const ServeOptions& options,
+                                                             const ProcessTimes& loading) {
   std::unique_ptr<ServedContext> self(new ServedContext);
   const auto trained = static_cast<std::uint32_t>(llama_model_n_ctx_train(model));
   self->n_seq_max_ = std::max(1u, params.n_seq_max);
@@ -64,6 +65,7 @@ Result<std::unique_ptr<ServedContext>> ServedContext::create(llama_model* model,
   self->always_goes_back_ = !self->caches_->on_device() &&
                             goes_back(self->caches_->shape(), self->caches_->recipe()) &&
                             !llama_model_is_hybrid(model) && !llama_model_is_recurrent(model);
+  self->pass_.emplace(self->native(), loading, options.adapt_threads, options.process_times);
   self->budget_bytes_ = options.kv_budget_bytes;
   self->prefix_blocks_ = options.prefix_blocks;
   self->wanted_scores_ = options.wanted_scores;
@@ -247,7 +249,10 @@ Status ServedContext::decode(std::span<const RecordedRow> rows) {
   batch.n_seq_id = id_counts.data();
   batch.seq_id = id_lists.data();
   batch.logits = outputs.data();
-  return caches_->decode(batch);
+  pass_->begin();
+  KVSPAN_CHECK_OK(caches_->decode(batch));
+  pass_->end();
+  return {};
 }
 
 // Reads the first tokens of a lost sequence again, for which there is room.

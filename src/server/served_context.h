@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kvspan/llama.h"
+#include "llama/pass_threads.h"
 #include "server/batch_record.h"
 #include "server/byte_forecast.h"
 #include "server/kv_figures.h"
@@ -34,7 +35,8 @@ class ServedContext {
                                                        llama_context_params params,
                                                        const CachePlan& plan,
                                                        const std::string& model_path,
-                                                       const ServeOptions& options);
+                                                       const ServeOptions& options,
+                                                       const ProcessTimes& loading = {});
 
   llama_context* native() const noexcept { return caches_->context(); }
   // As libllama would have made them of the same parameters.
@@ -119,6 +121,7 @@ class ServedContext {
   void refresh();
 
   std::unique_ptr<LlamaCaches> caches_;
+  std::optional<PassThreads> pass_;
   ByteForecast forecast_;
   std::string model_;
   std::uint32_t n_ctx_ = 0, n_ctx_seq_ = 0, n_seq_max_ = 1;

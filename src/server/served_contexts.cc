@@ -12,6 +12,7 @@ namespace {
 
 struct Model {
   std::string path;
+  ProcessTimes loading;
   bool measured_only = false;  // without weights
 };
 
@@ -71,6 +72,7 @@ llama_context* make_context(llama_model* model, const llama_context_params& para
   }
   CachePlan plan;
   ServeOptions options;
+  options.adapt_threads = serve_options().adapt_threads;
   if (!companion) {
     options = serve_options();
     auto planned = options.plan(known.path);
@@ -80,12 +82,13 @@ llama_context* make_context(llama_model* model, const llama_context_params& para
     }
     plan = *std::move(planned);
   }
-  auto made = ServedContext::create(model, params, plan, known.path, options);
+  auto made = ServedContext::create(model, params, plan, known.path, options, known.loading);
   if (!made) {
     if (llama_context* context = make_without_memory(model, params)) return context;
     fmt::print(stderr, "kvspan: {}\n", made.error().message);
     return nullptr;
   }
+  if (!companion) fmt::print(stderr, "kvspan: cache {}\n", (*made)->figures().recipe);
   llama_context* context = (*made)->native();
   const std::lock_guard lock(all.mutex);
   if (!companion) all.served = made->get();
@@ -112,11 +115,12 @@ void free_context(llama_context* context) {
 }
 
 llama_model* load_model(const char* path, const llama_model_params& params) {
+  const ProcessTimes started = process_times();
   llama_model* model = llama_model_load_from_file(path, params);
   if (model == nullptr) return nullptr;
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  all.models[model] = {path, params.no_alloc};
+  all.models[model] = {path, process_times() - started, params.no_alloc};
   return model;
 }
 

@@ -242,6 +242,38 @@ TEST_F(ServedContextTest, ABatchThatDoesNotFitIsLeftAsItIs) {
   }
 }
 
+// A clock on which other programs take threads off their processors, or not.
+namespace machine {
+bool busy = false;
+ProcessTimes now;
+ProcessTimes times() {
+  now.wall_s += 0.02;
+  now.cpu_s += 0.02;
+  if (busy) now.switches += 20;
+  return now;
+}
+}  // namespace machine
+
+TEST_F(ServedContextTest, OneThreadWhileOtherProgramsNeedTheProcessors) {
+  for (const bool adapts : {true, false}) {
+    machine::busy = false;
+    machine::now = {};
+    ServeOptions options;
+    options.adapt_threads = adapts;
+    options.process_times = machine::times;
+    const auto context = make("full", options, 2);
+    ASSERT_EQ(read(*context, 0, 0, 64), 0);
+    EXPECT_EQ(llama_n_threads(context->native()), 2);
+    machine::busy = true;
+    ASSERT_EQ(read(*context, 0, 64, 192), 0);
+    EXPECT_EQ(llama_n_threads(context->native()), adapts ? 1 : 2);
+    EXPECT_EQ(llama_n_threads_batch(context->native()), adapts ? 1 : 2);
+    machine::busy = false;
+    for (int i = 192; i < 202; ++i) ASSERT_EQ(read(*context, 0, i, i + 1), 0);
+    EXPECT_EQ(llama_n_threads(context->native()), 2) << "calm again";
+  }
+}
+
 // Row by row, each with its result.
 TEST_F(ServedContextTest, ScoresOfAPromptAreThoseOfItsRows) {
   constexpr int kTokens = 150;  // more than two batches

@@ -105,6 +105,10 @@ Result<ServeFlags> split_serve_flags(const std::vector<std::string>& arguments) 
       }
       continue;
     }
+    if (word == "--fixed-threads") {
+      flags.fixed_threads = true;
+      continue;
+    }
     if (word == "-h" || word == "--help" || word == "--usage") flags.help = true;
     if ((word == "-n" || word == "--predict" || word == "--n-predict") && i + 1 < arguments.size()) {
       const std::string& number = arguments[i + 1];
@@ -133,6 +137,7 @@ Result<int> run_serve(const std::vector<std::string>& arguments, const std::stri
     KVSPAN_TRY(options.kv_wait_seconds, seconds_of("--kv-wait", flags.wait));
   }
   options.answer_tokens = flags.answer_tokens;
+  options.adapt_threads = !flags.fixed_threads;
   options.page = !has_any(flags.others, {"--no-ui", "--no-webui"});
   KVSPAN_TRY(const std::shared_ptr<server::StoredPrefixes> store, open_prefix_store(flags.store, flags.others));
   options.prefix_blocks = store;
@@ -190,6 +195,7 @@ Action setup_serve(CLI::App& app) {
   add_text(app, "--store-namespace", flags->store.name_space, "Only servers with the same text share entries", "TEXT");
   add_text(app, "--store-ttl", flags->store.ttl, "Seconds that an entry in Redis lives after its last use (86400)", "SECONDS");
   add_text(app, "--store-wait", flags->store.wait, "Seconds that a prompt waits for the store before it is computed (0.5)", "SECONDS");
+  add_switch(app, "--fixed-threads", flags->fixed_threads, "Uses all threads also while other programs need the processors");
   set_footer(app,
              "Without --cache a model with a calibration gets " + std::string(kDefaultRecipe) + ", another " +
                  std::string(kRecipeWithoutCalibration) +

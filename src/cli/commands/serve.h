@@ -17,6 +17,7 @@ struct ServeFlags {
   std::string budget;   // empty: none
   std::string wait;     // empty: the default
   StoreFlags store;
+  bool fixed_threads = false;
   bool help = false;
   std::int64_t answer_tokens = -1;   // of -n, which stays in `others`
   std::vector<std::string> others;  // for the server, in their order

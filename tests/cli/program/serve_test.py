@@ -391,7 +391,7 @@ class Ends(ServeTest):
 
     def test_help_has_our_flags_and_the_servers(self):
         text = self.output_of("serve", "--help")
-        for part in ("--kv-budget", "--store-wait", "--cache RECIPE", "Examples:", "--slot-save-path", "--api-key"):
+        for part in ("--kv-budget", "--fixed-threads", "--store-wait", "--cache RECIPE", "Examples:", "--slot-save-path", "--api-key"):
             self.assertIn(part, text)
 
     def test_ctrl_c_ends_it_cleanly(self):
