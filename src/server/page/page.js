@@ -285,7 +285,8 @@ function show_kv(kv) {
   const budget = number(kv.budget?.bytes ?? kv.budget);
   remember('memory', bytes);
   remember('full', full);
-  at('memory-now').textContent = bytes_text(bytes) + (full > 0 && bytes > 0 ? ` · ${(full / bytes).toFixed(1)}× less` : '');
+  const against_f16 = full >= bytes ? `${(full / bytes).toFixed(1)}× less` : `${(bytes / full).toFixed(1)}× of f16`;
+  at('memory-now').textContent = bytes_text(bytes) + (full > 0 && bytes > 0 ? ` · ${against_f16}` : '');
   const tokens = (kv.sequences ?? []).reduce((sum, sequence) => sum + number(sequence.tokens), 0);
   at('memory-note').textContent = `${tokens.toLocaleString('en')} tokens; f16 would take ${bytes_text(full)}` +
     (budget > 0 ? `; budget ${bytes_text(budget)}` : '') + '.';
