@@ -5,7 +5,8 @@
 #     kvspan_libcommon  llama.cpp's common library (samplers, grammars, chat templates), with kvspan_libllama
 # KVSPAN_LLAMA_PREFIX  where they are installed; unset: the user's cache folder
 # KVSPAN_LLAMA_SOURCE  the sources beside them, with the Hugging Face converter and the server
-# KVSPAN_LLAMA_LIBRARIES  the folder of the archives, with those of the server
+# KVSPAN_LLAMA_LIBRARIES  the folder of the archives, with those of the server where that has been built
+# KVSPAN_SERVER  whether the program has `kvspan serve`; unset: where the server has been built
 # With KVSPAN_CUDA those that were built for CUDA (KVSPAN_CUDA=ON scripts/dependencies.sh). A named prefix need not
 # have ggml's CUDA backend: layers then are the processor's.
 
@@ -19,7 +20,12 @@ if(NOT kvspan_llama_prefix)
   if(KVSPAN_CUDA)
     set(kvspan_dependencies_cuda ON)
   endif()
+  set(kvspan_dependencies_sanitizer "")
+  if(KVSPAN_SANITIZE STREQUAL "thread")
+    set(kvspan_dependencies_sanitizer thread)
+  endif()
   execute_process(COMMAND ${CMAKE_COMMAND} -E env KVSPAN_CUDA=${kvspan_dependencies_cuda}
+    KVSPAN_SANITIZE=${kvspan_dependencies_sanitizer}
     ${kvspan_dependencies_script} --path OUTPUT_VARIABLE kvspan_deps_folder
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(kvspan_llama_prefix ${kvspan_deps_folder}/prefix)
@@ -31,6 +37,14 @@ if(NOT EXISTS ${kvspan_llama_prefix}/lib/libllama.a)
 endif()
 get_filename_component(KVSPAN_LLAMA_SOURCE ${kvspan_llama_prefix}/../src ABSOLUTE)
 set(KVSPAN_LLAMA_LIBRARIES ${kvspan_llama_prefix}/lib)
+if(NOT DEFINED KVSPAN_SERVER)
+  set(KVSPAN_SERVER OFF)
+  if(EXISTS ${kvspan_llama_prefix}/bin/llama-server)  # the last of its files
+    set(KVSPAN_SERVER ON)
+  endif()
+elseif(KVSPAN_SERVER AND NOT EXISTS ${KVSPAN_LLAMA_LIBRARIES}/libserver-context.a)
+  message(FATAL_ERROR "KVSPAN_SERVER=ON: llama.cpp's server is not in ${kvspan_llama_prefix}; scripts/dependencies.sh builds it.")
+endif()
 
 foreach(library IN ITEMS ggml-base ggml-cpu ggml llama cpp-httplib llama-common-base llama-common)
   add_library(kvspan_dep_${library} STATIC IMPORTED)

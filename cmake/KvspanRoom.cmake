@@ -103,10 +103,13 @@ endif()
 
 # Tests of a sanitized build carry its name, so that one ctest run can hold several builds (./test).
 set(KVSPAN_TEST_PREFIX "")
-if(KVSPAN_SANITIZE MATCHES "thread")
-  set(KVSPAN_TEST_PREFIX "tsan.")
-elseif(KVSPAN_SANITIZE)
-  set(KVSPAN_TEST_PREFIX "asan.")
+set(KVSPAN_TEST_BUILD release)
+if(KVSPAN_SANITIZE)
+  set(KVSPAN_TEST_BUILD asan)
+  if(KVSPAN_SANITIZE MATCHES "thread")
+    set(KVSPAN_TEST_BUILD tsan)
+  endif()
+  set(KVSPAN_TEST_PREFIX ${KVSPAN_TEST_BUILD}.)
 endif()
 
 # kvspan_room_tests(NAME [COLD] [TEAMS] [WATCHED] [COST n] [SHARDS n] [TEAM_TESTS filter] [RELEASED filter]

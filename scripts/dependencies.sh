@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds ggml, libllama, its common library (samplers, grammars, chat templates), the server and the generator of
-# tiny models of every architecture once, from one pinned source archive, into the user's cache folder:
+# Builds ggml, libllama and its common library (samplers, grammars, chat templates) once, from one pinned source archive,
+# into the user's cache folder; on demand also the archive's server and its generator of tiny models of every architecture:
 #     ${XDG_CACHE_HOME:-~/.cache}/kvspan/deps/llama-cpp-python-VERSION-KEY/
-#         prefix/   headers, static libraries, bin/llama-server (stock, to compare with), bin/test-llama-archs
+#         prefix/   headers, static libraries; with the server also its libraries, bin/llama-server (stock, to compare with)
+#                   and bin/test-llama-archs
 #         src/      the sources they were built from, with the Hugging Face converter and the server's tests
-# KEY stands for the build flags, the compiler and the processor, because ggml is built for the
-# processor it runs on. The folder appears in one rename when it is complete: an interrupted or failed build leaves
-# nothing, two concurrent calls build once, and a call that finds the folder returns at once.
+#         build/    until the server is built: object files
+# KEY stands for the build flags, the compiler and the processor, because ggml is built for the processor it runs on.
+# src/ and prefix/ each appear in one rename when they are complete, bin/llama-server last: two concurrent calls build
+# once, an interrupted or failed build goes on where it stopped, and a call that finds what it needs returns at once.
 #
-#     scripts/dependencies.sh           build if missing, print the folder
-#     scripts/dependencies.sh --path    print the folder, build nothing
+#     scripts/dependencies.sh               build all that is missing, print the folder
+#     scripts/dependencies.sh --libraries   the same without the server and the generator
+#     scripts/dependencies.sh --path        print the folder, build nothing
 # KVSPAN_CUDA=ON builds ggml's CUDA backend too (nvcc; a GPU only to run it), for KVSPAN_CUDA_ARCHITECTURES as
 # CMAKE_CUDA_ARCHITECTURES takes them (default: 90-real, Hopper), into a folder of its own.
+# KVSPAN_SANITIZE=thread builds all for the thread sanitizer, into a folder of its own.
 # Needs: a C++ compiler, cmake, ninja, python3 with venv. Exit 2: something is missing or did not download.
 set -euo pipefail
 
@@ -30,13 +34,20 @@ flags=(
 # GCC's _tile_loadconfig (seen in 12) tells of the first 8 of the 64 bytes that it reads, so the stores of ggml's other
 # 56 are taken for dead, and the first product of a processor with AMX is an illegal instruction.
 [[ $(uname -m) != x86_64 ]] || flags+=("-DCMAKE_CXX_FLAGS=${CXXFLAGS:-} -fno-tree-dse -fno-dse")
+case ${KVSPAN_SANITIZE:-} in
+  '') ;;
+  thread)
+    flags+=(-DGGML_SANITIZE_THREAD=ON -DLLAMA_SANITIZE_THREAD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1 -DNDEBUG"
+      "-DCMAKE_C_FLAGS_RELEASE=-O1 -g1 -DNDEBUG") ;;
+  *) printf '%s\n' "kvspan: KVSPAN_SANITIZE=$KVSPAN_SANITIZE; supported: thread" >&2; exit 2 ;;
+esac
 case ${KVSPAN_CUDA:-OFF} in
   ON) flags+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${KVSPAN_CUDA_ARCHITECTURES:-90-real}" -DGGML_CUDA_NCCL=OFF) ;;
   OFF) ;;
   *) printf '%s\n' "kvspan: KVSPAN_CUDA=$KVSPAN_CUDA (allowed: ON, OFF)" >&2; exit 2 ;;
 esac
-# How the server is compiled, as a file for the archive's own project.
-server_flags=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../cmake" && pwd)/ServerFlags.cmake
+# How cold parts are compiled, as a file for the archive's own project.
+archive_flags=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../cmake" && pwd)/ArchiveFlags.cmake
 # What is unpacked: the libraries, the server among the tools, the tests that the generator is one of, and the
 # converter (with the chat templates it reads).
 members=(CMakeLists.txt AUTHORS LICENSE licenses cmake common ggml include src tests tools vendor
@@ -51,19 +62,26 @@ cpu_features() {
 cxx=${CXX:-c++}
 cxx=${cxx%% *}
 compiler_version() { "$cxx" --version 2>/dev/null | head -n 1 || true; }
-key=$(printf '%s\n' "${flags[@]}" "${members[@]}" "$(cat "$server_flags")" "$archive_sha256" "$(uname -m)" "$(cpu_features)" \
+key=$(printf '%s\n' "${flags[@]}" "${members[@]}" "$(cat "$archive_flags")" "$archive_sha256" "$(uname -m)" "$(cpu_features)" \
   "$(compiler_version)" | sha256sum | cut -c 1-12)
 cache=${XDG_CACHE_HOME:-}
 [[ $cache == /* ]] || cache=${HOME:?neither XDG_CACHE_HOME nor HOME is set}/.cache
 root=$cache/kvspan/deps
 final=$root/llama-cpp-python-$version-$key
 
+last=prefix/bin/llama-server  # what is there once all is
 case ${1:-} in
   --path) printf '%s\n' "$final"; exit 0 ;;
+  --libraries) last=prefix/lib/libllama.a ;;
   '') ;;
-  *) fail "dependencies.sh: unknown argument '$1' (allowed: --path)" ;;
+  *) fail "dependencies.sh: unknown argument '$1'; supported: --libraries, --path" ;;
 esac
-if [[ -f $final/prefix/lib/libllama.a ]]; then printf '%s\n' "$final"; exit 0; fi
+end_if_complete() {
+  [[ -f $final/$last ]] || return 0
+  printf '%s\n' "$final"
+  exit 0
+}
+end_if_complete
 
 tools=("$cxx" cmake ninja python3 tar sha256sum flock)
 [[ ${KVSPAN_CUDA:-OFF} != ON ]] || tools+=("${CUDACXX:-nvcc}")
@@ -73,15 +91,14 @@ done
 mkdir -p "$root" || fail "cannot create $root"
 exec 9>"$root/.lock"
 flock -n 9 || { say "another kvspan build is making the dependencies; waiting for it"; flock 9; }
-if [[ -f $final/prefix/lib/libllama.a ]]; then printf '%s\n' "$final"; exit 0; fi
+end_if_complete
 
-# Holding the lock, whatever is named .building belongs to a call that was killed.
-rm -rf "$root"/.building-*
-work=$(mktemp -d "$root/.building-XXXXXX")
+# Holding the lock, whatever is named .unpacking belongs to a call that was killed.
+rm -rf "$root"/.unpacking-*
 log=$root/build.log
-cleanup() { rm -rf "$work"; }
-trap cleanup EXIT
-trap 'cleanup; say "interrupted; nothing was left behind"; trap - EXIT; exit 130' INT TERM HUP
+work=
+trap '[[ -z $work ]] || rm -rf "$work"' EXIT
+trap 'say "interrupted; the next call goes on from here"; exit 130' INT TERM HUP
 : >"$log"
 step() {  # step "what" command...: runs quietly into the log; on failure shows its end
   local what=$1; shift
@@ -94,31 +111,58 @@ step() {  # step "what" command...: runs quietly into the log; on failure shows 
 free_kib=$(df -Pk "$root" | awk 'NR == 2 {print $4}')
 ((free_kib > 1200 * 1024)) || fail "$root has $((free_kib / 1024)) MiB free; building ggml and libllama needs 1200 MiB"
 
-step "preparing pip" python3 -m venv "$work/venv"
-step "downloading $archive (76.6 MB)" "$work/venv/bin/python" -m pip download \
-  --disable-pip-version-check --no-cache-dir --no-deps --no-binary llama-cpp-python \
-  --dest "$work" "llama-cpp-python==$version"
-found=$(sha256sum "$work/$archive" | cut -d ' ' -f 1)
-[[ $found == "$archive_sha256" ]] ||
-  fail "$archive has SHA-256 $found, expected $archive_sha256; nothing was unpacked"
-mkdir -p "$work/out/src"
-step "unpacking" tar -xzf "$work/$archive" -C "$work/out/src" --strip-components=3 \
-  "${members[@]/#/llama_cpp_python-$version/vendor/llama.cpp/}"
-rm -f "$work/$archive"
+if [[ ! -d $final/src ]]; then
+  work=$(mktemp -d "$root/.unpacking-XXXXXX")
+  step "preparing pip" python3 -m venv "$work/venv"
+  step "downloading $archive (76.6 MB)" "$work/venv/bin/python" -m pip download \
+    --disable-pip-version-check --no-cache-dir --no-deps --no-binary llama-cpp-python \
+    --dest "$work" "llama-cpp-python==$version"
+  found=$(sha256sum "$work/$archive" | cut -d ' ' -f 1)
+  [[ $found == "$archive_sha256" ]] ||
+    fail "$archive has SHA-256 $found, expected $archive_sha256; nothing was unpacked"
+  mkdir -p "$work/src" "$final"
+  step "unpacking" tar -xzf "$work/$archive" -C "$work/src" --strip-components=3 \
+    "${members[@]/#/llama_cpp_python-$version/vendor/llama.cpp/}"
+  mv "$work/src" "$final/src"
+  rm -rf "$work"
+fi
 
 jobs=$(nproc 2>/dev/null || echo 2)
 # The ceiling keeps the version stamp from reading a git repository around the cache folder.
-export GIT_CEILING_DIRECTORIES=$work
-step "configuring ggml and libllama" cmake -G Ninja -S "$work/out/src" -B "$work/build" "${flags[@]}" \
-  "-DCMAKE_PROJECT_INCLUDE=$server_flags"
-step "building ggml, libllama and its server with $jobs jobs (once; about 8 minutes on two cores)" \
-  cmake --build "$work/build" --parallel "$jobs" --target llama llama-common llama-server test-llama-archs
-step "installing" cmake --install "$work/build" --prefix "$work/out/prefix"
-# What cmake does not install: what the common library stands on, and the generator.
-mkdir -p "$work/out/prefix/bin"
-find "$work/build" -name '*.a' -exec cp -n -t "$work/out/prefix/lib" {} +
-find "$work/build" \( -name test-llama-archs -o -name llama-server \) -type f -exec cp -t "$work/out/prefix/bin" {} +
-[[ -f $work/out/prefix/lib/libllama.a ]] || fail "the build made no libllama.a; see $log"
-mv "$work/out" "$final"
+export GIT_CEILING_DIRECTORIES=$root
+configure() {
+  cmake -G Ninja -S "$final/src" -B "$final/build" "${flags[@]}" "-DCMAKE_PROJECT_INCLUDE=$archive_flags"
+}
+# compile WHAT TARGET...
+compile() {
+  local what=$1; shift
+  [[ -f $final/build/build.ninja ]] || step "configuring ggml and libllama" configure
+  step "building $what with $jobs jobs" cmake --build "$final/build" --parallel "$jobs" --target "$@"
+}
+# The folder with all archives that have been built.
+collect_libraries() {
+  mkdir -p "$1"
+  find "$final/build" -name '*.a' -not -path "$1/*" -exec cp -t "$1" {} +
+}
+
+if [[ ! -f $final/prefix/lib/libllama.a ]]; then
+  compile "ggml and libllama (once; about 4 minutes on two cores)" llama llama-common llama-common-base cpp-httplib
+  rm -rf "$final/prefix.new"
+  mkdir -p "$final/prefix.new/include" "$final/prefix.new/bin"
+  cp "$final"/src/include/*.h "$final"/src/ggml/include/*.h "$final/prefix.new/include"
+  collect_libraries "$final/prefix.new/lib"
+  [[ -f $final/prefix.new/lib/libllama.a ]] || fail "the build made no libllama.a; see $log"
+  mv "$final/prefix.new" "$final/prefix"
+fi
+if [[ ! -f $final/$last ]]; then
+  compile "llama.cpp's server (once; about 3 minutes on two cores)" llama-server test-llama-archs
+  collect_libraries "$final/build/collected"
+  mv "$final"/build/collected/*.a "$final/prefix/lib/"
+  for program in test-llama-archs llama-server; do
+    find "$final/build" -name "$program" -type f -exec mv {} "$final/prefix/bin/$program" \;
+  done
+  [[ -f $final/$last ]] || fail "the build made no llama-server; see $log"
+  rm -rf "$final/build"
+fi
 say "ggml and libllama are in $final"
 printf '%s\n' "$final"

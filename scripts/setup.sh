@@ -91,22 +91,37 @@ logged() {
   fail "failed: $what; the whole log is $log"
 }
 
-# Sets `dependencies` to the folder of ggml and libllama, building them if they are not there.
+# Sets `dependencies` to the folder of ggml and libllama, building them if they are not there; with `sanitizer` set,
+# to those for that sanitizer. --libraries: llama.cpp's server need not be there.
 ensure_dependencies() {
-  dependencies=$("$tree/scripts/dependencies.sh") || exit $?
+  dependencies=$(KVSPAN_SANITIZE=${sanitizer:-} "$tree/scripts/dependencies.sh" "$@") || exit $?
 }
 
-# build PRESET WHAT [target...]: configures when needed, then builds what has changed.
+# build PRESET WHAT [target...]: configures when needed, then builds what has changed. The target `short` is what the tests
+# of a plain ./test need.
 build() {
   local preset=$1 what=$2; shift 2
-  local folder=$tree/build/$preset prefix=$dependencies/prefix
+  local folder=$tree/build/$preset prefix=$dependencies/prefix options=()
   mkdir -p "$folder" || fail "cannot write to $tree/build"
-  local wanted=$tree$'\n'$prefix
+  # A compiler cache pays where trees are built again and again; a fast linker always.
+  if command -v ccache >/dev/null; then
+    options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    # Precompiled headers are known by what they hold, not by when they were written.
+    export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_ctime,include_file_mtime
+    options+=("-DCMAKE_CXX_FLAGS=${CXXFLAGS:-} -fpch-preprocess")
+  fi
+  ! command -v mold >/dev/null || options+=("-DCMAKE_EXE_LINKER_FLAGS=${LDFLAGS:-} -fuse-ld=mold")
+  local server=OFF
+  [[ ! -f $prefix/bin/llama-server ]] || server=ON
+  options+=("-DKVSPAN_SERVER=$server")
+  local wanted=$tree$'\n'$prefix$'\n'${options[*]}
   if [[ ! -f $folder/build.ninja || $(cat "$folder/configured-for" 2>/dev/null) != "$wanted" ]]; then
     logged "configuring $what" "$folder/configure.log" \
-      cmake --fresh -S "$tree" --preset "$preset" "-DKVSPAN_LLAMA_PREFIX=$prefix" -DKVSPAN_ENGINE=ON -DKVSPAN_UNITY=ON
+      cmake --fresh -S "$tree" --preset "$preset" "-DKVSPAN_LLAMA_PREFIX=$prefix" -DKVSPAN_ENGINE=ON -DKVSPAN_UNITY=ON "${options[@]}"
     printf '%s\n' "$wanted" >"$folder/configured-for"
   fi
+  # shellcheck disable=SC2046  # a list of targets
+  [[ ${1:-} != short ]] || set -- $(<"$folder/short_targets")
   # A dry run tells in milliseconds whether there is anything to say.
   if ! ninja -C "$folder" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
     logged "building $what (some minutes the first time)" "$folder/build.log" ninja -C "$folder" "$@"

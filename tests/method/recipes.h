@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every method, selector and pair that composes, small enough for a text of some hundred tokens.
+// Every method, selector and pair that composes, small enough for a text of some hundred tokens: all
+// of them in `./test --all`, otherwise a choice in which every method meets every value of its keys.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,7 +78,7 @@ inline std::vector<SuiteRecipe> suite_pairs() {
   return pairs;
 }
 
-inline std::vector<SuiteRecipe> suite_recipes() {
+inline std::vector<SuiteRecipe> all_suite_recipes() {
   std::vector<SuiteRecipe> all;
   const auto add = [&](std::string text, bool splits = true, bool drops = false,
                        bool reads_some = false) {
@@ -86,8 +89,6 @@ inline std::vector<SuiteRecipe> suite_recipes() {
   for (const char* rope : {"post", "pre", "anchor"}) {
     const std::string tail = std::string(",sink=5,recent=20,rope=") + rope;
     for (const char* share : {"head", "layer"}) {
-      // With sanitizers every value once: they look at memory (tests/base/sweep.h).
-      if (kSanitized && (std::string_view(rope) == "post") != (std::string_view(share) == "layer")) continue;
       const std::string both = tail + ",share=" + share;
       add("static:rk=6,rv=8" + both);
       add("fd:rk=6,rv=8,chunk=64,tau=0.3" + both);
@@ -151,12 +152,61 @@ inline std::vector<SuiteRecipe> suite_recipes() {
     add(short_recipe(method.name), true, method.tokens == TokenUse::kDropsSome);
   }
   for (const SuiteRecipe& pair : suite_pairs()) {
-    // With sanitizers one method of each kind of store.
-    const bool bands = pair.text.find("+bands") != std::string::npos;
-    const bool segments = pair.text.find("+quant") != std::string::npos;
-    if (!kSanitized || bands || segments) all.push_back(pair);
+    all.push_back(pair);
   }
   return all;
+}
+
+// What a recipe exercises: its methods, and each with the values of its keys, of which the table of
+// methods says whether they are words or numbers; of numbers only whether they are 0.
+inline std::set<std::string> traits_of(const SuiteRecipe& recipe) {
+  std::set<std::string> traits;
+  const auto pieces = [](const std::string& text, char separator) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find(separator, at), text.size());
+      out.push_back(text.substr(at, end - at));
+      at = end + 1;
+    }
+    return out;
+  };
+  for (const std::string& part : pieces(recipe.text, '+')) {
+    const std::string name = part.substr(0, part.find(':'));
+    traits.insert(name);
+    if (name.size() == part.size()) continue;
+    for (const std::string& given : pieces(part.substr(name.size() + 1), ',')) {
+      const std::string key = given.substr(0, given.find('='));
+      std::string value = given.substr(key.size() + 1);
+      const KeyDeclaration* declared = find_method(name)->find_key(key);
+      const bool number = std::isdigit(static_cast<unsigned char>(value[0])) != 0;
+      if (number && declared != nullptr && declared->choices.empty()) {
+        value = std::strtod(value.c_str(), nullptr) == 0.0 ? "0" : "some";
+      }
+      traits.insert(name + "." + key + "=" + value);
+    }
+  }
+  return traits;
+}
+
+// The fewest that a greedy search finds with all traits of all.
+inline std::vector<SuiteRecipe> chosen_recipes(const std::vector<SuiteRecipe>& all) {
+  std::vector<std::set<std::string>> missing;
+  for (const SuiteRecipe& recipe : all) missing.push_back(traits_of(recipe));
+  std::vector<SuiteRecipe> chosen;
+  for (;;) {
+    const auto best = std::max_element(missing.begin(), missing.end(), [](const auto& a, const auto& b) {
+      return a.size() < b.size();
+    });
+    if (best->empty()) return chosen;
+    chosen.push_back(all[std::size_t(best - missing.begin())]);
+    const std::set<std::string> seen = *best;
+    for (auto& traits : missing) std::erase_if(traits, [&](const auto& one) { return seen.contains(one); });
+  }
+}
+inline const std::vector<SuiteRecipe>& suite_recipes() {
+  static const std::vector<SuiteRecipe> recipes =
+      all_cases() ? all_suite_recipes() : chosen_recipes(all_suite_recipes());
+  return recipes;
 }
 
 }  // namespace kvspan::testing

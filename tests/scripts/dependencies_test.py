@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -23,18 +24,19 @@ class DependenciesTest(FakeToolsTest):
     def setUp(self):
         super().setUp()
         text = SCRIPT.read_text()
-        version = re.search(r"^version=(\S+)", text, re.M).group(1)
+        self.version = version = re.search(r"^version=(\S+)", text, re.M).group(1)
         members = re.search(r"^members=\((.*?)\)", text, re.M | re.S).group(1).split()
         self.archive = self.folder / "archive.tar.gz"
         with tarfile.open(self.archive, "w:gz") as archive:
-            for member in members:
+            folders = {"include": "include/llama.h", "ggml": "ggml/include/ggml.h"}
+            for member in (folders.get(member, member) for member in members):
                 info = tarfile.TarInfo(f"llama_cpp_python-{version}/vendor/llama.cpp/{member}")
                 info.size = len(member)
                 archive.addfile(info, io.BytesIO(member.encode()))
         digest = hashlib.sha256(self.archive.read_bytes()).hexdigest()
         (self.folder / "tree/scripts").mkdir(parents=True)
         (self.folder / "tree/cmake").mkdir()
-        (self.folder / "tree/cmake/ServerFlags.cmake").write_text("# for the archive\n")
+        (self.folder / "tree/cmake/ArchiveFlags.cmake").write_text("# for the archive\n")
         self.script = self.folder / "tree/scripts/dependencies.sh"
         self.script.write_text(re.sub(r"(?m)^archive_sha256=.*", f"archive_sha256={digest}", text))
         self.script.chmod(0o755)
@@ -48,29 +50,61 @@ class DependenciesTest(FakeToolsTest):
     def set_pip(self, body):
         self.fake("pip", f'while [ "$1" != --dest ]; do shift; done\n{body}')
 
-    def set_cmake(self, build="true"):
-        # cmake -G Ninja -S SOURCE -B BUILD ...
-        self.fake("cmake", f'case $1 in -G) mkdir -p "$6";; --build) {build};;\n'
-                           '--install) mkdir -p "$4/lib"; echo lib >"$4/lib/libllama.a";; esac')
+    def set_cmake(self, build=""):
+        # cmake -G Ninja -S SOURCE -B BUILD ..., cmake --build BUILD ... --target TARGETS
+        self.fake("cmake", f'''case $1 in
+            -G) mkdir -p "$6"; touch "$6/build.ninja";;
+            --build) {build}
+              case "$*" in *llama-server*) names="libserver-context.a llama-server test-llama-archs";; *) names=libllama.a;; esac
+              for name in $names; do echo $name >"$2/$name"; done;;
+            esac''')
 
     def run_script(self, *arguments):
         return subprocess.run([self.script, *arguments], env=self.env, capture_output=True, text=True, timeout=60)
 
+    def complete(self):
+        """What a later call would take for built."""
+        return [str(path) for name in ("libllama.a", "llama-server") for path in self.root.glob(f"*/prefix/*/{name}")]
+
     def left(self):
         return sorted(path.name for path in self.root.iterdir())
+
+    def builds(self):
+        return sum("--build" in call for call in self.calls_of("cmake"))
 
     def test_builds_once_and_then_returns_at_once(self):
         path = self.run_script("--path").stdout.strip()
         self.assertFalse(self.root.exists())
         result = self.run_script()
         self.assertEqual((result.returncode, result.stdout.strip()), (0, path), result.stderr)
-        self.assertTrue(os.path.isfile(f"{path}/prefix/lib/libllama.a"))
-        self.assertTrue(os.path.isfile(f"{path}/src/convert_hf_to_gguf.py"))
+        for made in ("prefix/lib/libllama.a", "prefix/lib/libserver-context.a", "prefix/bin/llama-server",
+                     "prefix/bin/test-llama-archs", "src/convert_hf_to_gguf.py"):
+            self.assertTrue(os.path.isfile(f"{path}/{made}"), made)
+        self.assertEqual(sorted(os.listdir(path)), ["prefix", "src"])
         self.assertEqual(self.left(), [".lock", "build.log", os.path.basename(path)])
         before = len(self.calls.read_text())
-        again = self.run_script()
-        self.assertEqual((again.returncode, again.stdout.strip(), again.stderr), (0, path, ""))
+        for arguments in ((), ("--libraries",)):
+            again = self.run_script(*arguments)
+            self.assertEqual((again.returncode, again.stdout.strip(), again.stderr), (0, path, ""))
         self.assertEqual(len(self.calls.read_text()), before)
+
+    def test_libraries_alone_are_built_without_the_server_which_comes_on_demand(self):
+        path = self.run_script("--libraries").stdout.strip()
+        self.assertTrue(os.path.isfile(f"{path}/prefix/lib/libllama.a"))
+        self.assertFalse(os.path.exists(f"{path}/prefix/bin/llama-server"))
+        self.assertEqual(self.builds(), 1)
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertTrue(os.path.isfile(f"{path}/prefix/bin/llama-server"))
+        self.assertEqual(self.builds(), 2)
+        self.assertEqual(len(self.calls_of("pip")), 1)
+
+    def test_each_sanitizer_has_a_folder_of_its_own_and_others_are_refused(self):
+        plain = self.run_script("--path").stdout
+        self.env["KVSPAN_SANITIZE"] = "thread"
+        self.assertNotEqual(self.run_script("--path").stdout, plain)
+        self.env["KVSPAN_SANITIZE"] = "memory"
+        result = self.run_script("--path")
+        self.assertEqual((result.returncode, result.stderr), (2, "kvspan: KVSPAN_SANITIZE=memory; supported: thread\n"))
 
     def test_a_wrong_archive_is_refused(self):
         with open(self.archive, "ab") as archive:
@@ -88,11 +122,11 @@ class DependenciesTest(FakeToolsTest):
         self.assertRegex(result.stderr.splitlines()[-1], "failed: downloading .*; the whole log is .*build.log")
         self.assertEqual(self.left(), [".lock", "build.log"])
         self.setUp()
-        self.set_cmake(build="echo 'error: no such thing'; exit 1")
+        self.set_cmake(build="echo 'error: no such thing'; exit 1;")
         result = self.run_script()
         self.assertEqual(result.returncode, 2)
         self.assertIn("error: no such thing", result.stderr)
-        self.assertEqual(self.left(), [".lock", "build.log"])
+        self.assertEqual(self.complete(), [])
 
     def test_a_missing_tool_is_named(self):
         for tool in ("bash", "sed", "head", "sha256sum", "cut", "uname", "env", "dirname", "readlink", "cat"):
@@ -112,33 +146,40 @@ class DependenciesTest(FakeToolsTest):
             time.sleep(0.02)
         return process
 
-    def test_ctrl_c_leaves_nothing(self):
-        self.set_cmake(build="sleep 60")
-        process = self.start_and_wait_for_build()
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
-        self.assertEqual(process.returncode, 130, errors)
-        self.assertIn("nothing was left behind", errors)
-        self.assertEqual(self.left(), [".lock", "build.log"])
+    def test_an_interrupted_build_goes_on_where_it_stopped(self):
+        for stop in (signal.SIGINT, signal.SIGKILL):
+            self.set_cmake(build="sleep 60;")
+            process = self.start_and_wait_for_build()
+            os.killpg(process.pid, stop)
+            _, errors = process.communicate(timeout=20)
+            if stop == signal.SIGINT:
+                self.assertEqual(process.returncode, 130, errors)
+                self.assertIn("the next call goes on from here", errors)
+            self.assertEqual(self.complete(), [])
+            self.calls.unlink()
+            self.set_cmake()
+            self.assertEqual(self.run_script().returncode, 0)
+            self.assertEqual(self.calls_of("pip"), [])
+            self.assertFalse(any("-G" in call for call in self.calls_of("cmake")))
+            shutil.rmtree(self.root)
+            self.calls.unlink()
 
-    def test_what_a_killed_build_left_is_removed_by_the_next(self):
-        self.set_cmake(build="sleep 60")
-        process = self.start_and_wait_for_build()
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        self.assertTrue(any(name.startswith(".building-") for name in self.left()))
-        self.set_cmake()
+    def test_what_a_killed_download_left_is_removed_by_the_next(self):
+        self.set_pip("kill -9 $PPID")
+        self.assertNotEqual(self.run_script().returncode, 0)
+        self.assertTrue(any(name.startswith(".unpacking-") for name in self.left()))
+        self.set_pip(f'cp "{self.archive}" "$2/llama_cpp_python-{self.version}.tar.gz"')
         self.assertEqual(self.run_script().returncode, 0)
-        self.assertFalse(any(name.startswith(".building-") for name in self.left()))
+        self.assertFalse(any(name.startswith(".unpacking-") for name in self.left()))
 
     def test_two_calls_at_once_build_once(self):
-        self.set_cmake(build="sleep 1")
+        self.set_cmake(build="sleep 1;")
         both = [subprocess.Popen([self.script], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                 for _ in range(2)]
         outputs = [process.communicate(timeout=60)[0] for process in both]
         self.assertEqual([process.returncode for process in both], [0, 0])
         self.assertEqual(outputs[0], outputs[1])
-        self.assertEqual(sum("--build" in call for call in self.calls_of("cmake")), 1)
+        self.assertEqual(self.builds(), 2)  # the libraries and the server
 
 
 if __name__ == "__main__":

@@ -59,6 +59,35 @@ class SetupTest(FakeToolsTest):
         self.assertEqual(len(self.calls_of("sudo")), 1)
         self.assertTrue(self.calls_of("apt-get")[0].endswith("install -y --no-install-recommends tool"))
 
+    def test_configures_again_only_when_what_it_depends_on_has_changed(self):
+        self.only_these_tools("bash", "sed", "cat", "grep", "mkdir", "tail", "touch", "dirname")
+        folder, prefix = self.folder / "build/release", self.folder / "deps/prefix"
+        (prefix / "bin").mkdir(parents=True)
+        self.fake("cmake", f'mkdir -p "{folder}"; touch "{folder}/build.ninja"; echo "one two" >"{folder}/short_targets"')
+        self.fake("ninja", 'case "$*" in *" -n "*) echo "something to do";; esac')
+        build = f'dependencies="{prefix.parent}"; build release kvspan short'
+        for calls, server in ((1, "OFF"), (1, "OFF"), (2, "ON"), (2, "ON")):
+            if server == "ON":
+                (prefix / "bin/llama-server").touch()
+            result = self.shell(build)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(len(self.calls_of("cmake")), calls)
+            self.assertIn(f"-DKVSPAN_SERVER={server}", self.calls_of("cmake")[-1])
+        self.assertTrue(self.calls_of("ninja")[-1].endswith(f"-C {folder} one two"))
+
+    def test_a_compiler_cache_and_a_fast_linker_are_used_where_they_are_installed(self):
+        self.only_these_tools("bash", "sed", "cat", "grep", "mkdir", "tail", "touch", "dirname")
+        folder = self.folder / "build/release"
+        self.fake("cmake", f'mkdir -p "{folder}"; touch "{folder}/build.ninja"')
+        self.fake("ninja", "echo no work to do")
+        build = f'dependencies="{self.folder}"; build release kvspan'
+        self.shell(build)
+        self.assertNotRegex(self.calls_of("cmake")[-1], "ccache|mold")
+        self.fake("ccache", "true")
+        self.fake("mold", "true")
+        self.shell(build)
+        self.assertRegex(self.calls_of("cmake")[-1], "CXX_COMPILER_LAUNCHER=ccache.*-fuse-ld=mold")
+
     def test_failing_installation_shows_the_log(self):
         self.fake("apt-get", "echo 'E: broken'; exit 100")
         self.fake("id", "echo 0")

@@ -110,6 +110,11 @@ std::string architecture_in(const std::string& model) {
 
 Result<int> verify_archs(const ArchsFlags& flags) {
   if (flags.archs.ends_with(".gguf")) return check_one(flags);
+  if (!fs::exists(KVSPAN_ARCHS_GENERATOR)) {
+    return fail(ErrorCode::kNotFound,
+                "--archs {}: llama.cpp's generator of tiny models has not been built (scripts/dependencies.sh does)",
+                flags.archs);
+  }
   KVSPAN_TRY(const ModelFolder folder, ModelFolder::make());
   Json rows = Json::array();
   Table table({{"model"},
