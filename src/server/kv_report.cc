@@ -192,8 +192,8 @@ std::string kv_metrics(const ServedFigures& figures, const AdmissionFigures& adm
     text.add("counter", "store_damaged_total", "Entries that did not pass a check.", store->damaged);
     text.add("counter", "store_failures_total", "Calls that the store did not answer.", store->failures);
     text.add("counter", "store_dropped_total", "Caches not written because too many waited.", store->dropped);
-    text.add("counter", "store_late_total", "Prompts that waited for the store in vain.", store->late);
-    text.add("counter", "store_skipped_total", "Prompts that did not wait, since the store had been late or away.", store->skipped);
+    text.add("counter", "store_late_total", "Lookups that a prompt waited for in vain.", store->late);
+    text.add("counter", "store_skipped_total", "Lookups that no prompt waited for, since the store had been late or away.", store->skipped);
     text.add("gauge", "store_bytes", "Bytes in the store, as far as this server knows.", store->held_bytes);
   }
   return text.take();

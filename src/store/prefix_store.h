@@ -39,8 +39,8 @@ struct StoreStatistics {
   std::uint64_t damaged = 0;   // entries that did not pass a check
   std::uint64_t failures = 0;  // calls that the place of the store did not answer
   std::uint64_t dropped = 0;   // caches not written because too many were waiting (StoreWriter)
-  std::uint64_t late = 0;      // prompts that waited as long as they may, in vain (StoreReader)
-  std::uint64_t skipped = 0;   // prompts that did not wait, since the store had been late or away
+  std::uint64_t late = 0;      // lookups that a prompt waited for in vain (StoreReader)
+  std::uint64_t skipped = 0;   // lookups that no prompt waited for: the store had been late or away
   std::uint64_t held_bytes = 0;
   double load_ms = 0.0, save_ms = 0.0;  // sums
   std::string last_failure;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks for caches in a store on a thread of its own. The store may be away, slow or hostile, so a
-// prompt waits for it only for a moment. A look-up that is late, or that the store does not answer,
+// prompt waits for it only for a moment. A lookup that is late, or that the store does not answer,
 // costs this moment once: until the store has answered in time again, prompts do not wait.
 #pragma once
 
@@ -29,7 +29,7 @@ class StoreReader {
 
   // The store outlives the reader. `patience`: how long a prompt waits.
   StoreReader(PrefixStore& store, std::chrono::milliseconds patience);
-  // Waits for the look-up that is going on.
+  // Waits for the lookup that is going on.
   ~StoreReader();
   StoreReader(const StoreReader&) = delete;
   StoreReader& operator=(const StoreReader&) = delete;
