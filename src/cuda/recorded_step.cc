@@ -9,6 +9,7 @@
 #include "cuda/caller_rows.h"
 #include "cuda/device_cache.h"
 #include "cuda/kernels/finish.h"
+#include "cuda/kernels/long_rows.h"
 #include "cuda/kernels/step.h"
 
 namespace kvspan {
@@ -145,18 +146,27 @@ Status RecordedStep::rows(int layer, const DeviceRows* keys, const DeviceRows* v
   const auto l = static_cast<std::size_t>(layer);
   LayerTables& tables = cache_.layers_[l];
   const PlanRoom& room = room_of(l);
-  cudaError_t error = cudaSuccess;
-  if (keys != nullptr) {
-    cuda::AppendCall& append = tables.append;
-    append.keys = cuda::pointer_to(*keys, append.kv_heads, append.key_dim);
-    append.values = cuda::pointer_to(*values, append.kv_heads, append.value_dim);
-    error = cuda::launch_planned_append(append, plan_of(l), room.items, stream);
-  }
   AttendCall& call = tables.attend;
   call.queries = cuda::pointer_to(queries, call.query_heads, call.key_dim);
   call.recorded = plan_of(l);
-  if (error == cudaSuccess) {
-    error = cuda::launch_prepare(call, room, {.queries = false, .rows = true}, keys != nullptr, stream);
+  cuda::NewRows fresh;
+  if (keys != nullptr) {
+    fresh = {cuda::pointer_to(*keys, call.kv_heads, call.key_dim),
+             cuda::pointer_to(*values, call.kv_heads, call.value_dim), true};
+  }
+  cudaError_t error = cudaSuccess;
+  if (room.row_warps > 1) {
+    error = cuda::launch_long_rows(call, room, fresh, true, stream);
+  } else {
+    if (fresh.there) {
+      cuda::AppendCall& append = tables.append;
+      append.keys = fresh.keys;
+      append.values = fresh.values;
+      error = cuda::launch_planned_append(append, plan_of(l), room.items, stream);
+    }
+    if (error == cudaSuccess) {
+      error = cuda::launch_prepare(call, room, {.queries = false, .rows = true}, fresh.there, stream);
+    }
   }
   call.recorded = nullptr;
   return cuda::check(error, "recording attention to rows");

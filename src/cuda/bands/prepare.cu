@@ -131,7 +131,7 @@ cudaError_t launch_prepare(const AttendCall& call, const PlanRoom& room, Prepare
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  if (room.row_warps > 1) return kinds.rows ? launch_long_rows(call, room, overlaps, stream) : cudaSuccess;
+  if (room.row_warps > 1) return kinds.rows ? launch_long_rows(call, room, {}, overlaps, stream) : cudaSuccess;
   const Blocks blocks(call, room.move_tiles, room.fold_tiles, room.row_parts, kinds);
   const int count = blocks.move + blocks.rows + blocks.fold;
   if (count == 0) return cudaSuccess;

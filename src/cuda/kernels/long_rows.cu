@@ -22,7 +22,8 @@ struct WarpResults {
 
 // kSteps: of 32 numbers of a key.
 template <int kSteps>
-__global__ void __launch_bounds__(32 * kWarps, 2) long_rows_kernel(const __grid_constant__ AttendCall call) {
+__global__ void __launch_bounds__(32 * kWarps, 2)
+    long_rows_kernel(const __grid_constant__ AttendCall call, const __grid_constant__ NewRows fresh) {
   __shared__ WarpResults results;
   __shared__ uint4 split[kSteps][2][32];  // high and low halves of queries, by lane
   cudaTriggerProgrammaticLaunchCompletion();
@@ -81,6 +82,22 @@ __global__ void __launch_bounds__(32 * kWarps, 2) long_rows_kernel(const __grid_
   prefetch_rows(own_page, begin);
   cudaGridDependencySynchronize();
 
+  // Whoever attends to the last row writes it before, be it several blocks.
+  if (fresh.there && end == tiles) {
+    const int page = max(0, __ldcg(pages + position_of(rows - 1) / kRowPageTokens));
+    auto* const key = const_cast<__half*>(key_at(page, rows - 1));
+    auto* const value = const_cast<__half*>(value_at(page, rows - 1));
+    const std::int64_t k = index * fresh.keys.token_stride + head * fresh.keys.head_stride;
+    const std::int64_t v = index * fresh.values.token_stride + head * fresh.values.head_stride;
+    for (int i = lane; i < key_dim; i += 32) {
+      key[i] = __float2half(read_number(fresh.keys.data, k + i, fresh.keys.type));
+    }
+    for (int i = lane; i < value_dim; i += 32) {
+      value[i] = __float2half(read_number(fresh.values.data, v + i, fresh.values.type));
+    }
+    __threadfence_block();
+    __syncwarp();
+  }
   const float scale = g < queries ? call.logit_scale * 1.44269504f : 0.0f;
   const std::int64_t own_query = index * call.queries.token_stride +
                                  (head * repeats + first + min(g, queries - 1)) * call.queries.head_stride;
@@ -116,7 +133,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) long_rows_kernel(const __grid_
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (32 * s + 8 * c < key_dim) x = __ldg(reinterpret_cast<const uint4*>(keys[half] + 32 * s));
+        if (32 * s + 8 * c < key_dim) x = __ldcg(reinterpret_cast<const uint4*>(keys[half] + 32 * s));
         mma_upper(score[half], q.x, q.y, x.x, x.y);
         mma_upper(score[half], q.z, q.w, x.z, x.w);
         mma_upper(score[half], q_low.x, q_low.y, x.x, x.y);
@@ -131,7 +148,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) long_rows_kernel(const __grid_
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         const int at = 64 * v + 8 * g;
-        x[v][i] = values + at < value_dim ? __ldg(reinterpret_cast<const uint4*>(value + at)) : make_uint4(0, 0, 0, 0);
+        x[v][i] = values + at < value_dim ? __ldcg(reinterpret_cast<const uint4*>(value + at)) : make_uint4(0, 0, 0, 0);
       }
     }
     float next = most;
@@ -209,14 +226,15 @@ __global__ void __launch_bounds__(32 * kWarps, 2) long_rows_kernel(const __grid_
 
 }  // namespace
 
-cudaError_t launch_long_rows(const AttendCall& call, const PlanRoom& room, bool overlaps, cudaStream_t stream) {
+cudaError_t launch_long_rows(const AttendCall& call, const PlanRoom& room, const NewRows& fresh, bool overlaps,
+                             cudaStream_t stream) {
   const int blocks = row_units(call, room.row_parts);
   if (blocks == 0) return cudaSuccess;
   const auto kernel = call.key_dim <= 64    ? long_rows_kernel<2>
                       : call.key_dim <= 128 ? long_rows_kernel<4>
                                             : long_rows_kernel<8>;
   const OverlappingLaunch launch(dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), 0, stream, overlaps);
-  return cudaLaunchKernelEx(launch.config(), kernel, call);
+  return cudaLaunchKernelEx(launch.config(), kernel, call, fresh);
 }
 
 }  // namespace kvspan::cuda

@@ -9,7 +9,14 @@
 
 namespace kvspan::cuda {
 
-// For plans whose row_warps say so. overlaps: it follows one kernel alone.
-cudaError_t launch_long_rows(const AttendCall& call, const PlanRoom& room, bool overlaps, cudaStream_t stream);
+// One new row for each item, at its last position.
+struct NewRows {
+  RowsPointer keys, values;
+  bool there = false;
+};
+
+// For plans whose row_warps say so. New rows enter the cache here. overlaps: it follows one kernel alone.
+cudaError_t launch_long_rows(const AttendCall& call, const PlanRoom& room, const NewRows& fresh, bool overlaps,
+                             cudaStream_t stream);
 
 }  // namespace kvspan::cuda
