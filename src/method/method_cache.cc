@@ -151,24 +151,22 @@ void MethodCache::Member::forget(std::int32_t first_needed) {
 }
 
 // The tokens at the positions that are marked, of every store, and those that are read with them.
-// Returns which of the list's are, or nothing where all are.
-std::vector<std::uint8_t> MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
+void MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
   for (const auto& store : group.stores()) chosen.push_back(store->chosen(keep));
-  if (!chosen.front()) return {};
+}
+
+// Attention is received anew, by the tokens of the list that the call reads.
+void MethodCache::Member::observe() {
   const SegmentList& all = group.list();
-  const SegmentList& some = static_cast<const SegmentStore&>(*chosen.front()).list();
-  std::vector<std::uint8_t> read(static_cast<std::size_t>(all.tokens()), 0);
-  for (std::int32_t t = 0, i = 0; i < some.tokens(); ++t) {
+  const SegmentList& some = static_cast<const SegmentStore*>(reads().front())->list();
+  std::vector<float> nothing(static_cast<std::size_t>(some.tokens()), 0.0f);
+  std::vector<std::uint8_t> read;  // where not all are
+  if (some.tokens() < all.tokens()) read.resize(static_cast<std::size_t>(all.tokens()));
+  for (std::int32_t t = 0, i = 0; !read.empty() && i < some.tokens(); ++t) {
     if (all.position(t) != some.position(i)) continue;
     read[static_cast<std::size_t>(t)] = 1;
     ++i;
   }
-  return read;
-}
-
-// Attention is received anew, by the `tokens` of the list that the call reads.
-void MethodCache::Member::observe(std::size_t tokens, std::vector<std::uint8_t> read) {
-  std::vector<float> nothing(tokens, 0.0f);
   earlier = {std::move(received), std::move(mask)};
   received = std::move(nothing);
   mask = std::move(read);
@@ -256,10 +254,8 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
       member.earlier.reset();
       Queries part = call;
       part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
-      std::vector<std::uint8_t> keep, read;
-      if (member.selector && member.selector->choose(member.group, part, keep)) {
-        read = member.choose(keep);
-      }
+      std::vector<std::uint8_t> keep;
+      if (member.selector && member.selector->choose(member.group, part, keep)) member.choose(keep);
       if (reconstruct) member.rebuild();
       const std::vector<const TokenStore*> reads = member.reads();
       reading.resize(std::max(reading.size(), reads.size()));
@@ -268,10 +264,8 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
         if (!reads[s]->empty()) reading[s].push_back({options.first_head, reads[s]});
       }
       if (observed == 0) continue;
-      const auto tokens =
-          static_cast<std::size_t>(static_cast<const SegmentStore*>(reads[0])->list().tokens());
-      member.observe(tokens, std::move(read));
-      received.push_back({member.received.data(), {1, tokens}});
+      member.observe();
+      received.push_back({member.received.data(), {1, member.received.size()}});
     }
     return {};
   } catch (const std::bad_alloc&) {

@@ -90,8 +90,8 @@ class MethodCache final : public KvCache {
            const std::shared_ptr<Ledger>& ledger);
     Member(const Member& other);
     std::int32_t wants(std::int32_t queries) const noexcept;
-    std::vector<std::uint8_t> choose(const std::vector<std::uint8_t>& keep);
-    void observe(std::size_t tokens, std::vector<std::uint8_t> read);
+    void choose(const std::vector<std::uint8_t>& keep);
+    void observe();
     void rebuild();
     std::vector<const TokenStore*> reads() const;
     // Those of its policy (method/policies/policy.h).
