@@ -232,5 +232,84 @@ TEST_F(LlamaCachesTest, AnAbortedBatchLeavesSequencesAsTheyWere) {
   EXPECT_EQ(caches->tokens(0), 12);
 }
 
+// What is refused leaves every sequence as it was.
+TEST_F(LlamaCachesTest, RefusedCallsChangeNothing) {
+  const auto caches = open("full"), others = open("full:store=f32");
+  ASSERT_TRUE(caches && others);
+  const std::vector<llama_token> tokens(120, 7);
+  for (std::int32_t at = 0; at < 480; at += 120) {
+    Batch batch;
+    batch.add(0, at, tokens);
+    ASSERT_TRUE(caches->decode(batch.get()));
+    if (at > 0) continue;
+    ASSERT_TRUE(others->decode(batch.get()));
+  }
+  const std::vector<std::byte> before = caches->save(0).value();
+  const auto refused = [&](const Status& status, ErrorCode code, const std::string& why) {
+    ASSERT_FALSE(status) << why;
+    EXPECT_EQ(status.error().code, code);
+    EXPECT_NE(status.error().message.find(why), std::string::npos) << status.error().message;
+    EXPECT_EQ(caches->tokens(0), 480);
+    EXPECT_TRUE(caches->save(0).value() == before) << why;
+  };
+  Batch beyond;
+  beyond.add(1, 0, std::span(tokens).first(5));
+  beyond.add(0, 480, std::span(tokens).first(33));
+  refused(caches->decode(beyond.get()), ErrorCode::kOutOfBudget, "513 tokens exceed the context");
+  EXPECT_EQ(caches->tokens(1), 0);
+  float embedding[64] = {};
+  Batch embeddings;
+  embeddings.add(0, 480, std::span(tokens).first(1));
+  llama_batch of_embeddings = embeddings.get();
+  of_embeddings.embd = embedding;
+  refused(caches->decode(of_embeddings), ErrorCode::kUnsupported, "embeddings");
+  refused(caches->fork(0, 4), ErrorCode::kInvalidArgument, "sequence 4 is outside 0..3");
+  refused(caches->load(-1, before), ErrorCode::kInvalidArgument, "sequence -1 is outside 0..3");
+  refused(caches->load(0, std::span(before).first(before.size() - 9)), ErrorCode::kCorruptData, "");
+  refused(caches->load(0, others->save(0).value()), ErrorCode::kCorruptData, "");
+  refused(caches->take(0, others->factory().make()), ErrorCode::kInvalidArgument,
+          "full:store=f32 for a context with full");
+  // What another factory of the same recipe made is one of its own.
+  auto taken = caches->factory().load(before);
+  ASSERT_TRUE(taken);
+  ASSERT_TRUE(caches->take(2, *std::move(taken)));
+  EXPECT_TRUE(caches->save(2).value() == before);
+}
+
+TEST_F(LlamaCachesTest, TokensAndBytesAreThoseOfTheSequences) {
+  const auto caches = open("full");
+  ASSERT_TRUE(caches);
+  const auto total = [&] {
+    std::size_t sum = 0;
+    for (const std::size_t bytes : caches->layer_bytes()) sum += bytes;
+    EXPECT_EQ(caches->bytes().total, sum);
+    EXPECT_EQ(caches->bytes(0).total + caches->bytes(1).total + caches->bytes(2).total, sum);
+    return sum;
+  };
+  EXPECT_EQ(total(), 0u);
+  EXPECT_EQ(caches->tokens(3), 0);
+  EXPECT_EQ(caches->least_tokens(3), 0);
+  Batch batch;
+  batch.add(0, 0, std::vector<llama_token>(30, 5));
+  batch.add(1, 0, std::vector<llama_token>(9, 6));
+  ASSERT_TRUE(caches->decode(batch.get()));
+  EXPECT_GT(total(), 0u);
+  EXPECT_EQ(caches->least_tokens(0), 1);
+  ASSERT_TRUE(caches->truncate(0, 31));  // nothing to forget
+  EXPECT_EQ(caches->tokens(0), 30);
+  ASSERT_TRUE(caches->truncate(0, 4));
+  EXPECT_EQ(caches->tokens(0), 4);
+  ASSERT_TRUE(caches->fork(1, 1));
+  ASSERT_TRUE(caches->fork(1, 2));
+  EXPECT_EQ(caches->tokens(2), 9);
+  ASSERT_TRUE(caches->fork(3, 2));  // of a sequence without tokens
+  EXPECT_EQ(caches->tokens(2), 0);
+  ASSERT_TRUE(caches->truncate(0, 0));
+  EXPECT_EQ(caches->tokens(0), 0);
+  EXPECT_EQ(caches->tokens(1), 9);
+  caches->clear(1);
+  EXPECT_EQ(total(), 0u);
+}
+
 }  // namespace llama_caches_test
 }  // namespace kvspan::testing
