@@ -48,6 +48,7 @@ struct RedisLimits {
 class RedisLink {
  public:
   static constexpr std::size_t kShortReply = 4096;  // of what is no entry
+
   explicit RedisLink(RedisAddress address, const RedisLimits& limits = {});
   ~RedisLink();
 
