@@ -22,7 +22,7 @@ std::optional<Certificate> certify_in_group(const LayerShape& layer, const Group
   of.rows.data = query.rows.row(0, first);
   of.rows.shape[1] = static_cast<std::size_t>(part.query_heads);
   std::vector<const TokenStore*> stores;
-  for (const auto& store : group.stores()) stores.push_back(store.get());
+  group.each_store([&](const TokenStore& store) { stores.push_back(&store); });
   std::vector<Certificate> heads(of.rows.shape[1]);
   const std::int32_t in_group = kv_head - options.first_head;
   if (!certify(part, stores, of, in_group, {heads.data(), {1, heads.size()}})) return std::nullopt;

@@ -46,6 +46,10 @@ class TokenStore {
   virtual std::int32_t next_position() const noexcept = 0;
   // Adds the rows of tokens at positions [first, end), increasing, as attention sees them.
   virtual void read(std::int32_t first, std::int32_t end, RowBlock& to) const = 0;
+  // Adds the rows of those that another store holds exactly, as far as this one could restore them too.
+  virtual void read_escaped(std::int32_t first, std::int32_t end, RowBlock& to) const {
+    (void)first, (void)end, (void)to;
+  }
 
   // Attention to the tokens of `parts`, stores of this one's kind, this one among them: the KV
   // heads that hold such tokens, in order. Does not add the layer's sinks. All members of the team

@@ -56,8 +56,11 @@ Result<OpenFrame> open_frame(const FrameFormat& format, std::span<const std::byt
   KVSPAN_TRY(const auto magic, reader.get<std::uint64_t>("magic"));
   if (magic != magic_of(format)) return reader.wrong("magic", 8, magic, format.magic);
   KVSPAN_TRY(const auto version, reader.get<std::uint32_t>("version"));
-  if (version != format.version) {
-    return reader.wrong("version", 4, version, fmt::format("{}", format.version));
+  if (version < format.oldest || version > format.version) {
+    return reader.wrong("version", 4, version,
+                        format.oldest == format.version
+                            ? fmt::format("{}", format.version)
+                            : fmt::format("{} to {}", format.oldest, format.version));
   }
   KVSPAN_TRY(const auto kind, reader.get<std::uint32_t>("kind"));
   KVSPAN_TRY(const auto size, reader.get<std::uint64_t>("payload size"));
@@ -74,7 +77,7 @@ Result<OpenFrame> open_frame(const FrameFormat& format, std::span<const std::byt
                 "{}: checksum at byte {} is {:016x}, the bytes before it give {:016x}", format.what,
                 framed.size(), stored, found);
   }
-  return OpenFrame{kind,
+  return OpenFrame{version, kind,
                    ByteReader(framed.subspan(kFrameHeaderBytes), format.what, kFrameHeaderBytes)};
 }
 

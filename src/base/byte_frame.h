@@ -21,7 +21,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 24;
 struct FrameFormat {
   std::string_view what;   // in messages
   std::string_view magic;  // up to 8 characters, then zeros
-  std::uint32_t version = 1;
+  std::uint32_t version = 1;  // that is written
+  std::uint32_t oldest = version;  // that is read
 };
 
 // `out` is empty; the payload is written to it between the two calls.
@@ -33,6 +34,7 @@ Status write_frame(const FrameFormat& format, std::uint32_t kind,
                    const std::function<Status(ByteWriter&)>& write, const ByteWriter::Sink& sink);
 
 struct OpenFrame {
+  std::uint32_t version = 0;
   std::uint32_t kind = 0;
   ByteReader payload;
 };

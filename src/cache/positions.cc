@@ -29,7 +29,10 @@ void Positions::push(std::int32_t position, std::int32_t capacity,
 
 void Positions::truncate(std::int32_t size) noexcept {
   size_ = std::min(size_, size);
-  if (size_ == 0) list_.reset();
+  if (!list_) return;
+  // As pushing those that are left would have made it.
+  first_ = list_->as<std::int32_t>()[0];
+  if (size_ == 0 || list_->as<std::int32_t>()[size_ - 1] == first_ + size_ - 1) list_.reset();
 }
 
 std::int32_t Positions::lower_bound(std::int32_t position) const noexcept {

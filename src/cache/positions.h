@@ -31,7 +31,7 @@ class Positions {
   }
   // Adds a position beyond the last. `capacity` is the size of the list, should one be needed.
   void push(std::int32_t position, std::int32_t capacity, const std::shared_ptr<Ledger>& ledger);
-  // Forgets all but the first `size` positions.
+  // Forgets all but the first `size` positions, and the list if those are consecutive.
   void truncate(std::int32_t size) noexcept;
   // Index of the first position >= `position`; size() when there is none.
   std::int32_t lower_bound(std::int32_t position) const noexcept;

@@ -22,7 +22,7 @@ constexpr std::int32_t kWindowCapacity = 64;
 SegmentGrowth growth_of(const LayerShape& layer, const GroupOptions& options) {
   SegmentGrowth growth;
   if (options.moves) {
-    growth.sink = options.sink;
+    growth.sink = options.sink_waits ? 0 : options.sink;
     growth.least = growth.most = kTailCapacity;
   }
   if (layer.window > 0 || layer.chunk > 0) {
@@ -35,34 +35,47 @@ SegmentGrowth growth_of(const LayerShape& layer, const GroupOptions& options) {
 }  // namespace
 
 Group::Group(const LayerShape& layer, const GroupOptions& options, std::shared_ptr<Ledger> ledger)
-    : layer_(&layer), options_(options) {
-  add_store(std::make_unique<SegmentStore>(
-      SegmentList(GroupShape{options.heads, layer.key_dim, layer.value_dim, options.ends},
-                  std::move(ledger), growth_of(layer, options))));
-}
+    : layer_(&layer),
+      options_(options),
+      rows_(SegmentList(GroupShape{options.heads, layer.key_dim, layer.value_dim, options.ends},
+                        std::move(ledger), growth_of(layer, options))) {}
 
 Group::Group(const Group& other)
     : layer_(other.layer_),
       options_(other.options_),
-      scores_(other.scores_),
-      settled_(other.settled_),
-      dropped_at_(other.dropped_at_),
-      sink_gone_(other.sink_gone_) {
-  for (const auto& store : other.stores_) add_store(store->clone());
+      extent_(other.extent_),
+      rows_(other.rows_),
+      scores_(other.scores_) {
+  for (const auto& store : other.added_) add_store(store->clone());
 }
 
-std::int32_t Group::settled() const noexcept {
-  return std::max(settled_, std::min(sink(), list().tokens()));
+std::int32_t Group::sink_end() const noexcept {
+  return next_tile(extent_.first + options_.sink);
 }
 
-std::int32_t Group::next_position() const noexcept {
-  std::int32_t next = 0;
-  for (const auto& store : stores_) next = std::max(next, store->next_position());
-  return next;
+std::int32_t Group::next_tile(std::int32_t position) const noexcept {
+  return (position + options_.tile - 1) / options_.tile * options_.tile;
+}
+
+std::int32_t Group::waits_from() const noexcept {
+  return options_.sink_waits ? extent_.first : sink_end();
+}
+
+void Group::appended(std::span<const std::int32_t> positions) noexcept {
+  if (positions.empty()) return;
+  if (extent_.empty()) {
+    extent_.first = positions.front();
+    extent_.encoded_end = sink_end();
+    extent_.settled_end = waits_from();
+  }
+  extent_.next = positions.back() + 1;
 }
 
 void Group::move_out(std::int32_t first, std::span<const std::uint8_t> escape) {
-  take_out(first, escape, std::max(settled(), first + static_cast<std::int32_t>(escape.size())));
+  const std::int32_t end =
+      list().position(first + static_cast<std::int32_t>(escape.size()) - 1) + 1;
+  take_out(first, escape);
+  encoded_before(end);
 }
 
 RowBlock Group::read(std::int32_t first, std::int32_t n) const {
@@ -83,7 +96,7 @@ RowBlock Group::read_tokens(std::int32_t first, std::int32_t n) const {
 
 RowBlock Group::read_positions(std::int32_t first, std::int32_t end) const {
   RowBlock rows = blank(0);
-  for (const auto& store : stores_) store->read(first, end, rows);
+  each_store([&](const TokenStore& store) { store.read(first, end, rows); });
   rows.sort();
   return rows;
 }
@@ -120,29 +133,22 @@ Status Group::code(const RowBlock& rows, std::size_t first, std::size_t n,
                          {.keys = keys, .values = values, .residuals = options_.residuals},
                          list().ledger()));
   list().replace(at, std::move(segment));
-  settled_ = at + static_cast<std::int32_t>(n);
+  extent_.settled_end = rows.positions[first + n - 1] + 1;
   return {};
 }
 
 void Group::select(std::int32_t first, std::span<const std::uint8_t> keep) {
   if (std::find(keep.begin(), keep.end(), std::uint8_t{0}) == keep.end()) return;
-  take_out(first, keep, settled());
-  dropped_at_ = next_position();
+  take_out(first, keep);
+  evicted_before(extent_.next);
 }
 
-void Group::take_out(std::int32_t first, std::span<const std::uint8_t> keep, std::int32_t settled) {
-  std::int32_t gone = 0;
-  for (std::size_t i = 0; i < keep.size(); ++i) {
-    if (keep[i] == 0 && first + static_cast<std::int32_t>(i) < settled) ++gone;
-  }
+void Group::take_out(std::int32_t first, std::span<const std::uint8_t> keep) {
   list().select(first, keep);
   if (options_.scores) scores_.select(first, keep);
-  settled_ = settled - gone;
 }
 
 void Group::become(Group& copy) noexcept {
-  std::swap(list(), copy.list());
-  std::swap(stores_.front(), copy.stores_.front());
   copy.led_ = std::move(led_);
   *this = std::move(copy);
 }
@@ -153,49 +159,80 @@ void Group::receive(std::span<const float> weights) {
   scores_.add(weights, list().ledger());
 }
 
-void Group::settle_as_they_are(std::int32_t n) noexcept {
-  settled_ = settled() + n;
+void Group::settle_as_they_are(std::int32_t position) noexcept {
+  extent_.settled_end = std::max(extent_.settled_end, position);
 }
 
-std::int32_t Group::forget_before(std::int32_t position, std::int32_t limit) {
-  if (limit < list().tokens()) position = std::min(position, list().position(limit));
-  const std::int32_t held = list().tokens(), before = settled(), first = sink();
-  const auto forgot = [&](std::int32_t end) {
-    dropped_at_ = std::max(dropped_at_, first_query_past(*layer_, end));
-  };
-  // The list comes last: once it has forgotten tokens, nothing can fail.
-  for (std::size_t i = stores_.size(); i-- > 0;) forgot(stores_[i]->forget_before(position));
+void Group::evicted_before(std::int32_t position) noexcept {
+  extent_.evicted_end = std::max(extent_.evicted_end, position);
+}
+
+void Group::encoded_before(std::int32_t position) noexcept {
+  extent_.encoded_end = std::max(extent_.encoded_end, position);
+  extent_.settled_end = std::max(extent_.settled_end, position);
+}
+
+std::int32_t Group::forget_before(std::int32_t position) {
+  const std::int32_t held = list().tokens();
+  const auto forgot = [&](std::int32_t end) { evicted_before(first_query_past(*layer_, end)); };
+  // The rows come last: once they have forgotten tokens, nothing can fail.
+  for (std::size_t i = added_.size(); i-- > 0;) forgot(added_[i]->forget_before(position));
   // Of stores that follow each other, the first ones go whole; where the last has tokens, nothing
   // is added to the others.
-  while (stores_.size() > 2 && !stores_[2]->empty() && stores_[1]->next_position() <= position) {
-    forgot(stores_[1]->next_position());
-    stores_.erase(stores_.begin() + 1);
+  while (added_.size() > 1 && !added_[1]->empty() && added_[0]->next_position() <= position) {
+    forgot(added_[0]->next_position());
+    added_.erase(added_.begin());
   }
+  forgot(rows_.forget_before(position));
   const std::int32_t gone = held - list().tokens();
-  if (gone > 0) {
-    settled_ = std::max(0, before - gone);
-    sink_gone_ += std::min(gone, first);
-    if (options_.scores) scores_.drop_first(gone);
-  }
+  if (gone > 0 && options_.scores) scores_.drop_first(gone);
   return gone;
 }
 
 std::int32_t Group::cut_at(std::int32_t position) const noexcept {
-  for (const auto& store : stores_) position = store->cut_at(position);
+  each_store([&](const TokenStore& store) { position = store.cut_at(position); });
   return position;
 }
 
 void Group::truncate(std::int32_t position) noexcept {
-  for (const auto& store : stores_) store->truncate(position);
+  if (position >= extent_.next) return;
+  rows_.truncate(position);
+  for (const auto& store : added_) store->truncate(position);
   // Rows to come go to the last store of those that follow each other.
-  while (options_.load_store && stores_.size() > 2 && stores_.back()->empty()) stores_.pop_back();
-  settled_ = std::min(settled_, list().tokens());
+  while (options_.load_store && added_.size() > 1 && added_.back()->empty()) added_.pop_back();
   scores_.truncate(list().tokens());
+  extent_.next = position;
+  if (position <= extent_.first) {
+    extent_.first = extent_.encoded_end = extent_.settled_end = position;
+  } else {
+    // If windows have taken the tile of `position`, the next one begins the next tile, and rows until then stay.
+    const std::int32_t encoded = extent_.encoded_end;
+    extent_.encoded_end = std::max(encoded > position ? next_tile(position) : encoded, sink_end());
+    extent_.settled_end = std::max(std::min(extent_.settled_end, position), waits_from());
+    if (extent_.encoded_end > sink_end()) settle_as_they_are(extent_.encoded_end);
+  }
+}
+
+// Escapes that windows have passed are not held any more, but a tile is encoded whole.
+void Group::add_lost(std::int32_t first, std::int32_t end, RowBlock& to) const {
+  RowBlock lost = blank(0);
+  each_store([&](const TokenStore& store) { store.read_escaped(first, end, lost); });
+  const std::vector<std::int32_t> held = to.positions;
+  for (std::size_t i = 0; i < lost.size(); ++i) {
+    if (std::binary_search(held.begin(), held.end(), lost.positions[i])) continue;
+    to.grow(1);
+    to.positions.back() = lost.positions[i];
+    const KvRows row = lost.rows(i, 1);
+    std::copy_n(row.keys.row(0, 0), to.key_width(), to.keys.end() - static_cast<std::ptrdiff_t>(to.key_width()));
+    std::copy_n(row.values.row(0, 0), to.value_width(), to.values.end() - static_cast<std::ptrdiff_t>(to.value_width()));
+  }
+  to.sort();
 }
 
 Group Group::truncated(std::int32_t position) const {
   const std::int32_t cut = cut_at(position);
   RowBlock rows = read_positions(cut, position);
+  add_lost(cut, position, rows);
   if (options_.ends == Element::kF16) {
     for (std::vector<float>* side : {&rows.keys, &rows.values}) {
       for (float& x : *side) x = std::clamp(x, -kLargestHalf, kLargestHalf);
@@ -205,6 +242,7 @@ Group Group::truncated(std::int32_t position) const {
   out.truncate(cut);
   const std::int32_t first = out.list().tokens();
   out.list().extend(rows.positions);
+  out.appended(rows.positions);
   const KvRows view = rows.rows(0, rows.size());
   for (std::int32_t h = 0; h < options_.heads; ++h) {
     out.list().write(first, view.keys, view.values, h, 0, static_cast<std::int32_t>(rows.size()));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache of one group of KV heads of one layer, as a method works on it:
+// The cache of one group of KV heads of one layer, as a method works on it. Rows enter a list, at full rank:
 //
 //     index 0 ..        sink: the first tokens, full rank for good
 //     .. settled()      what the method has dealt with: coded segments
 //     .. tokens()       waiting: full-rank rows, the newest of which stay (`recent`)
 //
 // A method takes the oldest waiting rows, makes codes for them and puts the coded segment in their
-// place. Not safe for several threads; groups are independent of each other, unless the same heads of neighbouring layers
+// place, or moves them to a store of its own. How far it has come is in the extent (method/extent.h). Not safe for several threads; groups are independent of each other, unless the same heads of neighbouring layers
 // are coded together: then the group of the last layer leads, and its policy deals with the rows of all of them, which
 // so wait and settle alike.
 #pragma once
@@ -27,6 +27,7 @@
 #include "cache/state_stream.h"
 #include "kvspan/cache.h"
 #include "kvspan/result.h"
+#include "method/extent.h"
 #include "method/selectors/token_scores.h"
 
 namespace kvspan {
@@ -37,6 +38,10 @@ struct GroupOptions {
   std::int32_t heads = 1;
   Element ends = Element::kF16;
   std::int32_t sink = 0;
+  bool sink_waits = false;  // sink rows wait too, until the policy holds them at 8 bits
+  // Tokens that a store of the method's holds together, from a multiple of it on; then the sink ends at one, and positions
+  // have no gaps.
+  std::int32_t tile = 1;
   bool moves = true;       // rows leave the full-rank ends again
   bool residuals = false;  // kept for certificates
   bool scores = false;     // of received attention, kept per token
@@ -56,35 +61,37 @@ class Group {
 
   const LayerShape& layer() const noexcept { return *layer_; }
   const GroupOptions& options() const noexcept { return options_; }
+  const Extent& extent() const noexcept { return extent_; }
   // Where rows enter and wait, and where most methods leave them.
-  SegmentList& list() noexcept { return static_cast<SegmentStore&>(*stores_.front()).list(); }
-  const SegmentList& list() const noexcept {
-    return static_cast<const SegmentStore&>(*stores_.front()).list();
+  SegmentStore& rows() noexcept { return rows_; }
+  const SegmentStore& rows() const noexcept { return rows_; }
+  SegmentList& list() noexcept { return rows_.list(); }
+  const SegmentList& list() const noexcept { return rows_.list(); }
+  // Those that the method added, perhaps still without tokens, in their order.
+  std::span<const std::unique_ptr<TokenStore>> added() const noexcept { return added_; }
+  void add_store(std::unique_ptr<TokenStore> store) { added_.push_back(std::move(store)); }
+  // use(store) for the rows and then for each of those.
+  template <class Use>
+  void each_store(const Use& use) const {
+    use(static_cast<const TokenStore&>(rows_));
+    for (const auto& store : added_) use(static_cast<const TokenStore&>(*store));
   }
-  // The list's and those that a method added, perhaps still without tokens, in their order.
-  std::span<const std::unique_ptr<TokenStore>> stores() const noexcept { return stores_; }
-  void add_store(std::unique_ptr<TokenStore> store) { stores_.push_back(std::move(store)); }
 
   // The groups of earlier layers whose tokens are coded with this one's, in the layers' order; they stay where they are. A copy
   // leads none.
   std::span<Group* const> led() const noexcept { return led_; }
   void lead(std::vector<Group*> earlier) noexcept { led_ = std::move(earlier); }
 
-  // One beyond the last position held, wherever.
-  std::int32_t next_position() const noexcept;
-
+  // One beyond the last position of the sink, whose tokens have come or not.
+  std::int32_t sink_end() const noexcept;
+  // Tokens of the list that belong to the sink.
+  std::int32_t sink() const noexcept { return list().index_of(sink_end()); }
   // Index of the oldest waiting row.
-  std::int32_t settled() const noexcept;
+  std::int32_t settled() const noexcept { return list().index_of(extent_.settled_end); }
   std::int32_t waiting() const noexcept { return list().tokens() - settled(); }
-  // First tokens of the list that stay as they are.
-  std::int32_t sink() const noexcept { return options_.sink - sink_gone_; }
-  // Tokens have been dropped because of those before this position: truncation would miss them. 0:
-  // none have.
-  std::int32_t dropped_at() const noexcept { return dropped_at_; }
-  void set_dropped_at(std::int32_t position) noexcept {
-    dropped_at_ = std::max(dropped_at_, position);
-  }
 
+  // Rows at these positions, beyond those before, have been added to the list.
+  void appended(std::span<const std::int32_t> positions) noexcept;
   // Waiting rows first .. first + n - 1, 0 being the oldest.
   RowBlock read(std::int32_t first, std::int32_t n) const;
   // Tokens first .. first + n - 1 of the list; those that are coded already, reconstructed.
@@ -119,13 +126,16 @@ class Group {
   }
   // Takes what a copy of it holds. The list stays in its place: others refer to it.
   void become(Group& copy) noexcept;
-  // n waiting rows count as settled and stay full rank.
-  void settle_as_they_are(std::int32_t n) noexcept;
+  // Waiting rows before `position` count as settled and stay full rank.
+  void settle_as_they_are(std::int32_t position) noexcept;
 
-  // Forgets tokens before `position`, which no query sees any more, of the list only among its
-  // first `limit`; how many of the list. Throws std::bad_alloc, and then the list holds what it
-  // held.
-  std::int32_t forget_before(std::int32_t position, std::int32_t limit);
+  // Forgets tokens before `position`, which no query sees any more; how many of the list. Throws
+  // std::bad_alloc, and then the list holds what it held.
+  std::int32_t forget_before(std::int32_t position);
+  // Truncation below `position` would miss tokens that are not held.
+  void evicted_before(std::int32_t position) noexcept;
+  // Tokens up to `position` are encoded in the stores of a group that leads this one, as loading format 3 finds out.
+  void encoded_before(std::int32_t position) noexcept;
   // The last position up to `position` from which on all stores can forget tokens.
   std::int32_t cut_at(std::int32_t position) const noexcept;
   // Forgets tokens from such a position on.
@@ -135,24 +145,30 @@ class Group {
   Group truncated(std::int32_t position) const;
   std::size_t score_bytes() const noexcept { return scores_.bytes(); }
 
-  // Tokens, what has been settled, and scores. load() is for an empty group of the same options; a
+  // The extent, tokens, and scores. load() is for an empty group of the same options; a
   // failure leaves it in some state.
   void save(const StateWriter& to) const;
   Status load(const StateReader& from);
 
  private:
   RowBlock blank(std::int32_t n) const;
-  // Of a list whose first `settled` tokens are settled.
-  void take_out(std::int32_t first, std::span<const std::uint8_t> keep, std::int32_t settled);
+  // The first position that waits before anything is settled.
+  std::int32_t waits_from() const noexcept;
+  // `position`, or the next at which a tile begins.
+  std::int32_t next_tile(std::int32_t position) const noexcept;
+  void take_out(std::int32_t first, std::span<const std::uint8_t> keep);
+  void add_lost(std::int32_t first, std::int32_t end, RowBlock& to) const;
+  Status load_added(const StateReader& from);
+  void infer_extent(std::int32_t settled, std::int32_t evicted, std::int32_t next) noexcept;
+  Status check_extent(const ByteReader& in) const;
 
   const LayerShape* layer_;  // outlives the group
   GroupOptions options_;
-  std::vector<std::unique_ptr<TokenStore>> stores_;
+  Extent extent_;
+  SegmentStore rows_;
+  std::vector<std::unique_ptr<TokenStore>> added_;
   std::vector<Group*> led_;
   TokenScores scores_;
-  std::int32_t settled_ = 0;
-  std::int32_t dropped_at_ = 0;
-  std::int32_t sink_gone_ = 0;  // of the sink, forgotten
 };
 
 }  // namespace kvspan

@@ -28,10 +28,11 @@ Error missing(std::int32_t found, std::int32_t wanted) {
 }
 
 // Which positions a group holds whose codes are those of `codes`, as ranges of LayerTokens.
-Result<LayerTokens> ranges_of(const Group& group, PositionRange codes, std::int32_t next) {
+Result<LayerTokens> ranges_of(const Group& group, PositionRange codes) {
+  const std::int32_t next = group.extent().next;
   LayerTokens held;
   held.next = next;
-  held.least = group.dropped_at();
+  held.least = group.extent().evicted_end;
   held.sink = group.options().sink;
   const SegmentList& list = group.list();
   const bool coded = codes.size() > 0;
@@ -95,6 +96,7 @@ void extend(PositionRange range, std::int32_t held, Group& group) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(range.size()));
   std::iota(positions.begin(), positions.end(), range.first);
   group.list().extend(positions);
+  group.appended(positions);
   const PositionRange zeros{range.first, std::min(held, range.last)};
   if (zeros.size() == 0) return;
   const auto n = static_cast<std::size_t>(zeros.size()), heads = std::size_t(group.options().heads);
@@ -133,12 +135,12 @@ Status check_tokens(const LayerTokens& from, const GroupTokens& tokens, const Gr
 
 }  // namespace
 
-Status add_group(const Group& group, const Policy* policy, std::int32_t next, LayerTokens& to) {
+Status add_group(const Group& group, const Policy* policy, LayerTokens& to) {
   KVSPAN_CHECK_OK(check_ends(group));
   GroupTokens tokens;
   PositionRange codes;
   if (policy != nullptr) KVSPAN_CHECK_OK(policy->give_codes(group, tokens, codes));
-  KVSPAN_TRY(LayerTokens held, ranges_of(group, codes, next));
+  KVSPAN_TRY(LayerTokens held, ranges_of(group, codes));
   if (!to.groups.empty() && (to.first != held.first || to.coded != held.coded)) {
     return fail(ErrorCode::kUnsupported,
                 "tokens from {} on and codes up to {} where another group of the layer has {} and "

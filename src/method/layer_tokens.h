@@ -53,9 +53,9 @@ struct LayerTokens {
   }
 };
 
-// Adds a group of a layer of `next` tokens; the first says which positions are held, and it fails
+// Adds a group of a layer; the first says which positions are held, and it fails
 // where another holds others. policy: the group's, or null.
-Status add_group(const Group& group, const Policy* policy, std::int32_t next, LayerTokens& to);
+Status add_group(const Group& group, const Policy* policy, LayerTokens& to);
 
 // Makes an empty group hold what `from` says of its group number `index`, in segments as they would
 // be had the rows come by themselves. Positions that are not held become zeros, which the caller

@@ -119,7 +119,7 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
   opened = 0;
   // No exception may leave one thread while others wait for it; what std::bad_alloc ended goes on from there.
   try {
-    chosen.clear();
+    read_all();
     if (!received.empty()) {
       const std::vector<float> given = received_by_token();
       if (group.options().scores && !group_received) group.receive(given);
@@ -142,23 +142,25 @@ Status MethodCache::Member::settle(std::int32_t queries, std::int32_t first_need
 
 void MethodCache::Member::forget(std::int32_t first_needed) {
   if (first_needed <= 0) return;
-  const std::int32_t limit = policy ? policy->forgettable(group) : group.list().tokens();
-  if (const std::int32_t gone = group.forget_before(first_needed, limit); gone > 0) {
+  const std::int32_t end =
+      policy ? std::min(first_needed, policy->forgettable(group)) : first_needed;
+  if (const std::int32_t gone = group.forget_before(end); gone > 0) {
     if (policy) policy->forgot(gone);
     if (selector) selector->forgot(gone);
   }
-  for (Group* led : group.led()) led->forget_before(first_needed, policy->forgettable(*led));
+  for (Group* led : group.led()) led->forget_before(end);
 }
 
 // The tokens at the positions that are marked, of every store, and those that are read with them.
 void MethodCache::Member::choose(const std::vector<std::uint8_t>& keep) {
-  for (const auto& store : group.stores()) chosen.push_back(store->chosen(keep));
+  chosen_rows = group.rows().chosen_rows(keep);
+  for (const auto& store : group.added()) chosen.push_back(store->chosen(keep));
 }
 
 // Attention is received anew, by the tokens of the list that the call reads.
 void MethodCache::Member::observe() {
   const SegmentList& all = group.list();
-  const SegmentList& some = static_cast<const SegmentStore*>(reads().front())->list();
+  const SegmentList& some = reads_rows().list();
   std::vector<float> nothing(static_cast<std::size_t>(some.tokens()), 0.0f);
   std::vector<std::uint8_t> read;  // where not all are
   if (some.tokens() < all.tokens()) read.resize(static_cast<std::size_t>(all.tokens()));
@@ -174,16 +176,18 @@ void MethodCache::Member::observe() {
 
 // The list's tokens as full-rank rows.
 void MethodCache::Member::rebuild() {
-  chosen.resize(group.stores().size());
-  const auto* list = static_cast<const SegmentStore*>(reads().front());
-  chosen.front() = std::make_unique<SegmentStore>(reconstructed(list->list()));
+  chosen_rows = std::make_unique<SegmentStore>(reconstructed(reads_rows().list()));
+}
+
+void MethodCache::Member::read_all() noexcept {
+  chosen_rows.reset();
+  chosen.clear();
 }
 
 std::vector<const TokenStore*> MethodCache::Member::reads() const {
-  std::vector<const TokenStore*> all;
-  for (const auto& store : group.stores()) all.push_back(store.get());
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    if (chosen[i]) all[i] = chosen[i].get();
+  std::vector<const TokenStore*> all{&reads_rows()};
+  for (std::size_t i = 0; i < group.added().size(); ++i) {
+    all.push_back(i < chosen.size() && chosen[i] ? chosen[i].get() : group.added()[i].get());
   }
   return all;
 }
@@ -202,7 +206,6 @@ MethodCache::Layer::Layer(const LayerShape& shape, const PreparedLayer& from,
 
 MethodCache::Layer::Layer(const Layer& other)
     : members(other.members),
-      next(other.next),
       queries(other.queries),
       limit(other.limit),
       reconstruct(other.reconstruct) {
@@ -213,7 +216,6 @@ MethodCache::Layer::Layer(const Layer& other)
 MethodCache::Layer::Layer(Layer&& other) noexcept
     : members(std::move(other.members)),
       lists(std::move(other.lists)),
-      next(other.next),
       queries(other.queries),
       limit(other.limit),
       reconstruct(other.reconstruct) {}
@@ -221,14 +223,14 @@ MethodCache::Layer::Layer(Layer&& other) noexcept
 void MethodCache::Layer::list_stores() {
   lists.clear();
   for (const Member& member : members) {
-    lists.push_back({member.group.options().first_head, member.group.stores().front().get()});
+    lists.push_back({member.group.options().first_head, &member.group.rows()});
   }
 }
 
 // Whether every call reads the lists as they are, and nothing else.
 bool MethodCache::Layer::reads_lists() const noexcept {
   return !reconstruct && std::none_of(members.begin(), members.end(), [](const Member& m) {
-    return m.selector != nullptr || m.group.stores().size() > 1;
+    return m.selector != nullptr || !m.group.added().empty();
   });
 }
 
@@ -250,7 +252,7 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
     for (std::size_t i = 0; i < members.size(); ++i) {
       Member& member = members[i];
       const GroupOptions& options = member.group.options();
-      member.chosen.clear();
+      member.read_all();
       member.earlier.reset();
       Queries part = call;
       part.rows = heads_of(call.rows, options.first_head * per_head, options.heads * per_head);
@@ -276,7 +278,7 @@ Status MethodCache::Layer::prepare(const LayerShape& shape, const Queries& call,
 // A call that failed has observed nothing.
 void MethodCache::Layer::undo() noexcept {
   for (Member& member : members) {
-    member.chosen.clear();
+    member.read_all();
     if (!member.earlier) continue;
     member.received = std::move(member.earlier->received);
     member.mask = std::move(member.earlier->mask);
@@ -294,18 +296,29 @@ MethodCache::MethodCache(std::shared_ptr<const Prepared> prepared)
 }
 
 std::int32_t MethodCache::tokens() const noexcept {
-  std::int32_t least = layers_.front().next;
-  for (const Layer& layer : layers_) least = std::min(least, layer.next);
+  std::int32_t least = layers_.front().next();
+  for (const Layer& layer : layers_) least = std::min(least, layer.next());
   return least;
 }
 
 // The leader's part of append: everything is checked before anything is touched.
 Status MethodCache::extend(int layer, Layer& to, const KvRows& rows, bool scanned) {
   if (rows.positions.empty()) return {};
-  if (rows.positions.front() < to.next) {
+  const std::int32_t next = to.next(), first = rows.positions.front();
+  if (first < next) {
     return fail(ErrorCode::kInvalidArgument,
                 "layer {}: position {} of row 0; allowed: {} or more, beyond those appended", layer,
-                rows.positions.front(), to.next);
+                first, next);
+  }
+  const Group& group = to.members.front().group;
+  const auto last = static_cast<std::int32_t>(first + rows.positions.size() - 1);
+  if (group.options().tile > 1 &&
+      ((first != next && !group.extent().empty()) || rows.positions.back() != last)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "layer {}: {} needs consecutive positions: got {} rows at {} to {}, expected {} to {}",
+                layer, prepared_->recipe, rows.positions.size(), first, rows.positions.back(),
+                group.extent().empty() ? first : next,
+                (group.extent().empty() ? first : next) + (last - first));
   }
   if (!scanned || to.bad_rows.load(std::memory_order_relaxed)) {
     KVSPAN_CHECK_OK(check_numbers("keys", layer, rows.keys, to.limit));
@@ -320,9 +333,9 @@ Status MethodCache::extend(int layer, Layer& to, const KvRows& rows, bool scanne
   } catch (const std::bad_alloc&) {
     while (done-- > 0) to.members[done].group.list().truncate(rows.positions.front());
     return fail(ErrorCode::kOutOfBudget, "no memory for {} more tokens in layer {} after {}",
-                rows.positions.size(), layer, to.next);
+                rows.positions.size(), layer, next);
   }
-  to.next = rows.positions.back() + 1;
+  for (Member& member : to.members) member.group.appended(rows.positions);
   to.tasks = 0;
   for (const Member& member : to.members) to.tasks += member.tasks();
   return {};
@@ -387,7 +400,7 @@ Status MethodCache::attend(int layer, const Queries& queries, TensorView<float, 
   KVSPAN_CHECK_BY_ALL(check_queries(shape, layer, queries, out), team);
   KVSPAN_CHECK_BY_ALL(
       check_numbers("queries", layer, queries.rows, std::numeric_limits<float>::infinity()), team);
-  KVSPAN_CHECK_BY_ALL(check_held(layer, from.next), team);
+  KVSPAN_CHECK_BY_ALL(check_held(layer, from.next()), team);
   std::int32_t earlier = 0;
   if (team.leader()) {
     earlier = from.queries;
@@ -463,7 +476,7 @@ Status MethodCache::settle(int layer, Team& team) {
   run_tasks(at, team);
   for (int i; (i = team.take()) < static_cast<int>(at.members.size());) {
     Member& member = at.members[static_cast<std::size_t>(i)];
-    member.outcome = member.settle(at.queries, first_seen(shape, at.next));
+    member.outcome = member.settle(at.queries, first_seen(shape, at.next()));
   }
   team.barrier();
   for (const Member& member : at.members) KVSPAN_CHECK_BY_ALL(copy_of(member.outcome), team);
@@ -472,7 +485,7 @@ Status MethodCache::settle(int layer, Team& team) {
 
 void MethodCache::add_bytes(const Layer& of, CacheBytes& bytes, std::vector<const Code*>& codes) {
   for (const Member& member : of.members) {
-    for (const auto& store : member.group.stores()) store->add_bytes(bytes, codes);
+    member.group.each_store([&](const TokenStore& store) { store.add_bytes(bytes, codes); });
     bytes.positions += member.group.score_bytes();
     if (member.policy) {
       bytes.sketches += member.policy->sketch_bytes();

@@ -83,7 +83,8 @@ class MethodCache final : public KvCache {
       std::vector<std::uint8_t> mask;
     };
     std::optional<Observed> earlier;
-    // What the current call reads instead of the stores, where that differs; empty: nothing does.
+    // What the current call reads instead of the rows and of the added stores; null: those.
+    std::unique_ptr<SegmentStore> chosen_rows;
     std::vector<std::unique_ptr<TokenStore>> chosen;
 
     Member(const LayerShape& layer, const PreparedGroup& prepared,
@@ -93,6 +94,9 @@ class MethodCache final : public KvCache {
     void choose(const std::vector<std::uint8_t>& keep);
     void observe();
     void rebuild();
+    void read_all() noexcept;
+    const SegmentStore& reads_rows() const noexcept { return chosen_rows ? *chosen_rows : group.rows(); }
+    // The rows, and then what the method added.
     std::vector<const TokenStore*> reads() const;
     // Those of its policy (method/policies/policy.h).
     int tasks() const noexcept;
@@ -116,7 +120,6 @@ class MethodCache final : public KvCache {
     std::vector<std::vector<StorePart>> reading;
     TensorView<float, 2> lse;  // [queries, query_heads], in the scratch of the current call
     std::vector<TensorView<float, 2>> received;
-    std::int32_t next = 0;     // beyond every position that was ever appended
     std::int32_t queries = 0;  // of the last attend
     int tasks = 0;             // of the members, when rows last came: all threads must see the same number
     float limit = 0.0f;        // of numbers in rows
@@ -130,6 +133,8 @@ class MethodCache final : public KvCache {
     Layer(const Layer& other);
     Layer(Layer&& other) noexcept;
     void list_stores();
+    // Beyond every position that was ever appended.
+    std::int32_t next() const noexcept { return members.front().group.extent().next; }
     bool reads_lists() const noexcept;
     std::int32_t wants(std::int32_t queries) const noexcept;
     Status prepare(const LayerShape& shape, const Queries& queries, std::int32_t observed,
@@ -148,7 +153,7 @@ class MethodCache final : public KvCache {
   // attend, all checked.
   Status read(Layer& from, const LayerShape& shape, const Queries& queries,
               const TensorView<float, 3>& out, AttentionScratch& scratch, Team& team);
-  Status load_layers(ByteReader& in);
+  Status load_layers(ByteReader& in, std::uint32_t version);
 
   std::shared_ptr<const Prepared> prepared_;
   std::shared_ptr<Ledger> ledger_;

@@ -15,7 +15,7 @@
 namespace kvspan {
 namespace {
 
-constexpr FrameFormat kFormat{"cache", "KVSPCACH", 3};
+constexpr FrameFormat kFormat{"cache", "KVSPCACH", kCacheVersion, kOldestCacheVersion};
 constexpr std::size_t kLongestRecipe = 4096;
 
 // The codes that sequences share, each once.
@@ -39,48 +39,12 @@ Error in_group(Error error, std::size_t layer, std::size_t group) {
 
 }  // namespace
 
-void Group::save(const StateWriter& to) const {
-  stores_.front()->save(to);
-  to.out.put(settled_);
-  to.out.put(dropped_at_);
-  scores_.save(to.out);
-  if (options_.load_store) to.out.put(static_cast<std::uint32_t>(stores_.size() - 1));
-  for (const auto& store : std::span(stores_).subspan(1)) store->save(to);
-}
-
-Status Group::load(const StateReader& from) {
-  ByteReader& in = from.in;
-  KVSPAN_CHECK_OK(stores_.front()->load(from));
-  KVSPAN_TRY(settled_, get_between<std::int32_t>("settled tokens", 0, list().tokens(), in));
-  KVSPAN_TRY(dropped_at_, get_between<std::int32_t>("dropped up to", 0, kMostTokens + 1, in));
-  KVSPAN_CHECK_OK(
-      scores_.load("attention received", options_.scores ? list().tokens() : 0, in, from.ledger));
-  if ((layer_->window > 0 || layer_->chunk > 0) && list().tokens() > 0) {
-    sink_gone_ = std::min(options_.sink, list().position(0));
-  }
-  if (!options_.load_store) {
-    for (const auto& store : std::span(stores_).subspan(1)) KVSPAN_CHECK_OK(store->load(from));
-    return {};
-  }
-  KVSPAN_TRY(const auto count, in.get<std::uint32_t>("number of stores"));
-  std::int32_t end = 0;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    KVSPAN_TRY(std::unique_ptr<TokenStore> store, options_.load_store(from));
-    if (!store->empty() && store->first_position() < end) {
-      return in.wrong("first position of a store", 0, store->first_position(),
-                      fmt::format("{} or more, beyond the tokens of the store before", end));
-    }
-    end = std::max(end, store->next_position());
-    add_store(std::move(store));
-  }
-  return {};
-}
-
 Status MethodCache::Member::save(const StateWriter& to) const {
   group.save(to);
   const std::vector<float> waiting = received_by_token();
   to.out.put(static_cast<std::uint32_t>(waiting.size()));
   to.out.put_all(std::span<const float>(waiting));
+  to.out.put(static_cast<std::uint8_t>(group_received));
   if (policy) KVSPAN_CHECK_OK(policy->save(to));
   if (selector) selector->save(to);
   return {};
@@ -96,6 +60,10 @@ Status MethodCache::Member::load(const StateReader& from) {
   received.resize(count);
   KVSPAN_CHECK_OK(in.get_finite("unsettled attention", std::span<float>(received),
                                 std::numeric_limits<float>::max()));
+  if (from.version >= 4) {
+    KVSPAN_TRY(const auto added, get_between<std::uint8_t>("unsettled attention is in the scores", 0, 1, in));
+    group_received = added != 0;
+  }
   if (policy) {
     KVSPAN_CHECK_OK(policy->load(group, from));
   } else if (!group.options().follows) {
@@ -114,7 +82,6 @@ Status MethodCache::save(const ByteSink& sink, std::vector<SavedRun>* runs) cons
       put_shape(prepared_->shape, out);
       CodeWriter codes(known, out);
       for (const Layer& layer : layers_) {
-        out.put(layer.next);
         // Selectors alone ask for it; without one, equal tokens are saved as equal bytes.
         const bool asked = std::any_of(layer.members.begin(), layer.members.end(),
                                        [](const Member& member) { return member.selector != nullptr; });
@@ -129,26 +96,28 @@ Status MethodCache::save(const ByteSink& sink, std::vector<SavedRun>* runs) cons
   }
 }
 
-Status MethodCache::load_layers(ByteReader& in) {
+Status MethodCache::load_layers(ByteReader& in, std::uint32_t version) {
   const std::vector<std::shared_ptr<const Code>> known = known_codes(*prepared_);
   KVSPAN_TRY(CodeReader codes, CodeReader::open(known, in, ledger_));
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
-    KVSPAN_TRY(layer.next, get_between<std::int32_t>("next position", 0, kMostTokens, in));
+    std::int32_t next = 0;
+    if (version < 4) {
+      KVSPAN_TRY(next, get_between<std::int32_t>("next position", 0, kMostTokens, in));
+    }
     KVSPAN_TRY(layer.queries,
                get_between<std::int32_t>("queries of the last call", 0,
                                          std::numeric_limits<std::int32_t>::max(), in));
     for (std::size_t g = 0; g < layer.members.size(); ++g) {
       Member& member = layer.members[g];
-      if (Status loaded = member.load({in, codes, ledger_}); !loaded) {
+      if (Status loaded = member.load({in, codes, ledger_, version, next}); !loaded) {
         return in_group(std::move(loaded).error(), l, g);
       }
-      if (member.group.list().next_position() > layer.next) {
+      if (member.group.extent().next != layer.next()) {
         return fail(ErrorCode::kCorruptData,
-                    "{}: tokens before byte {} go up to position {}; allowed: below {} (layer {}, "
+                    "{}: the next position before byte {} is {}; allowed: {}, as in the group before (layer {}, "
                     "group {})",
-                    in.what(), in.offset(), member.group.list().next_position() - 1, layer.next, l,
-                    g);
+                    in.what(), in.offset(), member.group.extent().next, layer.next(), l, g);
       }
     }
   }
@@ -171,7 +140,7 @@ Result<std::unique_ptr<MethodCache>> MethodCache::load(std::shared_ptr<const Pre
     }
     KVSPAN_CHECK_OK(expect_shape(prepared->shape, in));
     auto cache = std::make_unique<MethodCache>(std::move(prepared));
-    KVSPAN_CHECK_OK(cache->load_layers(in));
+    KVSPAN_CHECK_OK(cache->load_layers(in, frame.version));
     return cache;
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to load {} bytes", bytes.size());

@@ -54,23 +54,24 @@ Status MethodCache::truncate(std::int32_t n) {
   try {
     for (Layer& layer : layers_) {
       for (Member& member : layer.members) {
-        if (layer.next <= n || member.group.cut_at(n) == n) continue;
+        if (layer.next() <= n || member.group.cut_at(n) == n) continue;
         rebuilt.emplace_back(&member.group, member.group.truncated(n));
       }
     }
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory to go back from {} to {} tokens", tokens(), n);
   }
+  for (Layer& layer : layers_) {
+    if (layer.next() <= n) continue;
+    for (Member& member : layer.members) {
+      if (member.policy) member.policy->truncate(member.group, n);
+      if (member.selector) member.selector->truncate(member.group, n);
+    }
+  }
   for (auto& [group, copy] : rebuilt) group->become(copy);
   share_stores();
   for (Layer& layer : layers_) {
-    if (layer.next <= n) continue;
-    layer.next = n;
-    for (Member& member : layer.members) {
-      member.group.truncate(n);
-      if (member.policy) member.policy->truncate(member.group);
-      if (member.selector) member.selector->truncate(member.group);
-    }
+    for (Member& member : layer.members) member.group.truncate(n);
   }
   return {};
 }
@@ -78,7 +79,7 @@ Status MethodCache::truncate(std::int32_t n) {
 std::int32_t MethodCache::least_tokens() const noexcept {
   std::int32_t least = 1;
   for (const Layer& layer : layers_) {
-    for (const Member& member : layer.members) least = std::max(least, member.group.dropped_at());
+    for (const Member& member : layer.members) least = std::max(least, member.group.extent().evicted_end);
   }
   return std::min(least, std::max(tokens(), 1));
 }

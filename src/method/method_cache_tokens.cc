@@ -36,14 +36,14 @@ Result<LayerTokens> MethodCache::give(int layer) const {
     for (std::size_t g = 0; g < from.members.size(); ++g) {
       if (is_hosts(from.members[g])) return is_hosts_alone(layer);
       if (const Status added =
-              add_group(from.members[g].group, from.members[g].policy.get(), from.next, tokens);
+              add_group(from.members[g].group, from.members[g].policy.get(), tokens);
           !added) {
         return of_group(added.error(), layer, g);
       }
     }
     return tokens;
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::kOutOfBudget, "no memory for a copy of {} tokens", from.next);
+    return fail(ErrorCode::kOutOfBudget, "no memory for a copy of {} tokens", from.next());
   }
 }
 
@@ -51,11 +51,11 @@ Status MethodCache::take(int layer, const LayerTokens& tokens) {
   KVSPAN_CHECK_OK(check_layer(prepared_->shape, layer));
   Layer& to = layers_[static_cast<std::size_t>(layer)];
   const LayerShape& shape = prepared_->shape.layers[static_cast<std::size_t>(layer)];
-  if (to.next > 0 || tokens.groups.size() != to.members.size()) {
+  if (to.next() > 0 || tokens.groups.size() != to.members.size()) {
     return fail(ErrorCode::kInvalidArgument,
                 "layer {}: tokens of {} groups for a layer of {} that holds {} tokens; allowed: as "
                 "many groups, and a layer that holds none",
-                layer, tokens.groups.size(), to.members.size(), to.next);
+                layer, tokens.groups.size(), to.members.size(), to.next());
   }
   try {
     for (std::size_t g = 0; g < to.members.size(); ++g) {
@@ -65,12 +65,11 @@ Status MethodCache::take(int layer, const LayerTokens& tokens) {
         return of_group(filled.error(), layer, g);
       }
       member.forget(first_seen(shape, tokens.next));
-      member.group.set_dropped_at(tokens.least);
+      member.group.evicted_before(tokens.least);
     }
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfBudget, "no memory for {} tokens of layer {}", tokens.next, layer);
   }
-  to.next = tokens.next;
   return {};
 }
 

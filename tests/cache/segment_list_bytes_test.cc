@@ -395,7 +395,7 @@ TEST(SegmentListBytes, MessagesSayWhatIsWrongAndWhere) {
   expect(28, 3, "shape at byte 28 is of 3 heads");
   expect(40, 5, "element at byte 40 is 5");
   expect(44, 2, "capacity at byte");
-  expect(48, 1 << 20, "capacity 1048576 and 3 tokens");
+  expect(48, 1 << 20, "capacity 1048576 of the segment");
   expect(52, 0, "tokens at byte 52 is 0");
   expect(56, 0x0502, "form of a side at byte 56 is 2");
   expect(59, -1, "position at byte 59 is -1");

@@ -14,7 +14,7 @@ namespace kvspan::testing {
 
 inline std::vector<const TokenStore*> stores_of(const Group& group) {
   std::vector<const TokenStore*> all;
-  for (const auto& store : group.stores()) all.push_back(store.get());
+  group.each_store([&](const TokenStore& store) { all.push_back(&store); });
   return all;
 }
 

@@ -47,14 +47,14 @@ TEST_P(Misuse, AnyOrderOfCallsIsAnswered) {
   EXPECT_TRUE(cache->settle(0, team));
   auto fork = cache->fork();
   ASSERT_TRUE(fork);
-  EXPECT_TRUE((*fork)->append(0, text.rows(0, 130, 70), team));
-  EXPECT_TRUE(attend(**fork, 199, 1));
-  const Status gap = (*fork)->settle(0, team);
+  const Status gap = (*fork)->append(0, text.rows(0, 130, 70), team);
   if (!gap) {
     // Only bands needs consecutive positions, and says so.
     EXPECT_NE(GetParam().text.find("bands:"), std::string::npos);
     EXPECT_NE(gap.error().message.find("consecutive positions"), std::string::npos);
   }
+  EXPECT_TRUE(attend(**fork, 199, 1));
+  EXPECT_TRUE((*fork)->settle(0, team));
   EXPECT_TRUE((*fork)->save());
 }
 

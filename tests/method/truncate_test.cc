@@ -71,7 +71,7 @@ class TruncateSuite : public ::testing::TestWithParam<SuiteRecipe> {
     for (int layer = 0; layer < 2; ++layer) {
       for (std::size_t g = 0; g < cache.groups(layer); ++g) {
         const Group& group = cache.group(layer, g);
-        all.push_back(group.next_position() - group.waiting());
+        all.push_back(group.extent().next - group.waiting());
       }
     }
     return all;

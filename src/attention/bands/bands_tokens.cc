@@ -36,11 +36,11 @@ void BandsTokens::restore(std::int32_t token, float* keys, float* values) const 
   });
 }
 
-void BandsTokens::read(std::int32_t first, std::int32_t end, RowBlock& to) const {
+void BandsTokens::read_either(std::int32_t first, std::int32_t end, bool of_escaped, RowBlock& to) const {
   for (std::int32_t at = std::max(first, first_position()); at < std::min(end, next_position());
        ++at) {
     const std::int32_t token = at - keys_.first_position();
-    if (escaped(token) || !reads(token / BandsStore::kTileTokens)) continue;
+    if (escaped(token) != of_escaped || !reads(token / BandsStore::kTileTokens)) continue;
     to.grow(1);
     to.positions.back() = at;
     restore(token, to.keys.data() + to.keys.size() - to.key_width(),
@@ -139,8 +139,8 @@ Status BandsTokens::check_same_tokens(const ByteReader& in) const {
 // Under codes that are there already.
 Status BandsTokens::load(const StateReader& from) {
   if (follows_) return {};
-  KVSPAN_CHECK_OK(keys_.load(from.in));
-  if (values_) KVSPAN_CHECK_OK(values_->load(from.in));
+  KVSPAN_CHECK_OK(keys_.load(from.in, from.version));
+  if (values_) KVSPAN_CHECK_OK(values_->load(from.in, from.version));
   return check_same_tokens(from.in);
 }
 
@@ -149,7 +149,7 @@ Result<std::unique_ptr<TokenStore>> BandsTokens::load_learnt(const BandsShape& s
   const auto side = [&](const BandsParts& like) -> Result<BandsStore> {
     KVSPAN_TRY(auto code, BandsCode::load(like, from.in, from.ledger));
     BandsStore store(std::move(code), from.ledger);
-    KVSPAN_CHECK_OK(store.load(from.in));
+    KVSPAN_CHECK_OK(store.load(from.in, from.version));
     return store;
   };
   std::unique_ptr<BandsTokens> tokens(new BandsTokens);

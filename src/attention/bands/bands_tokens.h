@@ -67,7 +67,12 @@ class BandsTokens final : public TokenStore {
   std::int32_t next_position() const noexcept override {
     return empty() ? 0 : keys_.next_position();
   }
-  void read(std::int32_t first, std::int32_t end, RowBlock& to) const override;
+  void read(std::int32_t first, std::int32_t end, RowBlock& to) const override {
+    read_either(first, end, false, to);
+  }
+  void read_escaped(std::int32_t first, std::int32_t end, RowBlock& to) const override {
+    read_either(first, end, true, to);
+  }
   Status attend(const AttendCall& call, std::span<const StorePart> parts, AttentionScratch& scratch,
                 Team& team) const override;
   Result<std::unique_ptr<StoreFacts>> facts(const LayerShape& layer,
@@ -95,6 +100,7 @@ class BandsTokens final : public TokenStore {
   void each_own(const Use& use) const {
     if (!follows_) each_side(use);
   }
+  void read_either(std::int32_t first, std::int32_t end, bool of_escaped, RowBlock& to) const;
   // Rows of a token, keys [heads, key_dim] after RoPE and values [heads, value_dim].
   void restore(std::int32_t token, float* keys, float* values) const;
   Status check_same_tokens(const ByteReader& in) const;

@@ -88,7 +88,7 @@ std::int32_t SegmentStore::forget_before(std::int32_t position) {
   return end;
 }
 
-std::unique_ptr<TokenStore> SegmentStore::chosen(std::span<const std::uint8_t> keep) const {
+std::unique_ptr<SegmentStore> SegmentStore::chosen_rows(std::span<const std::uint8_t> keep) const {
   std::vector<std::uint8_t> mask;
   for (const Segment& segment : list_.segments()) {
     const std::size_t first = mask.size();

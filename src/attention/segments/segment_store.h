@@ -34,7 +34,11 @@ class SegmentStore final : public TokenStore {
                                             std::int32_t head) const override;
   // Whole segments go.
   std::int32_t forget_before(std::int32_t position) override;
-  std::unique_ptr<TokenStore> chosen(std::span<const std::uint8_t> keep) const override;
+  std::unique_ptr<TokenStore> chosen(std::span<const std::uint8_t> keep) const override {
+    return chosen_rows(keep);
+  }
+  // The same, as what it is.
+  std::unique_ptr<SegmentStore> chosen_rows(std::span<const std::uint8_t> keep) const;
   // Any row may be the last.
   std::int32_t cut_at(std::int32_t position) const noexcept override { return position; }
   void truncate(std::int32_t position) noexcept override { list_.truncate(position); }

@@ -86,6 +86,8 @@ void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
   out.put(code_->checksum());
   out.put(empty() ? 0 : first_position());
   out.put(tiles());
+  out.put(static_cast<std::int32_t>(tiles_->longs.size()));
+  out.put(static_cast<std::uint8_t>(tiles_->joins));
   for (std::int32_t i = 0; i < tiles(); ++i) {
     const std::size_t start = out.written();
     out.put_bytes(
@@ -100,7 +102,7 @@ void BandsStore::save(ByteWriter& out, std::vector<SavedRun>* runs) const {
   }
 }
 
-Status BandsStore::load(ByteReader& in) {
+Status BandsStore::load(ByteReader& in, std::uint32_t version) {
   KVSPAN_TRY(const auto checksum, in.get<std::uint64_t>("checksum of a bands code"));
   if (checksum != code_->checksum()) {
     return in.wrong("checksum of a bands code", sizeof(checksum), checksum,
@@ -108,15 +110,30 @@ Status BandsStore::load(ByteReader& in) {
   }
   KVSPAN_TRY(const auto first, in.get<std::int32_t>("first position of bands"));
   KVSPAN_TRY(const auto tiles, in.get<std::int32_t>("tiles of bands"));
-  constexpr std::int32_t kMost = 1 << 26;
-  if (first < 0 || first % kTileTokens != 0 || first / kTileTokens > kMost) {
-    return in.wrong("first position of bands", 2 * sizeof(first), first, "a multiple of 16");
+  constexpr std::int32_t kMost = 1 << 30;  // positions
+  if (first < 0 || first % kTileTokens != 0 || first > kMost) {
+    return in.wrong("first position of bands", 2 * sizeof(first), first,
+                    fmt::format("a multiple of {} up to {}", kTileTokens, kMost));
   }
-  if (tiles < 0 || tiles > kMost) {
-    return in.wrong("tiles of bands", sizeof(tiles), tiles, fmt::format("0 to {}", kMost));
+  if (tiles < 0 || tiles > (kMost - first) / kTileTokens) {
+    return in.wrong("tiles of bands", sizeof(tiles), tiles,
+                    fmt::format("0 to {}", (kMost - first) / kTileTokens));
   }
   BandsStore loaded(code_, ledger_, has_residuals());
-  loaded.expect(tiles);
+  std::int32_t longs = 0;
+  bool joins = true;
+  if (version < 4) {
+    loaded.expect(tiles);
+  } else {
+    KVSPAN_TRY(longs, in.get<std::int32_t>("long blocks of bands"));
+    if (longs < 0 || longs > (tiles + kLongTiles - 1) / kLongTiles) {
+      return in.wrong("long blocks of bands", sizeof(longs), longs, "as many as the tiles need");
+    }
+    KVSPAN_TRY(const auto joined, in.get<std::uint8_t>("short blocks are joined"));
+    if (joined > 1) return in.wrong("short blocks are joined", 1, int{joined}, "0 or 1");
+    joins = joined != 0;
+    loaded.tiles_->joins = false;
+  }
   std::array<std::int8_t, kBandTokens> token_gains;
   std::vector<BFloat16> token_norms(tile_norm_bytes() / sizeof(BFloat16));
   for (std::int32_t i = 0; i < tiles; ++i) {
@@ -130,11 +147,15 @@ Status BandsStore::load(ByteReader& in) {
         return in.wrong("residual norms of a tile", bytes.size(), to_float(norm), "0 or more");
       }
     }
+    if (i == loaded.block_tiles() && std::cmp_less(loaded.tiles_->longs.size(), longs)) {
+      loaded.tiles_->longs.push_back(loaded.new_block(kLongTiles));
+    }
     loaded.append_packed(first + i * kTileTokens,
                          reinterpret_cast<const std::uint8_t*>(tile.data()), token_gains.data(),
                          mask, token_norms.data());
   }
   loaded.tiles_->first_position = first;
+  loaded.tiles_->joins = joins;
   *this = std::move(loaded);
   return {};
 }

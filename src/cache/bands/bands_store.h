@@ -21,6 +21,7 @@
 #include "base/half.h"
 #include "base/memory.h"
 #include "cache/bands/bands_code.h"
+#include "cache/state_stream.h"
 #include "kvspan/saved_cache.h"
 
 namespace kvspan {
@@ -107,9 +108,9 @@ class BandsStore {
   void coefficients(std::int32_t token, float* c) const;
 
   // docs/reference/formats/cache.md. Loading needs the same code, which is known by its checksum,
-  // and replaces what is held only when all of it could be read.
+  // and replaces what is held only when all of it could be read. What is loaded has the same blocks.
   void save(ByteWriter& out, std::vector<SavedRun>* runs = nullptr) const;
-  Status load(ByteReader& in);
+  Status load(ByteReader& in, std::uint32_t version = kCacheVersion);
 
   // Together all that its blocks take; what rounds them up to whole cache lines counts as gains.
   std::size_t payload_bytes() const noexcept;

@@ -26,6 +26,16 @@ std::int32_t SegmentList::position(std::int32_t token) const noexcept {
   return segment->positions.at(token);
 }
 
+std::int32_t SegmentList::index_of(std::int32_t position) const noexcept {
+  std::int32_t index = tokens_;
+  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
+    const std::int32_t before = segment->positions.lower_bound(position);
+    index -= segment->tokens() - before;
+    if (before > 0) break;
+  }
+  return index;
+}
+
 std::int32_t SegmentList::next_position() const noexcept {
   if (tokens_ == 0) return 0;
   const Positions& last = segments_.back().positions;
@@ -76,9 +86,7 @@ void SegmentList::write(std::int32_t first, const TensorView<const float, 3>& ke
 }
 
 void SegmentList::truncate(std::int32_t position) {
-  std::int32_t keep = 0;
-  for (const Segment& segment : segments_) keep += segment.positions.lower_bound(position);
-  forget_after(keep);
+  forget_after(index_of(position));
 }
 
 void SegmentList::forget_after(std::int32_t tokens) {

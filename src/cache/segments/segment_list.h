@@ -57,6 +57,8 @@ class SegmentList {
   const std::shared_ptr<Ledger>& ledger() const noexcept { return ledger_; }
   // Position of a token by its index.
   std::int32_t position(std::int32_t token) const noexcept;
+  // Tokens before `position`. Found from the end: cheap for the newest ones.
+  std::int32_t index_of(std::int32_t position) const noexcept;
   // One beyond the last position held; 0 when empty.
   std::int32_t next_position() const noexcept;
 

@@ -35,12 +35,12 @@ void write_positions(const Positions& positions, ByteWriter& out) {
   for (std::int32_t i = 0; i < (consecutive ? 1 : n); ++i) out.put(positions.at(i));
 }
 
-Status read_positions(std::int32_t tokens, std::int32_t next, Segment& segment, ByteReader& in,
-                      const std::shared_ptr<Ledger>& ledger) {
+Result<std::vector<std::int32_t>> read_positions(std::int32_t tokens, std::int32_t next, ByteReader& in) {
   KVSPAN_TRY(const auto form, in.get<std::uint8_t>("form of positions"));
   if (form > kListed) return in.wrong("form of positions", 1, int{form}, "0 or 1");
   KVSPAN_CHECK_OK(
       in.expect_at_least("positions", form == kListed ? std::size_t(tokens) * sizeof(next) : 4));
+  std::vector<std::int32_t> all;
   std::int32_t position = 0;
   for (std::int32_t i = 0; i < tokens; ++i) {
     if (i == 0 || form == kListed) {
@@ -52,10 +52,10 @@ Status read_positions(std::int32_t tokens, std::int32_t next, Segment& segment, 
       return in.wrong("position", sizeof(position), position,
                       fmt::format("{} to {}", next, kMaxPosition));
     }
-    segment.positions.push(position, segment.capacity, ledger);
+    all.push_back(position);
     next = position + 1;
   }
-  return {};
+  return all;
 }
 
 void write_rows(const RowSide& side, std::int32_t heads, std::int32_t dim, std::int32_t tokens,
@@ -68,19 +68,25 @@ void write_rows(const RowSide& side, std::int32_t heads, std::int32_t dim, std::
   }
 }
 
-Result<RowSide> read_rows(const GroupShape& shape, std::int32_t dim, const Segment& segment,
-                          ByteReader& in, const std::shared_ptr<Ledger>& ledger) {
+// The bytes of rows [heads, tokens, dim].
+Result<std::span<const std::byte>> read_rows(const GroupShape& shape, std::int32_t dim, std::int32_t tokens,
+                                             ByteReader& in) {
   const std::size_t number = bytes_of(shape.element);
-  const std::size_t row = static_cast<std::size_t>(dim) * number;
   const std::size_t start = in.offset();
   KVSPAN_TRY(const auto bytes,
-             in.get_bytes("rows", static_cast<std::size_t>(shape.heads) *
-                                      static_cast<std::size_t>(segment.tokens()) * row));
+             in.get_bytes("rows", static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(tokens) *
+                                      static_cast<std::size_t>(dim) * number));
   for (std::size_t at = 0; at < bytes.size(); at += number) {
     if (!is_nan(bytes.data() + at, shape.element)) continue;
     return fail(ErrorCode::kCorruptData, "{}: row number at byte {} is NaN; allowed: any other",
                 in.what(), start + at);
   }
+  return bytes;
+}
+
+RowSide rows_from(std::span<const std::byte> bytes, const GroupShape& shape, std::int32_t dim,
+                  const Segment& segment, const std::shared_ptr<Ledger>& ledger) {
+  const std::size_t row = static_cast<std::size_t>(dim) * bytes_of(shape.element);
   RowSide side(shape.heads, dim, segment.capacity, shape.element, ledger);
   const std::byte* from = bytes.data();
   for (std::int32_t h = 0; h < shape.heads; ++h) {
@@ -93,8 +99,7 @@ Result<RowSide> read_rows(const GroupShape& shape, std::int32_t dim, const Segme
 
 void write_segment(const Segment& segment, const GroupShape& shape, CodeWriter& codes,
                    ByteWriter& out) {
-  // Nothing more is ever written to a coded segment, so it is loaded without room.
-  out.put(segment.coded() ? segment.tokens() : segment.capacity);
+  out.put(segment.capacity);
   out.put(segment.tokens());
   out.put(static_cast<std::uint8_t>(segment.coded_keys ? kCoded : kRows));
   out.put(static_cast<std::uint8_t>(segment.coded_values ? kCoded : kRows));
@@ -120,35 +125,41 @@ Result<Segment> read_segment(const SegmentList& list, CodeReader& codes, ByteRea
     return in.wrong("tokens", sizeof(tokens), tokens,
                     fmt::format("1 to the capacity {}", segment.capacity));
   }
-  // What is allocated is bounded by what the caller's list allocates anyway, or by the bytes that
-  // follow: a token takes at least one.
-  const SegmentGrowth& growth = list.growth();
-  const std::int64_t most = std::max({growth.sink, growth.least, growth.most});
   std::uint8_t forms[2];
   for (std::uint8_t& form : forms) {
     KVSPAN_TRY(form, in.get<std::uint8_t>("form of a side"));
     if (form > kCoded) return in.wrong("form of a side", 1, int{form}, "0 or 1");
   }
-  if (segment.capacity > std::max<std::int64_t>(most, tokens) ||
-      static_cast<std::size_t>(tokens) > in.left()) {
-    return fail(ErrorCode::kCorruptData,
-                "{}: capacity {} and {} tokens before byte {}; allowed: up to {} unless full, and "
-                "{} bytes are left",
-                in.what(), segment.capacity, tokens, in.offset(), most, in.left());
+  if (static_cast<std::size_t>(tokens) > in.left()) {
+    return fail(ErrorCode::kCorruptData, "{}: {} tokens before byte {}; allowed: up to the {} bytes that are left",
+                in.what(), tokens, in.offset(), in.left());
   }
-  KVSPAN_CHECK_OK(read_positions(tokens, list.next_position(), segment, in, ledger));
-  const auto read_side = [&](bool keys, RowSide& rows,
+  KVSPAN_TRY(const auto positions, read_positions(tokens, list.next_position(), in));
+  std::span<const std::byte> key_rows, value_rows;
+  // What is allocated is bounded by what the caller's list allocates anyway, or by the bytes that
+  // are there.
+  const SegmentGrowth& growth = list.growth();
+  std::int32_t most = std::max({growth.sink, growth.least, growth.most, tokens});
+  const auto read_side = [&](bool keys, std::span<const std::byte>& rows,
                              std::shared_ptr<const CodedSide>& coded) -> Status {
     const std::int32_t dim = keys ? shape.key_dim : shape.value_dim;
     if (forms[keys ? 0 : 1] == kRows) {
-      KVSPAN_TRY(rows, read_rows(shape, dim, segment, in, ledger));
+      KVSPAN_TRY(rows, read_rows(shape, dim, tokens, in));
     } else {
       KVSPAN_TRY(coded, CodedSideBytes::read(keys, shape.heads, dim, tokens, codes, in, ledger));
+      most = std::max(most, coded->tokens());
     }
     return {};
   };
-  KVSPAN_CHECK_OK(read_side(true, segment.keys, segment.coded_keys));
-  KVSPAN_CHECK_OK(read_side(false, segment.values, segment.coded_values));
+  KVSPAN_CHECK_OK(read_side(true, key_rows, segment.coded_keys));
+  KVSPAN_CHECK_OK(read_side(false, value_rows, segment.coded_values));
+  if (segment.capacity > most) {
+    return fail(ErrorCode::kCorruptData, "{}: capacity {} of the segment before byte {}; allowed: up to {}", in.what(),
+                segment.capacity, in.offset(), most);
+  }
+  for (const std::int32_t position : positions) segment.positions.push(position, segment.capacity, ledger);
+  if (forms[0] == kRows) segment.keys = rows_from(key_rows, shape, shape.key_dim, segment, ledger);
+  if (forms[1] == kRows) segment.values = rows_from(value_rows, shape, shape.value_dim, segment, ledger);
   return segment;
 }
 

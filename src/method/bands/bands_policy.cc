@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/expect.h"
 #include "base/fail.h"
 #include "method/bands/learn_bands.h"
 #include "method/policies/unit_policy.h"
@@ -30,39 +31,11 @@ std::vector<const Group*> layers_of(const Group& group) {
   return layers;
 }
 
-// Values of the sequence's first token, by layer; none where the list does not hold it.
-std::vector<std::vector<float>> first_values(const Group& group) {
-  std::vector<std::vector<float>> values;
-  for (const Group* layer : layers_of(group)) {
-    values.emplace_back();
-    if (layer->list().tokens() == 0) continue;
-    RowBlock row = layer->read_tokens(0, 1);
-    if (row.positions[0] == 0) values.back() = std::move(row.values);
-  }
-  return values;
-}
-
 // Whether the layers before the last have had the same rows appended.
 bool all_there(const Group& group) noexcept {
   return std::ranges::all_of(group.led(), [&](const Group* earlier) {
     return earlier->list().tokens() == group.list().tokens();
   });
-}
-
-// Whether two groups hold the same tokens, at full rank and at 8 bits alike.
-bool same_tokens(const Group& a, const Group& b) {
-  if (a.list().tokens() != b.list().tokens() || a.settled() != b.settled()) return false;
-  for (std::int32_t i = 0; i < a.list().tokens(); ++i) {
-    if (a.list().position(i) != b.list().position(i)) return false;
-  }
-  return true;
-}
-
-// One beyond the last position that is coded; 0 where none is.
-std::int32_t bands_end(const Group& group) {
-  std::int32_t end = 0;
-  for (const BandsTokens& tokens : bands_of(group)) end = std::max(end, tokens.next_position());
-  return end;
 }
 
 }  // namespace
@@ -71,19 +44,61 @@ void BandsPolicy::share_store(const Group& group) const noexcept {
   for (const Group* earlier : group.led()) bands_of(*earlier).back().follow(bands_of(group).back());
 }
 
-void BandsPolicy::truncate(const Group& group) {
-  counts_.coded = counts_.escaped = 0;
+void BandsPolicy::truncate(const Group& group, std::int32_t position) noexcept {
+  const std::int32_t cut = group.cut_at(position);
   for (const BandsTokens& tokens : bands_of(group)) {
-    counts_.coded += tokens.keys().tokens();
-    for (std::int32_t i = 0; i < tokens.keys().tiles(); ++i) {
-      counts_.escaped += std::popcount(tokens.keys().escaped(i));
+    const std::int32_t first = std::max(0, cut - tokens.first_position()) / kTile;
+    for (std::int32_t i = first; i < tokens.keys().tiles(); ++i) {
+      counts_.escaped -= std::popcount(tokens.keys().escaped(i));
     }
   }
+  // Windows may have taken tiles from there on too.
+  counts_.escaped = std::clamp<std::int64_t>(counts_.escaped, 0, std::max(0, cut - group.sink_end()));
+  if (position <= group.extent().first) kept_first_.clear();
 }
 
-// Until something is coded, the sink tells where coding begins.
+// Sink rows that are to be held at 8 bits stay until they are.
 std::int32_t BandsPolicy::forgettable(const Group& group) const {
-  return bands_end(group) > 0 ? oldest(group) : 0;
+  return std::min(group.extent().encoded_end, group.extent().settled_end);
+}
+
+std::vector<std::vector<float>> BandsPolicy::first_values(const Group& group) const {
+  std::vector<std::vector<float>> values;
+  const std::vector<const Group*> layers = layers_of(group);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    values.emplace_back();
+    const Group& layer = *layers[i];
+    if (i < kept_first_.size()) {
+      const auto* first = kept_first_[i]->as<float>();
+      values.back().assign(first, first + value_width(layer));
+    } else if (layer.sink() > 0 && layer.list().position(0) == layer.extent().first) {
+      RowBlock row = layer.read_tokens(0, 1);
+      // What 8 bits will leave of it; if they leave nothing, settle says why.
+      if (options_.narrow_ends && layer.settled() == 0 && !round_rows(layer, 0, row)) continue;
+      values.back() = std::move(row.values);
+    }
+  }
+  return values;
+}
+
+void BandsPolicy::keep_first_values(const Group& group) {
+  const LayerShape& layer = group.layer();
+  if (!kept_first_.empty() || (layer.window == 0 && layer.chunk == 0)) return;
+  std::vector<std::shared_ptr<const Buffer>> kept;
+  for (const std::vector<float>& values : first_values(group)) {
+    if (values.empty()) return;
+    auto buffer = std::make_shared<Buffer>(values.size() * sizeof(float), MemoryKind::kSketches,
+                                           group.list().ledger());
+    std::copy(values.begin(), values.end(), buffer->as<float>());
+    kept.push_back(std::move(buffer));
+  }
+  kept_first_ = std::move(kept);
+}
+
+std::size_t BandsPolicy::sketch_bytes() const noexcept {
+  std::size_t sum = 0;
+  for (const auto& values : kept_first_) sum += values->bytes();
+  return sum;
 }
 
 bool BandsPolicy::pays(const CodedTile& tile, std::size_t token, const Group& group,
@@ -109,30 +124,22 @@ Status BandsPolicy::change_layers(Group& group, const Change& change) const {
 
 Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at, Counts& tally) const {
   BandsTokens& bands = bands_of(group).back();
-  const std::int32_t start = group.list().position(at), last = group.list().position(at + kTile - 1);
-  const std::int32_t end = bands_end(group);
-  const std::int32_t next = end > 0 ? end : (start + kTile - 1) / kTile * kTile;
-  if (start != next || last != start + kTile - 1) {
-    return fail(
-        ErrorCode::kUnsupported,
-        "bands codes consecutive positions from a multiple of {}; found {} to {} where {} was "
-        "next",
-        kTile, start, last, next);
-  }
-  // However many tiles were coded at once, tokens are compared with the first while that is at hand.
-  const bool knows_first = group.list().tokens() > 0 && group.list().position(0) == 0;
+  const std::int32_t start = group.extent().encoded_end;
+  KVSPAN_EXPECT(group.list().position(at) == start && group.list().position(at + kTile - 1) == start + kTile - 1,
+                "rows of a tile follow what is coded");
   const double odd_share = std::min(options_.escape, kOddShare);
   std::uint16_t mask = 0;
   std::array<std::uint8_t, CodedTile::kTokens> escape{};
   Counts counts = tally;
+  std::int64_t coded = start - group.sink_end();
   for (std::size_t t = 0; t < escape.size(); ++t) {
     const double error = tile.coded_error(t);
-    ++counts.coded;
+    ++coded;
     const auto within = [&](double share) {
-      return static_cast<double>(counts.escaped + 1) <= share * static_cast<double>(counts.coded);
+      return static_cast<double>(counts.escaped + 1) <= share * static_cast<double>(coded);
     };
     const bool odd =
-        (knows_first && tile.like_first(t)) || (counts.usual > 0.0 && error > kFarOut * counts.usual);
+        tile.like_first(t) || (counts.usual > 0.0 && error > kFarOut * counts.usual);
     if ((odd && within(odd_share)) || (pays(tile, t, group, counts.worth) && within(options_.escape))) {
       escape[t] = 1;
       mask = static_cast<std::uint16_t>(mask | 1u << t);
@@ -141,7 +148,7 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at,
     }
     // Where nothing may escape nobody asks for it, and equal tokens are saved as equal bytes.
     if (options_.escape == 0.0) continue;
-    counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(counts.coded, 1024));
+    counts.usual += (error - counts.usual) / static_cast<double>(std::min<std::int64_t>(coded, 1024));
   }
   try {
     tile.append_to(bands, start, mask);
@@ -155,16 +162,6 @@ Status BandsPolicy::append(Group& group, const CodedTile& tile, std::int32_t at,
   }
   tally = counts;
   return {};
-}
-
-std::int32_t BandsPolicy::oldest(const Group& group) const noexcept {
-  // Sink and escaped tokens, none of which is beyond what is coded.
-  const std::int32_t end = bands_end(group);
-  if (end == 0) return options_.narrow_ends ? options_.sink : group.sink();
-  const auto indices = std::views::iota(0, group.list().tokens());
-  const auto later =
-      std::ranges::partition_point(indices, [&](std::int32_t i) { return group.list().position(i) < end; });
-  return static_cast<std::int32_t>(later - indices.begin());
 }
 
 std::int32_t BandsPolicy::kept_full() const noexcept {
@@ -207,9 +204,8 @@ Status BandsPolicy::learn_narrow(Group& group, std::int32_t n) {
 // the oldest are coded. The order of these steps, and so the segments, does not depend on how the
 // rows came.
 Status BandsPolicy::settle_narrow(Group& group) {
-  if (options_.narrow_ends && bands_end(group) == 0 && group.settled() < options_.sink) {
-    const std::int32_t missing = options_.sink - group.settled();
-    if (group.waiting() < missing) return {};
+  if (const std::int32_t missing = group.sink() - group.settled(); missing > 0) {
+    if (group.extent().next < group.sink_end()) return {};
     KVSPAN_CHECK_OK(narrow(group, missing));
   }
   for (;;) {
@@ -242,7 +238,7 @@ Status BandsPolicy::settle(Group& group) {
                 "then settle of the last");
   }
   if (ahead_.empty()) open_tasks(group);
-  if (!ahead_.empty()) {
+  if (!bands_of(group).empty()) {
     BandsTokens& bands = bands_of(group).back();
     const auto tiles = static_cast<std::int32_t>(ahead_.size());
     bands.keys().expect(tiles);
@@ -254,12 +250,12 @@ Status BandsPolicy::settle(Group& group) {
 BandsPolicy::Due BandsPolicy::due(const Group& group) const noexcept {
   if (wanted(group) > 0 || !all_there(group)) return {};
   const auto tiles = [](std::int32_t tokens) { return std::max(0, tokens / kTile); };
-  if (!options_.narrow_ends) return {group.settled(), tiles(group.waiting() - kept_full())};
+  const std::int32_t first = oldest(group);
+  if (!options_.narrow_ends) return {first, tiles(group.list().tokens() - first - kept_full())};
   // settle_narrow's steps: the sink, rows that become narrow, and of those the oldest.
-  const std::int32_t first = oldest(group), missing = std::max(0, first - group.settled());
-  if (group.waiting() < missing) return {};
-  const std::int32_t narrow = group.settled() + missing - first;
-  return {first, tiles(narrow + kTile * tiles(group.waiting() - missing - kept_full()) - kept_narrow())};
+  if (group.extent().next < group.sink_end()) return {};
+  const std::int32_t settled = std::max(first, group.settled());
+  return {first, tiles(settled - first + kTile * tiles(group.list().tokens() - settled - kept_full()) - kept_narrow())};
 }
 
 std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
@@ -268,6 +264,7 @@ std::int32_t BandsPolicy::tasks(const Group& group) const noexcept {
 
 void BandsPolicy::open_tasks(const Group& group) {
   close_tasks();
+  keep_first_values(group);
   due_ = due(group);
   if (due_.tiles == 0) return;
   first_values_ = first_values(group);
@@ -341,7 +338,10 @@ Status BandsPolicy::code_tile(Group& group, std::int32_t at) {
 }
 
 Status BandsPolicy::settle_wide(Group& group) {
-  while (group.waiting() >= kept_full() + kTile) KVSPAN_CHECK_OK(code_tile(group, group.settled()));
+  // Learnt codes may find rows that are at 8 bits already: those that a truncation left.
+  for (std::int32_t first; group.list().tokens() - (first = oldest(group)) >= kept_full() + kTile;) {
+    KVSPAN_CHECK_OK(code_tile(group, first));
+  }
   return {};
 }
 
@@ -356,35 +356,6 @@ std::string BandsPolicy::code_source(const Group& group) const {
   const std::int32_t last = bands.size() > 1 ? options_.refresh : options_.learn;
   return fmt::format("learnt from this text, {} times; the last from {} tokens at {} on",
                      bands.size(), last, bands.back().keys().first_position());
-}
-
-Status BandsPolicy::save(const StateWriter& to) const {
-  to.out.put(counts_.coded);
-  to.out.put(counts_.escaped);
-  to.out.put(counts_.usual);
-  to.out.put(counts_.worth.keys);
-  to.out.put(counts_.worth.values);
-  return {};
-}
-
-Status BandsPolicy::load(const Group& group, const StateReader& from) {
-  for (const Group* layer : layers_of(group)) {
-    KVSPAN_CHECK_OK(check_segments(*layer, {.plan = options_.narrow.get()}, from.in));
-    if (same_tokens(*layer, group)) continue;
-    return fail(ErrorCode::kCorruptData,
-                "{}: layers before byte {} hold different tokens; allowed: the same ones, which are coded together",
-                from.in.what(), from.in.offset());
-  }
-  KVSPAN_TRY(counts_.coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, from.in));
-  KVSPAN_TRY(counts_.escaped,
-             get_between<std::int64_t>("tokens escaped", 0, counts_.coded, from.in));
-  for (const auto& [field, number] :
-       {std::pair("usual coding error", &counts_.usual), std::pair("worth of a bit", &counts_.worth.keys),
-        std::pair("worth of a bit", &counts_.worth.values)}) {
-    KVSPAN_CHECK_OK(from.in.get_finite(field, std::span<double>(number, 1),
-                                       std::numeric_limits<double>::max()));
-  }
-  return {};
 }
 
 }  // namespace kvspan

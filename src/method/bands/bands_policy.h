@@ -34,19 +34,24 @@
 
 namespace kvspan {
 
-// The stores of a group whose method is bands, all but its list, as BandsTokens&: one with given codes, perhaps
+// The stores that bands has added to a group, as BandsTokens&: one with given codes, perhaps
 // still without tokens; of learnt ones one for each time something was learnt, positions
 // increasing. Tokens are added to the last.
 inline auto bands_of(const Group& group) noexcept {
-  return group.stores().subspan(1) |
+  return group.added() |
          std::views::transform([](const auto& store) -> BandsTokens& { return static_cast<BandsTokens&>(*store); });
+}
+
+// Numbers of a value, of all heads of a group.
+inline std::size_t value_width(const Group& group) noexcept {
+  const GroupShape& shape = group.list().shape();
+  return static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.value_dim);
 }
 
 struct BandsPolicyOptions {
   std::int32_t recent = 128;
   double escape = 0.05;
   BitWorth worth;  // of given codes
-  std::int32_t sink = 0;     // held at 8 bits; else the group keeps it
   bool narrow_ends = false;  // sink and recent rows are held at 8 bits
   // How rows are held at 8 bits; null: none are. The plan's codes are shared.
   std::shared_ptr<const CodingPlan> narrow;
@@ -65,11 +70,12 @@ class BandsPolicy final : public Policy {
   void run_task(const Group& group, std::int32_t task) override;
   void close_tasks() noexcept override;
   Status settle(Group& group) override;
-  void truncate(const Group& group) override;
+  void truncate(const Group& group, std::int32_t position) noexcept override;
   std::int32_t forgettable(const Group& group) const override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<BandsPolicy>(*this); }
+  std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
   Status give_codes(const Group& group, GroupTokens& to, PositionRange& positions) const override;
   Status take_codes(const LayerTokens& from, std::size_t index, Group& group) override;
   std::string code_source(const Group& group) const override;
@@ -79,8 +85,14 @@ class BandsPolicy final : public Policy {
   Status settle_narrow(Group& group);
   // All rows that wait at 8 bits give a code, and the oldest n are coded with it.
   Status learn_narrow(Group& group, std::int32_t n);
-  // Tokens of the list before those that wait at 8 bits.
-  std::int32_t oldest(const Group& group) const noexcept;
+  // Index of the oldest row that is neither sink nor coded or escaped; rows from there on are held at 8 bits or wait.
+  static std::int32_t oldest(const Group& group) noexcept {
+    return group.list().index_of(group.extent().encoded_end);
+  }
+  // Values of the sequence's first token, by layer; none if it is not of the sink.
+  std::vector<std::vector<float>> first_values(const Group& group) const;
+  // Keeps them where windows or chunks make the group forget the token.
+  void keep_first_values(const Group& group);
   // The last rows that stay at full rank, and those before them that stay at 8 bits.
   std::int32_t kept_full() const noexcept;
   std::int32_t kept_narrow() const noexcept;
@@ -92,7 +104,7 @@ class BandsPolicy final : public Policy {
   };
   Due due(const Group& group) const noexcept;
   struct Counts {
-    std::int64_t coded = 0, escaped = 0;
+    std::int64_t escaped = 0;
     double usual = 0.0;  // running mean of the tokens' coding errors, escapes left out
     BitWorth worth;      // of the codes in use
   };
@@ -116,6 +128,7 @@ class BandsPolicy final : public Policy {
 
   BandsPolicyOptions options_;
   Counts counts_;
+  std::vector<std::shared_ptr<const Buffer>> kept_first_;  // floats, by layer
 
   // Tiles whose pieces are coded as tasks, until the next settle: those that are due.
   struct AheadTile {
@@ -126,7 +139,7 @@ class BandsPolicy final : public Policy {
   std::vector<AheadTile> ahead_;
   Due due_;
   std::int32_t ahead_position_ = 0;  // of the first token of the first of them
-  std::vector<std::vector<float>> first_values_;  // of the sequence's first token, by layer
+  std::vector<std::vector<float>> first_values_;
 };
 
 }  // namespace kvspan

@@ -75,7 +75,6 @@ Status BandsPolicy::take_codes(const LayerTokens& from, std::size_t index, Group
     const auto token = static_cast<std::size_t>(at - from.codes().first);
     store->append(at, tokens.codes.data() + token * places, tokens.gains.data() + token, 0);
   }
-  truncate(group);  // counts what there is
   return {};
 }
 

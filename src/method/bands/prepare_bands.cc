@@ -147,7 +147,9 @@ Result<PreparedGroup> prepare_group(const RecipePart& m, const LayerShape& layer
   policy.narrow_ends = m.word("ends") == "int8";
   policy.source = source;
   // Tiles begin at multiples of 16.
-  (policy.narrow_ends ? policy.sink : group.options.sink) = in_tiles(m.count("sink"));
+  group.options.tile = BandsStore::kTileTokens;
+  group.options.sink = in_tiles(m.count("sink"));
+  group.options.sink_waits = policy.narrow_ends;
   if (policy.narrow_ends || options.own) {
     KVSPAN_TRY(policy.narrow, int8.plan(layer, heads));
     group.codes = {policy.narrow->keys->start, policy.narrow->values->start};

@@ -12,7 +12,7 @@
 namespace kvspan {
 
 Status WindowPolicy::settle(Group& group) {
-  const std::int32_t sink = std::min(group.sink(), group.list().tokens());
+  const std::int32_t sink = group.sink();
   const std::int32_t excess = group.list().tokens() - sink - size_;
   if (excess > 0) {
     group.select(sink, std::vector<std::uint8_t>(static_cast<std::size_t>(excess), 0));
@@ -24,26 +24,27 @@ Status WindowPolicy::save(const StateWriter&) const {
   return {};
 }
 
-Status WindowPolicy::load(const Group& group, const StateReader& from) {
+Status WindowPolicy::load(Group& group, const StateReader& from) {
   return check_segments(group, {}, from.in);
 }
 
 Status PrunePolicy::save(const StateWriter& to) const {
-  to.out.put(seen_);
   norms_.save(to.out);
   return {};
 }
 
-Status PrunePolicy::load(const Group& group, const StateReader& from) {
+Status PrunePolicy::load(Group& group, const StateReader& from) {
   KVSPAN_CHECK_OK(check_segments(group, {}, from.in));
-  KVSPAN_TRY(seen_, get_between<std::int64_t>("rows seen", 0, kMostTokens, from.in));
+  if (from.version < 4) {
+    KVSPAN_CHECK_OK(get_between<std::int64_t>("rows seen", 0, kMostTokens, from.in));
+  }
   return norms_.load("norm of a key", group.list().tokens(), from.in, from.ledger,
                      MemoryKind::kSketches);
 }
 
-void PrunePolicy::truncate(const Group& group) {
-  const std::int32_t sink = std::min(group.sink(), group.list().tokens());
-  norms_.truncate(group.settled() - sink);
+void PrunePolicy::truncate(const Group& group, std::int32_t position) noexcept {
+  const std::int32_t end = std::min(group.extent().settled_end, position);
+  norms_.truncate(std::max(0, group.list().index_of(end) - group.sink()));
 }
 
 Status PrunePolicy::settle(Group& group) {
@@ -52,8 +53,8 @@ Status PrunePolicy::settle(Group& group) {
 }
 
 Status PrunePolicy::settle_unit(Group& group) {
-  truncate(group);  // norms of a unit for which there was no memory
-  const std::int32_t sink = std::min(group.sink(), group.list().tokens());
+  truncate(group, group.extent().next);  // norms of a unit for which there was no memory
+  const std::int32_t sink = group.sink();
   const RowBlock rows = group.read(0, kUnit);
   std::vector<float> norms(norms_.values().size(), 0.0f);
   for (std::size_t t = 0; t < rows.size(); ++t) {
@@ -65,11 +66,12 @@ Status PrunePolicy::settle_unit(Group& group) {
     norms.push_back(static_cast<float>(std::sqrt(sum)));
   }
   norms_.add(norms, group.list().ledger(), MemoryKind::kSketches);
-  const std::vector<std::uint8_t> keep = largest(norms_.values(), keep_.resolve(seen_ + kUnit));
+  // Shares are of all rows that have left the recent end, dropped ones included.
+  const std::int32_t end = rows.positions.back() + 1;
+  const std::vector<std::uint8_t> keep =
+      largest(norms_.values(), keep_.resolve(end - group.sink_end()));
   group.select(sink, keep);
-  seen_ += kUnit;
-  group.settle_as_they_are(
-      static_cast<std::int32_t>(std::count(keep.end() - kUnit, keep.end(), std::uint8_t{1})));
+  group.settle_as_they_are(end);
   norms_.select(0, keep);
   return {};
 }

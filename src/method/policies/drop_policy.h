@@ -20,7 +20,7 @@ class WindowPolicy final : public Policy {
   Status settle(Group& group) override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<WindowPolicy>(*this); }
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
 
  private:
   std::int32_t size_;
@@ -30,13 +30,13 @@ class PrunePolicy final : public Policy {
  public:
   PrunePolicy(const Amount& keep, std::int32_t recent) : keep_(keep), recent_(recent) {}
   Status settle(Group& group) override;
-  void truncate(const Group& group) override;
+  void truncate(const Group& group, std::int32_t position) noexcept override;
   // Its norms are of the tokens behind the sink, and it keeps what it chose.
   std::int32_t forgettable(const Group&) const override { return 0; }
   std::unique_ptr<Policy> clone() const override { return std::make_unique<PrunePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override { return norms_.bytes(); }
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
 
  private:
   // Rows that are weighed against each other at a time, so that dropping costs little per token.
@@ -45,7 +45,6 @@ class PrunePolicy final : public Policy {
 
   Amount keep_;
   std::int32_t recent_;
-  std::int64_t seen_ = 0;  // rows that left the recent end
   TokenScores norms_;      // of the rows between sink and recent that are held
 };
 

@@ -64,9 +64,10 @@ FdPolicy::Side FdPolicy::clone_side(const Side& side) const {
           side.ring.bytes() > 0 ? side.ring.clone(ledger_) : Buffer(), side.learnt};
 }
 
-void FdPolicy::truncate(const Group& group) {
-  looked_at_ = std::min(looked_at_, group.waiting());
-  learnt_ahead_ = std::min(learnt_ahead_, group.waiting());
+void FdPolicy::truncate(const Group& group, std::int32_t position) noexcept {
+  const std::int32_t waiting = std::max(0, group.list().index_of(position) - group.settled());
+  looked_at_ = std::min(looked_at_, waiting);
+  learnt_ahead_ = std::min(learnt_ahead_, waiting);
 }
 
 std::size_t FdPolicy::sketch_bytes() const noexcept {
@@ -192,7 +193,7 @@ Status FdPolicy::settle(Group& group) {
       if (plan_->keys) wanted = std::max<std::int64_t>(wanted, plan_->keys->rank.directions);
       if (plan_->values) wanted = std::max<std::int64_t>(wanted, plan_->values->rank.directions);
       if (rows_seen_ / options_.every >= wanted) KVSPAN_CHECK_OK(begin_segment(group));
-      group.settle_as_they_are(1);
+      group.settle_as_they_are(rows.positions[row] + 1);
       ++gone;
       --learnt_ahead_;
       continue;

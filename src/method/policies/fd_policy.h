@@ -40,12 +40,12 @@ class FdPolicy final : public Policy {
   FdPolicy(const FdPolicy& other);
 
   Status settle(Group& group) override;
-  void truncate(const Group& group) override;
+  void truncate(const Group& group, std::int32_t position) noexcept override;
   std::unique_ptr<Policy> clone() const override { return std::make_unique<FdPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   void add_codes(std::vector<const Code*>& codes) const override;
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
 
   // Segments begun, and what the sketches have lost: for tracking errors.
   std::int64_t segments() const noexcept { return segments_; }

@@ -13,6 +13,7 @@ Status FdPolicy::save(const StateWriter& to) const {
   to.out.put(looked_at_);
   to.out.put(learnt_ahead_);
   to.out.put(length_);
+  to.out.put(static_cast<std::uint8_t>(key_learnt_));
   for (const Side* side : {&key_side_, &value_side_}) {
     if (!(side == &key_side_ ? plan_->keys : plan_->values)) continue;
     put_code(side->code, to);
@@ -35,7 +36,7 @@ Status FdPolicy::load_side(Side& side, const SidePlan& plan, const StateReader& 
                             kLargestTrackedEntry);
 }
 
-Status FdPolicy::load(const Group& group, const StateReader& from) {
+Status FdPolicy::load(Group& group, const StateReader& from) {
   KVSPAN_CHECK_OK(check_segments(group, {.plan = plan_.get()}, from.in));
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
   constexpr auto kPiece = static_cast<std::int32_t>(kPieceRows);
@@ -45,6 +46,10 @@ Status FdPolicy::load(const Group& group, const StateReader& from) {
   KVSPAN_TRY(looked_at_, get_between<std::int32_t>("rows looked at", 0, kPiece - 1, in));
   KVSPAN_TRY(learnt_ahead_, get_between<std::int32_t>("rows learnt ahead", 0, kMostTokens, in));
   KVSPAN_TRY(length_, get_between<std::int32_t>("rows of the segment", 0, kMostTokens, in));
+  if (from.version >= 4) {
+    KVSPAN_TRY(const auto learnt, get_between<std::uint8_t>("key learnt before its value", 0, 1, in));
+    key_learnt_ = learnt != 0;
+  }
   if (plan_->keys) KVSPAN_CHECK_OK(load_side(key_side_, *plan_->keys, from));
   if (plan_->values) KVSPAN_CHECK_OK(load_side(value_side_, *plan_->values, from));
   if (looked_at_ > 0 && !ready()) {

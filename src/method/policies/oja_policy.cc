@@ -68,7 +68,7 @@ Status OjaPolicy::save(const StateWriter& to) const {
   return {};
 }
 
-Status OjaPolicy::load(const Group& group, const StateReader& from) {
+Status OjaPolicy::load(Group& group, const StateReader& from) {
   KVSPAN_CHECK_OK(check_segments(
       group, {.plan = plan_.get(), .orthonormal = true, .same_rank = true}, from.in));
   KVSPAN_TRY(keys_, get_oja(keys_.get(), from));

@@ -39,7 +39,7 @@ class OjaPolicy final : public Policy {
   std::unique_ptr<Policy> clone() const override { return std::make_unique<OjaPolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
 
  private:
   // The trackers after a step, and the codes that they then give.

@@ -13,7 +13,7 @@ Status Policy::save(const StateWriter&) const {
   return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be saved");
 }
 
-Status Policy::load(const Group&, const StateReader&) {
+Status Policy::load(Group&, const StateReader&) {
   return fail(ErrorCode::kUnsupported, "what this method has learnt cannot be loaded");
 }
 

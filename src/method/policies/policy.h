@@ -43,12 +43,12 @@ class Policy {
   // One thread. On failure, and where it throws std::bad_alloc, it has dealt with whole units or
   // with none, so that the next call goes on as this one would have.
   virtual Status settle(Group& group) = 0;
-  // Tokens have gone from the end of the group, perhaps some that were settled: nothing refers to
+  // Tokens from `position` on are about to be forgotten, perhaps some that are settled: nothing may refer to
   // them any more. What was learnt from them may stay.
-  virtual void truncate(const Group& group) { (void)group; }
-  // How many of the list's first tokens may be forgotten once no query sees them, and that so many
-  // have been.
-  virtual std::int32_t forgettable(const Group& group) const { return group.settled(); }
+  virtual void truncate(const Group& group, std::int32_t position) noexcept { (void)group, (void)position; }
+  // The position before which tokens may be forgotten once no query sees them, and that so many of
+  // the list's first ones have been.
+  virtual std::int32_t forgettable(const Group& group) const { return group.extent().settled_end; }
   virtual void forgot(std::int32_t tokens) { (void)tokens; }
   // The same knowledge, for a fork.
   virtual std::unique_ptr<Policy> clone() const = 0;
@@ -62,7 +62,7 @@ class Policy {
   // recipe; `group` has its tokens by then. Fails on what save would not have written, and where a
   // policy cannot be saved.
   virtual Status save(const StateWriter& to) const;
-  virtual Status load(const Group& group, const StateReader& from);
+  virtual Status load(Group& group, const StateReader& from);
   // The group's coded tokens as plain numbers, and their positions; and those of group `index` of
   // `from` put into the stores of an empty group, zeros from the sink on where some are not held
   // (method/layer_tokens.h). Fail where only the host can hold them.

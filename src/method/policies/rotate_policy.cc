@@ -34,7 +34,7 @@ Status RotatePolicy::save(const StateWriter& to) const {
   return {};
 }
 
-Status RotatePolicy::load(const Group& group, const StateReader& from) {
+Status RotatePolicy::load(Group& group, const StateReader& from) {
   KVSPAN_CHECK_OK(check_segments(group, {.plan = &plan(), .orthonormal = true}, from.in));
   KVSPAN_TRY(keys_, get_sketch(keys_.get(), from));
   KVSPAN_TRY(values_, get_sketch(values_.get(), from));

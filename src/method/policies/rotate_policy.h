@@ -20,7 +20,7 @@ class RotatePolicy final : public UnitPolicy {
   std::unique_ptr<Policy> clone() const override { return std::make_unique<RotatePolicy>(*this); }
   std::size_t sketch_bytes() const noexcept override;
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
 
  protected:
   Status settle_unit(Group& group, const RowBlock& rows, std::size_t first) override;

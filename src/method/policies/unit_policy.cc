@@ -20,7 +20,7 @@ Status UnitPolicy::save(const StateWriter&) const {
   return {};
 }
 
-Status UnitPolicy::load(const Group& group, const StateReader& from) {
+Status UnitPolicy::load(Group& group, const StateReader& from) {
   return check_segments(group, {.plan = plan_.get()}, from.in);
 }
 

@@ -13,7 +13,7 @@ class UnitPolicy : public Policy {
   Status settle(Group& group) final;
   // For those that learn nothing.
   Status save(const StateWriter& to) const override;
-  Status load(const Group& group, const StateReader& from) override;
+  Status load(Group& group, const StateReader& from) override;
 
  protected:
   // Codes rows first .. first + plan().unit - 1 of the block, the oldest that wait.

@@ -57,9 +57,10 @@ Status SnapkvSelector::settle(Group& group, std::int32_t queries) {
   return {};
 }
 
-void SnapkvSelector::truncate(const Group& group) {
-  scores_.truncate(group.list().tokens());
-  prompt_ = std::min(prompt_, group.list().tokens());
+void SnapkvSelector::truncate(const Group& group, std::int32_t position) noexcept {
+  const std::int32_t tokens = group.list().index_of(position);
+  scores_.truncate(tokens);
+  prompt_ = std::min(prompt_, tokens);
 }
 
 void SnapkvSelector::forgot(std::int32_t tokens) {
@@ -83,7 +84,8 @@ void HeavySelector::observe(std::span<const float> received) {
 
 Status HeavySelector::settle(Group& group, std::int32_t) {
   // Shares are of all tokens so far, dropped ones included.
-  const std::int32_t seen = group.list().next_position(), held = group.list().tokens();
+  const std::int32_t seen = group.extent().next - group.extent().first;
+  const std::int32_t held = group.list().tokens();
   const std::int64_t budget = options_.keep.resolve(seen);
   const std::int64_t step = std::max<std::int64_t>(options_.drop.resolve(budget), 1);
   if (held < budget + step) return {};
@@ -99,8 +101,8 @@ Status HeavySelector::settle(Group& group, std::int32_t) {
   return {};
 }
 
-void HeavySelector::truncate(const Group& group) {
-  scores_.truncate(group.list().tokens());
+void HeavySelector::truncate(const Group& group, std::int32_t position) noexcept {
+  scores_.truncate(group.list().index_of(position));
 }
 
 void HeavySelector::forgot(std::int32_t tokens) {

@@ -34,7 +34,7 @@ class SnapkvSelector final : public Selector {
   }
   void observe(std::span<const float> received) override;
   Status settle(Group& group, std::int32_t queries) override;
-  void truncate(const Group& group) override;
+  void truncate(const Group& group, std::int32_t position) noexcept override;
   void forgot(std::int32_t tokens) override;
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<SnapkvSelector>(*this);
@@ -66,7 +66,7 @@ class HeavySelector final : public Selector {
   }
   void observe(std::span<const float> received) override;
   Status settle(Group& group, std::int32_t queries) override;
-  void truncate(const Group& group) override;
+  void truncate(const Group& group, std::int32_t position) noexcept override;
   void forgot(std::int32_t tokens) override;
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<HeavySelector>(*this);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "method/selectors/largest.h"
@@ -16,12 +17,13 @@ namespace {
 // Pages by which memory grows.
 constexpr std::size_t kPageStep = 64;
 
-void grow(Buffer& memory, std::size_t held, std::size_t wanted,
-          const std::shared_ptr<Ledger>& ledger) {
-  if (wanted <= memory.bytes()) return;
-  Buffer larger(wanted, MemoryKind::kPositions, ledger);
-  if (held > 0) std::memcpy(larger.data(), memory.data(), held);
-  memory = std::move(larger);
+// Memory of `wanted` bytes, of which the first `held` stay.
+void resize(Buffer& memory, std::size_t held, std::size_t wanted,
+            const std::shared_ptr<Ledger>& ledger) {
+  if (Buffer::allocated_for(wanted) == memory.bytes()) return;
+  Buffer resized = wanted > 0 ? Buffer(wanted, MemoryKind::kPositions, ledger) : Buffer();
+  if (held > 0) std::memcpy(resized.data(), memory.data(), held);
+  memory = std::move(resized);
 }
 
 }  // namespace
@@ -37,8 +39,12 @@ ReadSelector::ReadSelector(const ReadSelector& other)
       pages_(other.pages_),
       page_floats_(other.page_floats_) {}
 
-void ReadSelector::truncate(const Group& group) {
-  pages_ = std::min(pages_, group.next_position() / options_.page);
+void ReadSelector::truncate(const Group& group, std::int32_t position) noexcept {
+  pages_ = std::min(pages_, pages_before(group, position));
+  try {
+    reserve(pages_, page_floats_);
+  } catch (const std::bad_alloc&) {  // what is there may stay
+  }
 }
 
 std::size_t ReadSelector::bytes() const noexcept {
@@ -98,8 +104,8 @@ void ReadSelector::summarise(const RowBlock& rows, std::size_t first, std::size_
 void ReadSelector::reserve(std::int32_t pages, std::size_t floats) {
   const std::size_t capacity = (static_cast<std::size_t>(pages) + kPageStep - 1) / kPageStep * kPageStep;
   const auto held = static_cast<std::size_t>(pages_);
-  grow(summaries_, held * floats * sizeof(float), capacity * floats * sizeof(float), ledger_);
-  grow(mismatches_, held * sizeof(float), capacity * sizeof(float), ledger_);
+  resize(summaries_, held * floats * sizeof(float), capacity * floats * sizeof(float), ledger_);
+  resize(mismatches_, held * sizeof(float), capacity * sizeof(float), ledger_);
   page_floats_ = floats;
 }
 
@@ -112,18 +118,23 @@ void ReadSelector::save(const StateWriter& to) const {
 
 Status ReadSelector::load(const Group& group, const StateReader& from) {
   ByteReader& in = from.in;
-  KVSPAN_TRY(const auto pages,
-             get_between<std::int32_t>("pages", 0, group.next_position() / options_.page, in));
-  if (pages == 0) return {};
-  const auto count = static_cast<std::size_t>(pages);
+  // In format 3 pages begin at position 0.
+  const std::int32_t skipped = from.version < 4 ? first_page(group) : 0;
+  KVSPAN_TRY(const auto saved,
+             get_between<std::int32_t>("pages", 0, skipped + pages_before(group, group.extent().next), in));
+  const std::int32_t pages = std::max(0, saved - skipped);
+  const auto count = static_cast<std::size_t>(pages), before = static_cast<std::size_t>(saved - pages);
   const std::size_t floats = page_floats(group);
-  KVSPAN_CHECK_OK(in.expect_at_least("summaries of pages", count * (floats + 1) * sizeof(float)));
+  KVSPAN_CHECK_OK(in.expect_at_least("summaries of pages", (before + count) * (floats + 1) * sizeof(float)));
   reserve(pages, floats);
-  constexpr float kLimit = std::numeric_limits<float>::max();
-  KVSPAN_CHECK_OK(in.get_finite("summary of a page",
-                                std::span<float>(summaries_.as<float>(), count * floats), kLimit));
-  KVSPAN_CHECK_OK(in.get_finite("mismatch of a page",
-                                std::span<float>(mismatches_.as<float>(), count), kLimit));
+  std::vector<float> unused(before * floats);
+  const auto read = [&](std::string_view field, Buffer& to, std::size_t each) -> Status {
+    constexpr float kLimit = std::numeric_limits<float>::max();
+    KVSPAN_CHECK_OK(in.get_finite(field, std::span(unused).first(before * each), kLimit));
+    return in.get_finite(field, std::span<float>(to.as<float>(), count * each), kLimit);
+  };
+  KVSPAN_CHECK_OK(read("summary of a page", summaries_, floats));
+  KVSPAN_CHECK_OK(read("mismatch of a page", mismatches_, 1));
   pages_ = pages;
   return {};
 }
@@ -131,15 +142,16 @@ Status ReadSelector::load(const Group& group, const StateReader& from) {
 Status ReadSelector::settle(Group& group, std::int32_t) {
   // Pages are of positions. Those not summarised yet are mostly full-rank rows, because a method
   // codes rows only after this has seen them.
-  const std::int32_t pages = group.next_position() / options_.page;
+  const std::int32_t pages = pages_before(group, group.extent().next), first_page = this->first_page(group);
   if (pages <= pages_) return {};
   const std::size_t floats = page_floats(group);
   reserve(pages, floats);
-  const RowBlock rows = group.read_positions(pages_ * options_.page, pages * options_.page);
+  const RowBlock rows = group.read_positions((first_page + pages_) * options_.page,
+                                             (first_page + pages) * options_.page);
   std::size_t first = 0;
   for (std::int32_t p = pages_; p < pages; ++p) {
     std::size_t end = first;
-    while (end < rows.size() && rows.positions[end] < (p + 1) * options_.page) ++end;
+    while (end < rows.size() && rows.positions[end] < (first_page + p + 1) * options_.page) ++end;
     summarise(rows, first, end - first,
               summaries_.as<float>() + static_cast<std::size_t>(p) * floats,
               mismatches_.as<float>() + p);
@@ -174,9 +186,10 @@ bool ReadSelector::choose(const Group& group, const Queries& queries,
                           std::vector<std::uint8_t>& keep) const {
   if (queries.positions.size() != 1) return false;
   // Of the tokens that the query sees, as when it was the newest: its own page is not full yet.
-  const std::int32_t tokens = group.next_position(), seen = std::min(tokens, queries.positions[0] + 1);
-  const std::int32_t pages = std::min(pages_, (seen - 1) / options_.page);
-  const auto wanted = static_cast<std::int32_t>(options_.keep.resolve(seen));
+  const std::int32_t end = std::min(group.extent().next, queries.positions[0] + 1);
+  const std::int32_t seen = end - group.extent().first;
+  const std::int32_t pages = std::min(pages_, pages_before(group, end - 1));
+  const auto wanted = static_cast<std::int32_t>(options_.keep.resolve(std::max(seen, 0)));
   if (pages == 0 || wanted >= seen) return false;
   const std::size_t floats = page_floats(group);
   std::vector<float> scores(static_cast<std::size_t>(pages));
@@ -191,14 +204,15 @@ bool ReadSelector::choose(const Group& group, const Queries& queries,
     }
   }
   const std::vector<std::uint8_t> chosen = largest(scores, std::max(1, wanted / options_.page));
-  keep.assign(static_cast<std::size_t>(tokens), 0);
+  keep.assign(static_cast<std::size_t>(group.extent().next), 0);
+  const std::int32_t begin = first_page(group) * options_.page;
   for (std::size_t p = 0; p < chosen.size(); ++p) {
-    std::fill_n(keep.begin() + static_cast<std::ptrdiff_t>(p) * options_.page, options_.page,
+    std::fill_n(keep.begin() + begin + static_cast<std::ptrdiff_t>(p) * options_.page, options_.page,
                 chosen[p]);
   }
   const std::int32_t always =
-      std::min(seen, std::max(seen - pages * options_.page, options_.recent));
-  std::fill_n(keep.begin() + seen - always, always, std::uint8_t{1});
+      std::min(end, std::max(end - begin - pages * options_.page, options_.recent));
+  std::fill_n(keep.begin() + end - always, always, std::uint8_t{1});
   return true;
 }
 

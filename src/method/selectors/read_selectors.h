@@ -5,11 +5,12 @@
 //     shadowkv  chunks with their mean key as landmark; those whose landmark scores highest are
 //     read,
 //               and always the chunks that their landmark matches worst
-// Pages are of positions, wherever their tokens are stored. The last tokens, not yet part of a
+// Pages are of positions, from that of the sequence's first token on, wherever their tokens are stored. The last tokens, not yet part of a
 // page, are always read. Scores are of the group: the largest over its query heads. Sources: Tang
 // et al. 2024; Sun et al. 2024 (values stay in memory here: there is nowhere to offload them to).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -36,7 +37,7 @@ class ReadSelector final : public Selector {
   Status settle(Group& group, std::int32_t queries) override;
   bool choose(const Group& group, const Queries& queries,
               std::vector<std::uint8_t>& keep) const override;
-  void truncate(const Group& group) override;
+  void truncate(const Group& group, std::int32_t position) noexcept override;
   // Pages are of positions, and stay.
   void forgot(std::int32_t) override {}
   std::unique_ptr<Selector> clone() const override { return std::make_unique<ReadSelector>(*this); }
@@ -45,6 +46,14 @@ class ReadSelector final : public Selector {
   Status load(const Group& group, const StateReader& from) override;
 
  private:
+  // The page of the sequence's first token; earlier ones have no summary.
+  std::int32_t first_page(const Group& group) const noexcept {
+    return group.extent().first / options_.page;
+  }
+  // Pages all of whose positions are before `position`, from the first on.
+  std::int32_t pages_before(const Group& group, std::int32_t position) const noexcept {
+    return std::max(0, position / options_.page - first_page(group));
+  }
   // Makes room for `pages` pages of `floats` numbers each; pages that are there stay.
   void reserve(std::int32_t pages, std::size_t floats);
   std::size_t page_floats(const Group& group) const noexcept;

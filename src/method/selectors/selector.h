@@ -40,7 +40,7 @@ class Selector {
     return false;
   }
   // As that of a policy.
-  virtual void truncate(const Group& group) = 0;
+  virtual void truncate(const Group& group, std::int32_t position) noexcept = 0;
   // The first `tokens` tokens of the list, which no later query sees, have been forgotten.
   virtual void forgot(std::int32_t tokens) = 0;
   virtual std::unique_ptr<Selector> clone() const = 0;

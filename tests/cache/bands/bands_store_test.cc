@@ -124,10 +124,11 @@ TEST_P(BandsStoreTiles, AreThoseOfAPlainList) {
         case 3: {
           ByteWriter out;
           pair.store.save(out);
+          const std::size_t held = ledger->total();
           pair.store = BandsStore(code, ledger, residuals);
           ByteReader in(out.bytes(), "a store");
           ASSERT_TRUE(pair.store.load(in).has_value());
-          forgot = false;
+          EXPECT_EQ(ledger->total(), held) << "the same blocks";
           break;
         }
         default: {
@@ -149,6 +150,21 @@ TEST_P(BandsStoreTiles, AreThoseOfAPlainList) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Norms, BandsStoreTiles, ::testing::Bool());
+
+TEST(BandsStore, ForgedTilesBeyondThePositionsThatThereAreAreRefused) {
+  const auto code = plain_code();
+  for (const auto& [first, tiles] : {std::pair(1 << 30, 1), std::pair((1 << 30) - 16, 2), std::pair(0, (1 << 26) + 1)}) {
+    ByteWriter out;
+    out.put(code->checksum());
+    out.put(std::int32_t{first});
+    out.put(std::int32_t{tiles});
+    BandsStore store(code, nullptr);
+    ByteReader in(out.bytes(), "a store");
+    const Status loaded = store.load(in);
+    ASSERT_FALSE(loaded);
+    EXPECT_NE(loaded.error().message.find("tiles of bands"), std::string::npos) << loaded.error().message;
+  }
+}
 
 TEST(BandsStore, LongBlocksHoldWhatShortOnesDo) {
   const auto code = plain_code();
