@@ -41,7 +41,7 @@ if(NOT KVSPAN_SANITIZE)
     endif()
   endforeach()
   # fmt's and the standard library's templates stay inside, too.
-  target_link_libraries(kvspan_shared PRIVATE ${kvspan_installed_links})
+  target_link_libraries(kvspan_shared PRIVATE ${kvspan_installed_links} kvspan_sealed)
   target_link_options(kvspan_shared PRIVATE LINKER:--version-script=${CMAKE_SOURCE_DIR}/cmake/kvspan.map)
   set_target_properties(kvspan_shared PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/kvspan.map)
   install(TARGETS kvspan_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -70,7 +70,7 @@ function(kvspan_room NAME)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
   target_link_libraries(${target} PUBLIC ${ARG_USES}
-    PRIVATE $<BUILD_INTERFACE:kvspan_flags> ${ARG_PRIVATE})
+    PRIVATE $<BUILD_INTERFACE:kvspan_flags> $<BUILD_INTERFACE:kvspan_hardened> ${ARG_PRIVATE})
   if(NOT ARG_COLD)
     kvspan_precompile(${target} rooms ${KVSPAN_HEADERS})
     return()
@@ -195,6 +195,6 @@ function(kvspan_program)
   add_executable(kvspan_program ${ARG_SOURCES})
   set_target_properties(kvspan_program PROPERTIES OUTPUT_NAME kvspan
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-  target_link_libraries(kvspan_program PRIVATE ${ARG_USES} kvspan_flags)
+  target_link_libraries(kvspan_program PRIVATE ${ARG_USES} kvspan_flags kvspan_hardened kvspan_sealed)
   install(TARGETS kvspan_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

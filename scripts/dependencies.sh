@@ -9,7 +9,7 @@
 #         build/    until the server is built: object files
 # KEY stands for the build flags, the compiler and the processor, because ggml is built for the processor it runs on.
 # src/ and prefix/ each appear in one rename when they are complete, bin/llama-server last: two concurrent calls build
-# once, an interrupted or failed build goes on where it stopped, and a call that finds what it needs returns at once.
+# once, an interrupted or failed build resumes where it stopped, and a call that finds what it needs returns at once.
 #
 #     scripts/dependencies.sh               build all that is missing, print the folder
 #     scripts/dependencies.sh --libraries   the same without the server and the generator
@@ -69,7 +69,7 @@ cache=${XDG_CACHE_HOME:-}
 root=$cache/kvspan/deps
 final=$root/llama-cpp-python-$version-$key
 
-last=prefix/bin/llama-server  # what is there once all is
+last=prefix/bin/llama-server  # exists once everything has been built
 case ${1:-} in
   --path) printf '%s\n' "$final"; exit 0 ;;
   --libraries) last=prefix/lib/libllama.a ;;
@@ -98,7 +98,7 @@ rm -rf "$root"/.unpacking-*
 log=$root/build.log
 work=
 trap '[[ -z $work ]] || rm -rf "$work"' EXIT
-trap 'say "interrupted; the next call goes on from here"; exit 130' INT TERM HUP
+trap 'say "interrupted; the next call resumes the build"; exit 130' INT TERM HUP
 : >"$log"
 step() {  # step "what" command...: runs quietly into the log; on failure shows its end
   local what=$1; shift

@@ -7,9 +7,10 @@
 namespace kvspan::server {
 
 int serve(const std::vector<std::string>& /*arguments*/, ServeOptions /*options*/) {
-  std::fputs("kvspan serve: this program was built before llama.cpp's server was; supported: ./run serve, which builds "
-             "both, or scripts/dependencies.sh and then this program again\n",
-             stderr);
+  std::fputs(
+      "kvspan serve: this program was built without llama.cpp's server (KVSPAN_SERVER=OFF); "
+      "supported: ./run serve, which builds both\n",
+      stderr);
   return 2;
 }
 

@@ -2,7 +2,7 @@
 // How long a test sweeps: all of it as released. With sanitizers everything is some ten times
 // slower, and they look for what code does to memory, which a share of the trials shows; the
 // property itself is held for all of them by the released build. Tests that shrink say so by using
-// this. And whether all cases of a large table are run, or a choice of them.
+// this. And whether tests run all cases of a large table, or a subset.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every method, selector and pair that composes, small enough for a text of some hundred tokens: all
-// of them in `./test --all`, otherwise a choice in which every method meets every value of its keys.
+// Every method, selector and pair that composes, small enough for a text of some hundred tokens:
+// all of them in `./test --all`, otherwise a subset with each value of each key of each method.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -194,13 +194,15 @@ inline std::vector<SuiteRecipe> chosen_recipes(const std::vector<SuiteRecipe>& a
   for (const SuiteRecipe& recipe : all) missing.push_back(traits_of(recipe));
   std::vector<SuiteRecipe> chosen;
   for (;;) {
-    const auto best = std::max_element(missing.begin(), missing.end(), [](const auto& a, const auto& b) {
-      return a.size() < b.size();
-    });
+    const auto best =
+        std::max_element(missing.begin(), missing.end(),
+                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
     if (best->empty()) return chosen;
     chosen.push_back(all[std::size_t(best - missing.begin())]);
     const std::set<std::string> seen = *best;
-    for (auto& traits : missing) std::erase_if(traits, [&](const auto& one) { return seen.contains(one); });
+    for (auto& traits : missing) {
+      std::erase_if(traits, [&](const auto& one) { return seen.contains(one); });
+    }
   }
 }
 inline const std::vector<SuiteRecipe>& suite_recipes() {

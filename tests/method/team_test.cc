@@ -55,8 +55,9 @@ TEST_P(TeamSuite, AnyNumberOfThreadsGivesTheSameBits) {
   const auto bytes = alone->save();
   ASSERT_TRUE(bytes);
   // Teams of 2 to 16 for every recipe, or each recipe with one of them.
-  const int first = static_cast<int>(std::hash<std::string>{}(GetParam().text) % 15) + 2;
-  for (int threads = testing::all_cases() ? 2 : first; threads <= (testing::all_cases() ? 16 : first); ++threads) {
+  const int some = static_cast<int>(std::hash<std::string>{}(GetParam().text) % 15) + 2;
+  const int least = testing::all_cases() ? 2 : some, most = testing::all_cases() ? 16 : some;
+  for (int threads = least; threads <= most; ++threads) {
     ThreadPool pool(threads);
     const auto together = factory->make();
     EXPECT_EQ(run_all(*together, text, pool), expected) << threads;

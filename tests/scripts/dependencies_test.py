@@ -146,7 +146,7 @@ class DependenciesTest(FakeToolsTest):
             time.sleep(0.02)
         return process
 
-    def test_an_interrupted_build_goes_on_where_it_stopped(self):
+    def test_an_interrupted_build_is_resumed(self):
         for stop in (signal.SIGINT, signal.SIGKILL):
             self.set_cmake(build="sleep 60;")
             process = self.start_and_wait_for_build()
@@ -154,7 +154,7 @@ class DependenciesTest(FakeToolsTest):
             _, errors = process.communicate(timeout=20)
             if stop == signal.SIGINT:
                 self.assertEqual(process.returncode, 130, errors)
-                self.assertIn("the next call goes on from here", errors)
+                self.assertIn("the next call resumes the build", errors)
             self.assertEqual(self.complete(), [])
             self.calls.unlink()
             self.set_cmake()
