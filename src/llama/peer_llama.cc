@@ -79,6 +79,7 @@ Result<std::unique_ptr<PeerLlama>> PeerLlama::load(const std::string& path,
                 options.kv_type, log.reason());
   }
   impl->threads = make_threadpool(options.threads);
+  if (!impl->threads) return fail(ErrorCode::kIo, "cannot start {} threads", options.threads);
   llama_attach_threadpool(impl->context.get(), impl->threads.get(), nullptr);
   return std::unique_ptr<PeerLlama>(new PeerLlama(std::move(impl)));
 }

@@ -7,6 +7,10 @@
 #include <ggml-cpu.h>
 
 #include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace kvspan {
 
@@ -15,8 +19,22 @@ struct FreeThreadpool {
 };
 using Threadpool = std::unique_ptr<ggml_threadpool, FreeThreadpool>;
 
-// Null where they cannot be started.
+// Whether the system starts so many threads beside this one. ggml ends the program if it does not.
+inline bool can_start(int threads) {
+  std::mutex gate;
+  std::vector<std::jthread> started;
+  const std::lock_guard closed(gate);  // until all are there
+  try {
+    for (int i = 0; i < threads; ++i) started.emplace_back([&gate] { const std::lock_guard passed(gate); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
+}
+
+// Null if they cannot be started.
 inline Threadpool make_threadpool(int threads) {
+  if (!can_start(threads - 1)) return nullptr;
   ggml_threadpool_params params = ggml_threadpool_params_default(threads);
   params.poll = 0;
   return Threadpool(ggml_threadpool_new(&params));
