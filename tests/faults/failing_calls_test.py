@@ -3,7 +3,7 @@
 imports and saves a chat. Each run ends with an error of one kind or another or gets along without; afterwards the old or the new file is
 there, and nothing else.
 
-KVSPAN_PROGRAM, KVSPAN_FAIL_LIBRARY (fail_calls.c) in the environment; KVSPAN_ALL_CALLS=1: all calls, not a few of each kind."""
+KVSPAN_PROGRAM, KVSPAN_FAIL_LIBRARY (fail_calls.c) in the environment; KVSPAN_TEST_ALL=1: all calls, not a few of each kind."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ FEW = 4  # calls of a kind that fail in the short test: the first, some between 
 def numbers(kind, count):
     if kind == "thread":  # ggml ends the program if it finds fewer than there were when it was asked for
         return range(1, min(count, 1) + 1)
-    if os.environ.get("KVSPAN_ALL_CALLS") or count <= FEW:
+    if os.environ.get("KVSPAN_TEST_ALL") or count <= FEW:
         return range(1, count + 1)
     return sorted({1, count // 3, 2 * count // 3, count})
 
