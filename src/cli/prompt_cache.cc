@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/byte_frame.h"
 #include "base/fail.h"
 #include "cli/output/progress_bar.h"
 #include "io/atomic_file.h"
@@ -15,48 +14,13 @@
 namespace kvspan::cli {
 namespace {
 
-constexpr FrameFormat kFormat{"prompt cache", "KVSPPRMT", 1};
-constexpr std::size_t kLongestText = 4096;
-
-bool starts_as_one(std::span<const std::byte> bytes) {
-  return bytes.size() >= kFormat.magic.size() &&
-         std::equal(kFormat.magic.begin(), kFormat.magic.end(), bytes.begin(),
-                    [](char c, std::byte b) { return static_cast<std::byte>(c) == b; });
-}
-
 // Whether there is a prompt cache of that name. Fails if there is another file.
 Result<bool> is_there(const std::string& path) {
   if (!file_exists(path)) return false;
   const auto file = RandomFile::open(path);
-  std::array<std::byte, kFormat.magic.size()> start{};
-  if (file && file->read(0, start) && starts_as_one(start)) return true;
+  std::array<std::byte, kPromptCacheMagic.size()> start{};
+  if (file && file->read(0, start) && starts_as_prompt_cache(start)) return true;
   return fail(ErrorCode::kInvalidArgument, "'{}' is not a prompt cache; not overwritten", path);
-}
-
-Result<PromptCache> read(std::span<const std::byte> bytes, const Session& session) {
-  KVSPAN_TRY(OpenFrame frame, open_frame(kFormat, bytes));
-  ByteReader& in = frame.payload;
-  KVSPAN_TRY(const std::string model, in.get_text("model", kLongestText));
-  KVSPAN_TRY(const std::string recipe, in.get_text("recipe", kLongestText));
-  if (model != session.engine->fingerprint()) {
-    return fail(ErrorCode::kUnsupported, "it is of another model, with fingerprint {}", model);
-  }
-  if (recipe != session.caches->recipe()) {
-    return fail(ErrorCode::kUnsupported, "it is of the recipe {}, and the cache is {}", recipe,
-                session.caches->recipe());
-  }
-  PromptCache out;
-  KVSPAN_TRY(const auto count, in.get<std::uint32_t>("number of tokens"));
-  KVSPAN_CHECK_OK(in.expect_at_least("tokens", std::size_t{count} * sizeof(Token)));
-  out.tokens.resize(count);
-  KVSPAN_CHECK_OK(in.get_all("tokens", std::span<Token>(out.tokens)));
-  KVSPAN_TRY(const auto rest, in.get_bytes("cache", in.left()));
-  KVSPAN_TRY(out.cache, session.caches->on_host().load(rest));
-  if (out.cache->tokens() != static_cast<std::int32_t>(count)) {
-    return fail(ErrorCode::kCorruptData, "its cache holds {} tokens, not the {} that are listed",
-                out.cache->tokens(), count);
-  }
-  return out;
 }
 
 }  // namespace
@@ -65,19 +29,8 @@ Status save_prompt_cache(const std::string& path, const Session& session,
                          std::span<const Token> tokens) {
   KVSPAN_CHECK_OK(is_there(path));
   KVSPAN_TRY(AtomicFile file, AtomicFile::create(path));
-  const std::string model = session.engine->fingerprint();
-  const auto write = [&](ByteWriter& out) -> Status {
-    out.put_text(model);
-    out.put_text(session.cache->recipe());
-    out.put(static_cast<std::uint32_t>(tokens.size()));
-    out.put_all(tokens);
-    return session.cache->save([&](std::span<const std::byte> piece) -> Status {
-      out.put_bytes(piece);
-      return {};
-    });
-  };
-  KVSPAN_CHECK_OK(write_frame(kFormat, 0, write,
-                              [&](std::span<const std::byte> piece) { return file.write(piece); }));
+  KVSPAN_CHECK_OK(write_prompt_cache(session.engine->fingerprint(), *session.cache, tokens,
+                                     [&](std::span<const std::byte> piece) { return file.write(piece); }));
   return file.commit();
 }
 
@@ -89,10 +42,10 @@ Status remove_prompt_cache(const std::string& path) {
 
 Result<PromptCache> load_prompt_cache(const std::string& path, const Session& session) {
   KVSPAN_TRY(const auto bytes, read_file(path));
-  if (!starts_as_one(bytes)) {
+  if (!starts_as_prompt_cache(bytes)) {
     return fail(ErrorCode::kInvalidArgument, "'{}' is no prompt cache, and is left as it is", path);
   }
-  auto loaded = read(bytes, session);
+  auto loaded = read_prompt_cache(bytes, session.engine->fingerprint(), *session.caches);
   if (loaded) return loaded;
   return fail(loaded.error().code, "the prompt cache '{}' cannot be used: {}", path,
               loaded.error().message);

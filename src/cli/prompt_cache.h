@@ -4,21 +4,14 @@
 // ends.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "cli/prompt_cache_bytes.h"
 #include "cli/session.h"
-#include "kvspan/cache.h"
 #include "kvspan/result.h"
 
 namespace kvspan::cli {
-
-struct PromptCache {
-  std::vector<Token> tokens;
-  std::unique_ptr<KvCache> cache;  // holds these, in the host's memory
-};
 
 // Of the session's cache, which holds `tokens`. kInvalidArgument if `path` is a file that is no
 // prompt cache: it stays.
