@@ -145,6 +145,9 @@ TEST(DeviceAttention, CodesOfTwoBits) {
   check({"two bits, 9 chunks", bands("bits=2.2,levels=0/2/4/6/8"), 2, 4, 128});
   check({"two bits, 8 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 128});
   check({"two bits, 4 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 64});
+  for (const char* const bits : {"2.2", "2.5", "2.75", "3", "3.25", "3.75"}) {
+    check({"six of a head, " + std::string(bits) + " bits", bands("levels=0/2/4/6/8,bits=" + std::string(bits)), 2, 6, 128});
+  }
 }
 
 TEST(DeviceAttention, CodesOfMixedWidths) {

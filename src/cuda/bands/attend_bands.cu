@@ -17,6 +17,7 @@ AttendVariant variant() {
   using Shape = AttendShape<kRows8, kChunks, kTeam, kTeams, kUniform2>;
   return {Shape::kRows,
           kChunks * kTeam,
+          Shape::kSpare ? kTeam - 1 : 1,
           kTeam * kTileTokens,
           kTeams,
           kUniform2,
@@ -34,7 +35,8 @@ const AttendVariant* find_variant(const AttendNeed& need) {
       variant<1, 2, 2, 8, true>(),  variant<1, 3, 2, 6, true>(),  variant<1, 4, 2, 6, true>(),
       variant<1, 5, 2, 4, true>(),  variant<1, 6, 2, 4, true>(),  variant<1, 4, 2, 6, false>(),
       variant<1, 5, 2, 4, false>(), variant<1, 6, 2, 4, false>(), variant<1, 8, 2, 3, false>(),
-      variant<2, 3, 2, 4, true>(),  variant<2, 4, 2, 4, true>(),  variant<2, 4, 4, 2, true>(),
+      variant<2, 3, 2, 4, true>(),  variant<2, 4, 2, 4, true>(),  variant<2, 3, 4, 2, true>(),
+      variant<2, 4, 4, 2, true>(),
       variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(), variant<2, 4, 4, 1, false>(),
       variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),  variant<4, 2, 8, 1, false>(),
       variant<4, 3, 8, 1, false>(),
@@ -46,7 +48,7 @@ const AttendVariant* find_variant(const AttendNeed& need) {
   for (const AttendVariant& v : kVariants) {
     if (need.queries > v.rows || need.chunks > v.most_chunks) continue;
     // All chunks are unrolled, two at a time: one that is not there reads what follows, for nothing.
-    if (v.uniform2 && (!need.uniform2 || need.chunks + 1 < v.most_chunks)) continue;
+    if (v.uniform2 && (!need.uniform2 || need.chunks + v.spare_chunks < v.most_chunks)) continue;
     call.units = v.units(need);
     call.padded_queries = v.rows;
     if (v.shared_bytes(call) <= kMostShared) return &v;

@@ -28,6 +28,8 @@ struct AttendShape {
   static constexpr int kRows8 = kRows8_, kRows = 8 * kRows8_, kChunks = kChunks_, kTeam = kTeam_;
   static constexpr int kTeams = kTeams_, kWarps = kTeam_ * kTeams_, kThreads = 32 * kWarps;
   static constexpr bool kUniform2 = kUniform2_;
+  // Takes groups that have up to kTeam - 1 chunks fewer, which are then dealt to warps one by one.
+  static constexpr bool kSpare = kUniform2 && kTeam == 4, kBlocks = kUniform2 && !kSpare;
   static constexpr int kChains = kRows8 == 1 ? 2 : 1;  // of products that wait for each other
   // Steps that are asked for ahead: as many as fit.
   static constexpr int kStages =
@@ -39,11 +41,11 @@ struct AttendShape {
   static constexpr bool kCopyQueries = kRows8 == 1;
   // Chunk k of a warp's own: where widths differ neighbours go to different warps.
   __device__ static constexpr int chunk_of(int rank, int k) {
-    return kUniform2 ? rank * kChunks + k : k * kTeam + rank;
+    return kBlocks ? rank * kChunks + k : k * kTeam + rank;
   }
   // The way back.
-  __device__ static constexpr int rank_of(int chunk) { return kUniform2 ? chunk / kChunks : chunk % kTeam; }
-  __device__ static constexpr int own_of(int chunk) { return kUniform2 ? chunk % kChunks : chunk / kTeam; }
+  __device__ static constexpr int rank_of(int chunk) { return kBlocks ? chunk / kChunks : chunk % kTeam; }
+  __device__ static constexpr int own_of(int chunk) { return kBlocks ? chunk % kChunks : chunk / kTeam; }
   static constexpr int kWarpSums = kChunks * 4 * kRows8 * 128;  // words of a warp's sums
   // Blocks of the mean of a step, or steps of a block; places for those of so many steps.
   static constexpr int kStepMeans =
@@ -198,7 +200,7 @@ __device__ __forceinline__ std::uint64_t pair_shifts(const std::uint32_t* unit_w
 
 // All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory; shifts: pair_shifts.
 template <class Shape>
-__device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_words, std::uint64_t shifts,
+__device__ __forceinline__ void score_tile(int chunks, int units, const std::uint32_t* unit_words, std::uint64_t shifts,
                                            std::uint32_t tile, const MovedQueries<Shape>& moved,
                                            const UnpackLane& lane, ScoreSums<Shape>& sums) {
   if constexpr (Shape::kUniform2) {
@@ -207,6 +209,7 @@ __device__ __forceinline__ void score_tile(int units, const std::uint32_t* unit_
 #pragma unroll
     for (int k = 0; k < kMost; k += 2) {
       if (k > 0) shift_sums<Shape>(static_cast<std::uint32_t>(shifts >> 2 * k) & 15u, sums);
+      if (Shape::kSpare && k >= chunks) continue;
       score_chunks<Shape>(tile + static_cast<unsigned>(k * kPairBytes), k, moved, lane, sums);
     }
 #pragma unroll 1

@@ -19,6 +19,7 @@ struct AttendNeed {
 // A shape of the kernel, by the padded queries and chunks of a group.
 struct AttendVariant {
   int rows, most_chunks;  // what it takes
+  int spare_chunks;       // with digits of 2 bits: how many fewer it takes at most
   int tokens;             // of a step: parts should be multiples of so many, times teams
   int teams;
   bool uniform2;

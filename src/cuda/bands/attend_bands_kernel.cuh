@@ -194,10 +194,12 @@ __device__ __forceinline__ void add_step(std::uint32_t weights, std::uint32_t ti
     }
 #pragma unroll
     for (int k = 0; k < Shape::kChunks; ++k) {
-      if constexpr (Shape::kUniform2) {
+      if constexpr (Shape::kBlocks) {
         sum_chunk<Shape, 2>(
             codes + static_cast<unsigned>(Shape::chunk_of(rank, k) * kPairBytes), unpack, w[0],
             acc[k]);
+      } else if constexpr (Shape::kSpare) {
+        if (own[k] != 0) sum_chunk<Shape, 2>(codes + (own[k] & 0xffffffu), unpack, w[0], acc[k]);
       } else if (own[k] != 0) {
         const std::uint32_t chunk = codes + (own[k] & 0xffffffu);
         if (own[k] >> 24 == 2) {
@@ -368,7 +370,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
   for (int k = 0; k < Shape::kChunks; ++k) {
     const int chunk = group * kMaxChunks + Shape::chunk_of(rank, k);
-    const bool there = !Shape::kUniform2 && Shape::chunk_of(rank, k) < call.chunks;
+    const bool there = !Shape::kBlocks && Shape::chunk_of(rank, k) < call.chunks;
     own_chunks[k] = there ? held(static_cast<std::uint32_t>(__ldg(call.chunk_widths + chunk)) << 24 |
                                  4 * static_cast<std::uint32_t>(__ldg(call.chunk_offsets + chunk)))
                           : 0;
@@ -431,7 +433,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     wait_barrier(barrier, parity);
     ScoreSums<Shape> sums;
-    score_tile<Shape>(units, unit_words, shifts, tiles + rank_bytes, moved, unpack, sums);
+    score_tile<Shape>(call.chunks, units, unit_words, shifts, tiles + rank_bytes, moved, unpack, sums);
     const TokenGains gains(load_shared(tiles + gain_bytes));
     float v[kRows8][2][4];
     const auto number = static_cast<unsigned>(step);
