@@ -21,7 +21,8 @@ class OpenBlobs final : public Blobs {
   std::map<std::string, std::vector<std::byte>> entries;
 
   std::string describe() const override { return "open"; }
-  Result<std::vector<std::optional<std::vector<std::byte>>>> get(std::span<const std::string> keys) override {
+  Result<std::vector<std::optional<std::vector<std::byte>>>> get(std::span<const std::string> keys,
+                                                                 std::size_t) override {
     std::vector<std::optional<std::vector<std::byte>>> found;
     for (const std::string& key : keys) {
       const auto at = entries.find(key);
