@@ -9,7 +9,7 @@
 namespace kvspan::cli {
 namespace {
 
-constexpr FrameFormat kFormat{"prompt cache", kPromptCacheMagic, 1};
+constexpr FrameFormat kFrame{"prompt cache", kPromptCacheMagic, 1};
 constexpr std::size_t kLongestText = 4096;
 
 }  // namespace
@@ -32,12 +32,12 @@ Status write_prompt_cache(const std::string& fingerprint, const KvCache& cache, 
       return {};
     });
   };
-  return write_frame(kFormat, 0, write, sink);
+  return write_frame(kFrame, 0, write, sink);
 }
 
 Result<PromptCache> read_prompt_cache(std::span<const std::byte> bytes, const std::string& fingerprint,
                                       const CacheFactory& caches) {
-  KVSPAN_TRY(OpenFrame frame, open_frame(kFormat, bytes));
+  KVSPAN_TRY(OpenFrame frame, open_frame(kFrame, bytes));
   ByteReader& in = frame.payload;
   KVSPAN_TRY(const std::string model, in.get_text("model", kLongestText));
   KVSPAN_TRY(const std::string recipe, in.get_text("recipe", kLongestText));
