@@ -31,7 +31,7 @@ prepare() {
   targets | cut -f1 | grep -qx -- "$target" || fail "target=$target: there is no such target; supported: $(names)"
   ensure_clang
   ensure_packages
-  ensure_dependencies
+  ensure_dependencies --libraries
   build fuzz "the fuzz target $target" "fuzz_$target"
   program=$tree/build/fuzz/tests/fuzz/fuzz_$target
   kept=$tree/build/fuzz/corpus/$target

@@ -246,6 +246,8 @@ class Store(Operation):
 
 
 OPERATIONS = {"save": Save, "load": Load, "calibrate": Calibrate, "chat": ChatSave, "import": Import, "pull": Pull, "store": Store}
+if os.environ.get("KVSPAN_NO_SERVER"):  # the program is built without `serve`
+    del OPERATIONS["store"]
 
 
 @contextlib.contextmanager
