@@ -38,7 +38,7 @@ NAMED_FILE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(ROOMS)})/[\w/]+\.(?:h|cc|cu
 BANDS = re.compile(r"bands", re.IGNORECASE)
 # Its row, and where a device's cache reads its codes.
 BANDS_NAMED = {"src/method/method_table.cc", "include/kvspan/cuda.h", "src/cuda/attend_call.h", "src/cuda/device_cache.h",
-               "src/cuda/device_state.cc", "src/cuda/device_steps.cc"}
+               "src/cuda/device_state.cc", "src/cuda/device_steps.cc", "src/cuda/recorded_step.cc"}
 BANDS_RECIPES = {"eval", "cli"}  # rooms that write recipes
 
 

@@ -20,7 +20,7 @@ if [ "${KVSPAN_GPU_BUILT:-}" != yes ]; then
   ninja -C "$build" cuda_tests kvspan_cuda_bench > "$logs/build.log" 2>&1 || { tail -40 "$logs/build.log"; exit 1; }
 fi
 tests=$build/tests/cuda/cuda_tests module=$(realpath "$build/bench/cuda/kvspan_cuda_bench.so")
-short='DeviceSequences.AFork*:DeviceSequences.Truncated*:DeviceSequences.Rows*'
+short='DeviceSequences.AFork*:DeviceSequences.Truncated*:DeviceSequences.Rows*:RecordedStep.Steps*'
 declare -A outcomes jobs
 if has bench; then
   status=0
