@@ -184,8 +184,8 @@ std::unique_ptr<AttentionScratch, void (*)(AttentionScratch*)> make_attention_sc
 // Its current bytes, and the maximum for calls of up to `threads` members on caches of this shape, for any number of
 // tokens and queries. For 9 query heads on 3 KV heads of d = 64 the maximum is 1.7 MB and 0.6 MB per thread, for 32 on 8
 // of d = 128 3.2 MB and 2.0 MB. The current bytes count everything. The maximum excludes one number per query and head
-// if results of several stores are merged (sink logits, selectors, bands), and the working memory of bands: at 2 bits
-// and the former shape about 0.3 MB per thread and up to 20 MB of partial results. Besides the scratch, a step of a
+// if results of several stores are merged (sink logits, selectors, methods with stores of their own), and the working
+// memory of such stores: at 2 bits and the former shape about 0.3 MB per thread and up to 20 MB of partial results. Besides the scratch, a step of a
 // layer allocates one number per token if a method observes attention, copies of the chosen tokens with quest and
 // shadowkv, and all rows with static:read=reconstruct. settle frees these bytes.
 std::size_t attention_scratch_bytes(const AttentionScratch& scratch) noexcept;
