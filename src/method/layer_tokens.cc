@@ -90,13 +90,16 @@ void add_rows(const GroupTokens& from, PositionRange range, std::size_t at, Grou
   }
 }
 
-// Makes room in the list; rows of positions before `held` are zeros.
-void extend(PositionRange range, std::int32_t held, Group& group) {
-  if (range.size() == 0) return;
+std::vector<std::int32_t> positions_of(PositionRange range) {
   std::vector<std::int32_t> positions(static_cast<std::size_t>(range.size()));
   std::iota(positions.begin(), positions.end(), range.first);
-  group.list().extend(positions);
-  group.appended(positions);
+  return positions;
+}
+
+// Adds rows to the list; those of positions before `held` are zeros.
+void extend(PositionRange range, std::int32_t held, Group& group) {
+  if (range.size() == 0) return;
+  group.list().extend(positions_of(range));
   const PositionRange zeros{range.first, std::min(held, range.last)};
   if (zeros.size() == 0) return;
   const auto n = static_cast<std::size_t>(zeros.size()), heads = std::size_t(group.options().heads);
@@ -170,6 +173,8 @@ Status fill_group(const LayerTokens& from, std::size_t index, Policy* policy, Gr
   } else if (tokens.code != 0 || from.coded > 0) {
     return fail(ErrorCode::kInvalidArgument, "codes of {:016x}; allowed: rows alone", tokens.code);
   }
+  // The sequence begins at 0, also if its first rows are codes.
+  group.appended(positions_of({0, from.next}));
   const PositionRange before = from.before(), after = from.after();
   if (from.coded == 0) {
     extend({0, from.next}, from.first, group);

@@ -83,7 +83,8 @@ std::vector<std::vector<float>> BandsPolicy::first_values(const Group& group) co
 
 void BandsPolicy::keep_first_values(const Group& group) {
   const LayerShape& layer = group.layer();
-  if (!kept_first_.empty() || (layer.window == 0 && layer.chunk == 0)) return;
+  // If no token may escape, none is compared with the first.
+  if (!kept_first_.empty() || options_.escape == 0.0 || (layer.window == 0 && layer.chunk == 0)) return;
   std::vector<std::shared_ptr<const Buffer>> kept;
   for (const std::vector<float>& values : first_values(group)) {
     if (values.empty()) return;

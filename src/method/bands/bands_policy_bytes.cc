@@ -89,7 +89,7 @@ Status BandsPolicy::load(Group& group, const StateReader& from) {
                 "{}: layers before byte {} hold different tokens; allowed: the same ones, which are coded together",
                 in.what(), in.offset());
   }
-  std::int64_t coded = group.extent().encoded_end - group.sink_end();
+  std::int64_t coded = std::max(0, group.extent().encoded_end - group.sink_end());
   if (old) {
     KVSPAN_TRY(coded, get_between<std::int64_t>("tokens coded", 0, kMostTokens, in));
   }
