@@ -12,6 +12,8 @@ tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 # shellcheck source=scripts/setup.sh
 source "$tree/scripts/setup.sh"
 
+export KVSPAN_TEST_ALL=1  # caches of all recipes (tests/method/recipes.h)
+
 usage() { sed -n '4,7s/^# *//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 # name<TAB>what, from where the targets are declared
 targets() { sed -nE 's/^extern const Target [a-z_]+\{"([^"]+)", "([^"]+)".*/\1\t\2/p' "$tree"/tests/fuzz/targets/*.cc; }

@@ -11,7 +11,6 @@
 #include "base/thread_pool.h"
 #include "io/atomic_file.h"
 #include "io/bounded_folder.h"
-#include "io/random_file.h"
 #include "kvspan/calibration.h"
 #include "llama/calibration_file.h"
 #include "llama/gguf_file.h"
@@ -105,7 +104,7 @@ TEST(Faults, Calibration) {
                   });
 }
 
-TEST(Faults, ReadingFiles) {
+TEST(Faults, Models) {
   const std::string model = KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf";
   each_call_fails(
       [&] {
@@ -113,12 +112,6 @@ TEST(Faults, ReadingFiles) {
         if (file) return Told::kDone;
         EXPECT_NE(file.error().message.find(model), std::string::npos);
         return Told::kFailed;
-      });
-  each_call_fails(
-      [&] {
-        auto file = RandomFile::open(model);
-        std::vector<std::byte> bytes(100);
-        return file && file->read(0, bytes) && read_file(model) ? Told::kDone : Told::kFailed;
       });
 }
 

@@ -129,7 +129,7 @@ class Calibrate(Operation):
     files = ("c.gguf",)
 
     def arguments(self, window):
-        return ("calibrate", *MODEL, "-f", str(TREE / "data/text/tinystories_head.txt"), "--tokens", "128", "--ctx", window,
+        return ("calibrate", "-m", str(STORIES), "-t", "2", "-f", str(TREE / "data/text/tinystories_head.txt"), "--tokens", "128", "--ctx", window,
                 "--layer-weights", "none", "-o", "c.gguf")
 
     def make_old(self):

@@ -94,6 +94,7 @@ std::vector<Bytes> seeds() {
     Bytes& bytes = all.emplace_back(Bytes{kind});
     bytes.insert(bytes.end(), text.begin(), text.end());
   };
+  // Of a get: whether the entry is there, and its bytes, for each key.
   add(0, ":1\r\n$5\r\nhello\r\n:0\r\n$0\r\n\r\n:1\r\n$0\r\n\r\n");
   add(0, ":0\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n:0\r\n$2\r\nab\r\n");
   add(1, ":1\r\n:0\r\n:1\r\n");
