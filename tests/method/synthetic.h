@@ -9,6 +9,8 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -43,9 +45,12 @@ inline CacheShape synthetic_shape(std::int32_t layers = 2, std::int32_t kv_heads
 // Rows of a text of n tokens, all layers.
 class SyntheticText {
  public:
-  SyntheticText(const CacheShape& shape, std::int32_t n, std::uint64_t seed)
-      : shape_(shape), n_(n), layers_(shape.layers.size()) {
+  // Token i is at positions[i]; without positions, at i.
+  SyntheticText(const CacheShape& shape, std::int32_t n, std::uint64_t seed,
+                std::vector<std::int32_t> positions = {})
+      : shape_(shape), n_(n), layers_(shape.layers.size()), positions_(std::move(positions)) {
     Random random(seed);
+    if (positions_.empty()) number_positions();
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const LayerShape& l = shape.layers[i];
       fill(layers_[i].raw, l.kv_heads, l.key_dim, 1.0f + 0.5f * static_cast<float>(i), random);
@@ -55,20 +60,18 @@ class SyntheticText {
       turn(l, l.kv_heads, layers_[i].keys);
       turn(l, l.query_heads, layers_[i].queries);
     }
-    positions_.resize(static_cast<std::size_t>(n));
-    std::iota(positions_.begin(), positions_.end(), 0);
   }
 
   explicit SyntheticText(const Activations& a) : n_(a.tokens), layers_(1) {
     shape_.layers = {a.layer};
     layers_[0] = {a.keys, a.keys, a.values, a.queries};
+    number_positions();
     turn(a.layer, a.layer.kv_heads, layers_[0].raw, -1);
-    positions_.resize(static_cast<std::size_t>(n_));
-    std::iota(positions_.begin(), positions_.end(), 0);
   }
 
   std::int32_t size() const { return n_; }
   const CacheShape& shape() const { return shape_; }
+  std::span<const std::int32_t> positions() const { return positions_; }
 
   KvRows rows(std::size_t layer, std::int32_t first, std::int32_t n) const {
     const LayerShape& l = shape_.layers[layer];
@@ -138,6 +141,11 @@ class SyntheticText {
     std::vector<float> raw, keys, values, queries;  // [n, heads, dim]
   };
 
+  void number_positions() {
+    positions_.resize(static_cast<std::size_t>(n_));
+    std::iota(positions_.begin(), positions_.end(), 0);
+  }
+
   // Six strong directions per head that turn slowly, the rest weak.
   void fill(std::vector<float>& rows, std::int32_t heads, std::int32_t dim, float scale,
             Random& random) {
@@ -169,7 +177,7 @@ class SyntheticText {
             std::int32_t sign = 1) const {
     for (std::int32_t t = 0; t < n_; ++t) {
       for (std::int32_t h = 0; h < heads; ++h) {
-        rope_rotate(l.rope, sign * t,
+        rope_rotate(l.rope, sign * positions_[std::size_t(t)],
                     rows.data() + std::size_t(t * heads + h) * std::size_t(l.key_dim));
       }
     }
