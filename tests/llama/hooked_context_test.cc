@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "base/fail.h"
 #include "llama/ggml_log.h"
@@ -16,7 +17,7 @@ namespace hooked_context_test {
 const std::string kModel = std::string(KVSPAN_SOURCE_DIR "/data/models/stories260K.gguf");
 
 // In place of a device: memory and caches are the host's.
-class HostAnswer final : public DeviceAnswer {
+class HostAnswer : public DeviceAnswer {
  public:
   bool reads(const ggml_tensor*) const override { return true; }
   Result<CacheFactory> place(const CacheFactory& caches, std::int32_t, std::int32_t) override {
@@ -54,6 +55,54 @@ class HostAnswer final : public DeviceAnswer {
 
   bool holding = true;
   int announced = 0, answered = 0;
+};
+
+// One that records steps of one token for each sequence, as far as ggml can tell; the steps named in `replayed` are not
+// computed at all.
+class RecordingAnswer final : public HostAnswer {
+ public:
+  void graph_is_new() override { ++graphs; }
+  bool may_record(const Ubatch& ubatch) override { return ubatch.positions.size() == ubatch.sequences.size(); }
+  Result<Step> begin_step(const Ubatch&, std::size_t nodes) override {
+    EXPECT_EQ(nodes, 5u);
+    if (replayed) return Step::kReplayed;
+    recording_ = true;
+    ++recorded;
+    return Step::kRecorded;
+  }
+  bool recording() const override { return recording_; }
+  Status queries_are_there(int layer, const NodeRows& rows) override {
+    early_[layer] = numbers_of(rows.queries);
+    return {};
+  }
+  Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) override {
+    if (recording_) {
+      EXPECT_EQ(early_.at(layer), numbers_of(rows.queries)) << "layer " << layer;
+      early_.erase(layer);
+    }
+    return HostAnswer::answer(layer, ubatch, rows);
+  }
+  Status end_step() override {
+    EXPECT_TRUE(early_.empty());
+    recording_ = false;
+    return {};
+  }
+
+  int graphs = 0, recorded = 0;
+  bool replayed = false;
+
+ private:
+  static std::vector<float> numbers_of(const TensorView<const float, 3>& rows) {
+    std::vector<float> numbers;
+    for (std::size_t i = 0; i < rows.shape[0]; ++i) {
+      for (std::size_t h = 0; h < rows.shape[1]; ++h) {
+        numbers.insert(numbers.end(), rows.row(i, h), rows.row(i, h) + rows.shape[2]);
+      }
+    }
+    return numbers;
+  }
+  bool recording_ = false;
+  std::map<int, std::vector<float>> early_;  // by layer
 };
 
 class HookedContextTest : public ::testing::Test {
@@ -160,6 +209,17 @@ TEST_F(HookedContextTest, NodesLeftToADeviceAreTheSameBitForBit) {
   const auto moving = std::make_shared<HostAnswer>();
   EXPECT_EQ(run(moving, true), plain);
   EXPECT_EQ(moving->answered, 5 * kSteps / 2);
+  // Recorded from the second step of a graph on: queries are whole before their keys and values are.
+  const auto recorder = std::make_shared<RecordingAnswer>();
+  EXPECT_EQ(run(recorder, false), plain);
+  EXPECT_EQ(recorder->answered, 5 * kSteps);
+  EXPECT_EQ(recorder->graphs, 2);
+  EXPECT_EQ(recorder->recorded, kSteps - 2);
+  // Nothing of a replayed step is computed.
+  const auto replayer = std::make_shared<RecordingAnswer>();
+  replayer->replayed = true;
+  run(replayer, false);
+  EXPECT_EQ(replayer->answered, 5 * 2);
 }
 
 // Graphs of pieces, for results that are written over and nodes that are left, may end in any of them.
