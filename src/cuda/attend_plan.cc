@@ -134,30 +134,30 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const Atten
   return plan.item_count;
 }
 
-PlanRoom PlanRoom::of(const AttendPlan& plan) {
-  PlanRoom room{plan.item_count, plan.total_parts, 1, plan.total_row_parts, 1, plan.total_move_tiles,
+PlanCapacity PlanCapacity::of(const AttendPlan& plan) {
+  PlanCapacity capacity{plan.item_count, plan.total_parts, 1, plan.total_row_parts, 1, plan.total_move_tiles,
                 plan.total_fold_tiles, plan.move_anchors == kMoveAnchors, plan.row_warps};
   for (const AttendItem& item : std::span(plan.items).first(static_cast<std::size_t>(plan.item_count))) {
-    room.item_parts = std::max(room.item_parts, item.parts);
-    room.item_row_parts = std::max(room.item_row_parts, item.row_parts);
+    capacity.item_parts = std::max(capacity.item_parts, item.parts);
+    capacity.item_row_parts = std::max(capacity.item_row_parts, item.row_parts);
   }
-  return room;
+  return capacity;
 }
 
-bool PlanRoom::holds(const PlanRoom& other) const {
+bool PlanCapacity::holds(const PlanCapacity& other) const {
   return items == other.items && few_anchors == other.few_anchors && row_warps == other.row_warps &&
          (parts > 0) == (other.parts > 0) && parts >= other.parts && item_parts >= other.item_parts && row_parts >= other.row_parts &&
          item_row_parts >= other.item_row_parts && move_tiles >= other.move_tiles && fold_tiles >= other.fold_tiles;
 }
 
-PlanRoom PlanRoom::with_more(std::int32_t most) const {
-  PlanRoom room = *this;
-  if (parts > 0) room.parts = std::max(parts, std::min(parts + parts / 8 + items, most));
-  for (std::int32_t* const n : {&room.item_parts, &room.item_row_parts}) *n += *n / 8 + 2;
-  for (std::int32_t* const n : {&room.row_parts, &room.move_tiles, &room.fold_tiles}) {
+PlanCapacity PlanCapacity::with_spare(std::int32_t most) const {
+  PlanCapacity capacity = *this;
+  if (parts > 0) capacity.parts = std::max(parts, std::min(parts + parts / 8 + items, most));
+  for (std::int32_t* const n : {&capacity.item_parts, &capacity.item_row_parts}) *n += *n / 8 + 2;
+  for (std::int32_t* const n : {&capacity.row_parts, &capacity.move_tiles, &capacity.fold_tiles}) {
     if (*n > 0) *n += *n / 8 + items;
   }
-  return room;
+  return capacity;
 }
 
 PlanLimits limits_for(std::int64_t tokens, int anchor, int processors, int blocks_at_once,

@@ -32,17 +32,17 @@ struct PlanLimits {
 // 0.
 int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call, AttendPlan& plan);
 
-// What launches of a call are made for: a recorded step has room for plans of later ones.
-struct PlanRoom {
+// The largest plan that launches can work on: those of a recorded step also fit later plans.
+struct PlanCapacity {
   std::int32_t items = 0, parts = 0, item_parts = 0, row_parts = 0, item_row_parts = 0;  // item_: of one, at most
   std::int32_t move_tiles = 0, fold_tiles = 0;
   bool few_anchors = true;  // queries are moved to kMoveAnchors at once
   std::int32_t row_warps = 1;
 
-  static PlanRoom of(const AttendPlan& plan);
-  bool holds(const PlanRoom& other) const;
+  static PlanCapacity of(const AttendPlan& plan);
+  bool holds(const PlanCapacity& other) const;
   // For steps to come, of which one may have as many parts as `most`.
-  PlanRoom with_more(std::int32_t most) const;
+  PlanCapacity with_spare(std::int32_t most) const;
 };
 
 // What plan_call may ask for with `tokens` coded tokens in all and up to kMaxItems items.

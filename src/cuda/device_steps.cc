@@ -150,7 +150,7 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
   std::size_t done = 0;
   while (done < items.size()) {
     const int planned = cuda::plan_call(limits_[l], std::span(items).subspan(done), call, call.own);
-    const auto room = cuda::PlanRoom::of(call.own);
+    const auto capacity = cuda::PlanCapacity::of(call.own);
     if (planned == 0) {
       return fail(ErrorCode::kOutOfBudget, "a query over {} coded tokens; working memory is for {}",
                   items[done].coded.size(), launch_tokens_);
@@ -159,12 +159,12 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     call.queries = from_row(rows, first, size_of(queries.number));
     call.out = static_cast<std::byte*>(out.data) +
                first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, room, {}, true, stream), "preparing queries"));
-    if (room.parts > 0) {
-      KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, room, true, stream),
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, capacity, {}, true, stream), "preparing queries"));
+    if (capacity.parts > 0) {
+      KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, capacity, true, stream),
                                   "attending to codes"));
     }
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_finish(call, room, true, stream), "merging attention"));
+    KVSPAN_CHECK_OK(cuda::check(cuda::launch_finish(call, capacity, true, stream), "merging attention"));
     done += static_cast<std::size_t>(planned);
   }
   return {};

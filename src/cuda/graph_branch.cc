@@ -24,7 +24,8 @@ cudaError_t read(cudaStream_t stream, Follows& follows) {
   const cudaGraphNode_t* nodes = nullptr;
   const cudaGraphEdgeData* edges = nullptr;
   std::size_t count = 0;
-  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &count);
+  const cudaError_t error =
+      cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &count);
   if (error != cudaSuccess) return error;
   follows.nodes.assign(nodes, nodes + count);
   follows.edges.assign(count, cudaGraphEdgeData{});
@@ -36,7 +37,9 @@ cudaError_t read(cudaStream_t stream, Follows& follows) {
 void overlap(Follows& follows) {
   for (std::size_t i = 0; i < follows.nodes.size(); ++i) {
     cudaGraphNodeType type{};
-    if (cudaGraphNodeGetType(follows.nodes[i], &type) != cudaSuccess || type != cudaGraphNodeTypeKernel) continue;
+    if (cudaGraphNodeGetType(follows.nodes[i], &type) != cudaSuccess ||
+        type != cudaGraphNodeTypeKernel)
+      continue;
     follows.edges[i] = {};
     follows.edges[i].from_port = cudaGraphKernelNodePortProgrammatic;
     follows.edges[i].type = cudaGraphDependencyTypeProgrammatic;
@@ -44,7 +47,8 @@ void overlap(Follows& follows) {
 }
 
 cudaError_t follow(cudaStream_t stream, Follows& follows) {
-  return cudaStreamUpdateCaptureDependencies(stream, follows.nodes.data(), follows.edges.data(), follows.nodes.size(),
+  return cudaStreamUpdateCaptureDependencies(stream, follows.nodes.data(), follows.edges.data(),
+                                             follows.nodes.size(),
                                              cudaStreamSetCaptureDependencies);
 }
 
@@ -72,7 +76,8 @@ GraphBranch::~GraphBranch() {
 cudaError_t GraphBranch::open() {
   int low = 0, high = 0;
   cudaError_t error = cudaDeviceGetStreamPriorityRange(&low, &high);
-  if (error == cudaSuccess) error = cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, low);
+  if (error == cudaSuccess)
+    error = cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, low);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming);
   return error;

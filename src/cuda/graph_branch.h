@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream beside another while that is recorded as a graph: what is launched on it may run at the same time. Where it
-// leaves the other, and where it comes back, the kernel that follows may begin before the one it follows has ended, and
-// waits itself, as with OverlappingLaunch (cuda/kernels/overlapping_launch.h).
+// A stream beside another while that is recorded as a graph: what is launched on it may run at the
+// same time. Where it leaves the other, and where it comes back, the kernel that follows may begin
+// before the one it follows has ended, and waits itself, as with OverlappingLaunch
+// (cuda/kernels/overlapping_launch.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,8 +21,8 @@ class GraphBranch {
 
   // The stream, from where `from` is now. Its first kernel waits itself for what it follows.
   cudaError_t fork(cudaStream_t from, cudaStream_t& branch);
-  // What comes on `into` next follows both: a kernel that waits itself for the branch's last one, and begins when all
-  // else on `into` has ended.
+  // What comes on `into` next follows both: a kernel that waits itself for the branch's last one,
+  // and begins when all else on `into` has ended.
   cudaError_t join(cudaStream_t into);
 
  private:

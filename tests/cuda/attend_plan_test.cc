@@ -115,6 +115,41 @@ TEST(PlanCall, BlocksThatPrepareQueriesOfOneKindBeginAtOnce) {
   }
 }
 
+// A recorded step goes on for hundreds of tokens before it has to be recorded anew.
+TEST(PlanCapacity, HoldsPlansOfLaterSteps) {
+  AttendCall call;
+  call.groups = 1;
+  call.kv_heads = 2;
+  call.query_heads = 12;
+  call.key_dim = call.value_dim = 128;
+  call.anchor = 1024;
+  call.padded_queries = 16;
+  const PlanLimits limits = limits_for(600000, call.anchor, 132, 1, 64, 4);
+  for (const std::vector<std::int32_t>& lengths :
+       {std::vector<std::int32_t>{8000}, {30000}, std::vector<std::int32_t>(32, 8000)}) {
+    AttendPlan plan;
+    std::vector<AttendItem> items = items_of(lengths);
+    ASSERT_EQ(plan_call(limits, items, call, plan), static_cast<int>(lengths.size()));
+    const PlanCapacity own = PlanCapacity::of(plan), spare = own.with_spare(132);
+    EXPECT_TRUE(own.holds(own));
+    EXPECT_TRUE(spare.holds(own));
+    EXPECT_FALSE(own.holds(spare));
+    for (std::int32_t later = 1; later <= 300; ++later) {
+      std::vector<std::int32_t> longer = lengths;
+      for (std::int32_t& n : longer) n += later;
+      items = items_of(longer);
+      ASSERT_EQ(plan_call(limits, items, call, plan), static_cast<int>(lengths.size()));
+      ASSERT_TRUE(spare.holds(PlanCapacity::of(plan))) << lengths.size() << " of " << longer[0];
+    }
+  }
+  // Other kernels, or another number of sequences.
+  PlanCapacity other;
+  other.items = 1;
+  EXPECT_FALSE(other.holds(PlanCapacity{.items = 2}));
+  EXPECT_FALSE((PlanCapacity{.few_anchors = false}.holds(PlanCapacity{})));
+  EXPECT_FALSE((PlanCapacity{.row_warps = 8}.holds(PlanCapacity{})));
+}
+
 TEST(PlanCall, LeavesOutWhatNeverFits) {
   AttendCall call;
   AttendPlan plan;

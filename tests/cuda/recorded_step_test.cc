@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are replayed as a graph answer, and leave the cache, as steps that are called one by one, bit for bit:
-// past ends of pages, rows that become codes, attention that is cut otherwise, and other sequences.
+// Steps that are replayed as a graph answer, and leave the cache, as steps that are called one by
+// one, bit for bit: past ends of pages, rows that become codes, attention that is cut otherwise,
+// and other sequences.
 #include "cuda/recorded_step.h"
 
 #include <array>
@@ -39,19 +40,22 @@ class Replays {
   }
 
   // texts[i], at firsts[i], gives the row of sequence i. All layers' answers one after the other.
-  std::vector<float> step(std::span<const DeviceStep> steps, std::span<const SyntheticText* const> texts,
+  std::vector<float> step(std::span<const DeviceStep> steps,
+                          std::span<const SyntheticText* const> texts,
                           std::span<const std::int32_t> firsts) {
     const std::vector<LayerShape>& layers = cache_.shape().layers;
     if (memory_.empty() || batch_ != steps.size()) {
       memory_.clear();
       batch_ = steps.size();
-      for (const LayerShape& l : layers) memory_.push_back(std::make_unique<LayerMemory>(l, batch_));
+      for (const LayerShape& l : layers)
+        memory_.push_back(std::make_unique<LayerMemory>(l, batch_));
     }
     for (std::size_t l = 0; l < layers.size(); ++l) {
       for (std::size_t i = 0; i < steps.size(); ++i) {
         const KvRows rows = texts[i]->rows(l, firsts[i], 1);
         const Queries q = texts[i]->queries(l, firsts[i], 1);
-        const auto put = [&](const DeviceArray<float>& to, const float* from, std::int32_t numbers) {
+        const auto put = [&](const DeviceArray<float>& to, const float* from,
+                             std::int32_t numbers) {
           EXPECT_EQ(cudaMemcpy(static_cast<float*>(to.data()) + i * std::size_t(numbers), from,
                                std::size_t(numbers) * sizeof(float), cudaMemcpyHostToDevice),
                     cudaSuccess);
@@ -86,8 +90,8 @@ class Replays {
     KVSPAN_CUDA_OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
     for (std::size_t l = 0; l < layers; ++l) {
       const LayerMemory& m = *memory_[l];
-      const DeviceRows queries{m.queries.data(), DeviceNumber::kF32}, keys{m.keys.data(), DeviceNumber::kF32},
-          values{m.values.data(), DeviceNumber::kF32};
+      const DeviceRows queries{m.queries.data(), DeviceNumber::kF32},
+          keys{m.keys.data(), DeviceNumber::kF32}, values{m.values.data(), DeviceNumber::kF32};
       const auto layer = static_cast<int>(l);
       const bool branches = step_.branches(layer);
       if (branches) {
@@ -118,15 +122,16 @@ class Replays {
 };
 
 // Layers of one shape, every other one with a window.
-CacheShape layered_shape(std::int32_t kv_heads, std::int32_t repeats, std::int32_t dim, std::int32_t window) {
+CacheShape layered_shape(std::int32_t kv_heads, std::int32_t repeats, std::int32_t dim,
+                         std::int32_t window) {
   CacheShape shape = synthetic_shape(3, kv_heads, dim);
   for (LayerShape& l : shape.layers) l.query_heads = repeats * kv_heads;
   shape.layers[1].window = window;
   return shape;
 }
 
-void check_replays(const CacheShape& shape, const std::string& recipe, std::span<const std::int32_t> lengths,
-                   std::int32_t steps) {
+void check_replays(const CacheShape& shape, const std::string& recipe,
+                   std::span<const std::int32_t> lengths, std::int32_t steps) {
   constexpr std::int32_t kText = 1500;
   const SyntheticText text(shape, kText, 47);
   const Calibration calibration = text.calibration();
@@ -161,7 +166,8 @@ void check_replays(const CacheShape& shape, const std::string& recipe, std::span
     const auto own_firsts = std::span(firsts).first(batch);
     std::vector<float> expected;
     for (std::size_t l = 0; l < shape.layers.size(); ++l) {
-      const std::vector<float> out = step(*called, static_cast<int>(l), own_steps, own_texts, own_firsts);
+      const std::vector<float> out =
+          step(*called, static_cast<int>(l), own_steps, own_texts, own_firsts);
       expected.insert(expected.end(), out.begin(), out.end());
     }
     const std::vector<float> got = replays.step(own_steps, own_texts, own_firsts);
@@ -179,7 +185,8 @@ void check_replays(const CacheShape& shape, const std::string& recipe, std::span
   }
 }
 
-constexpr const char* kCodes = "bands:quantizer=uniform,escape=0,sink=32,recent=48,levels=0/2/4,bits=2,anchor=128";
+constexpr const char* kCodes =
+    "bands:quantizer=uniform,escape=0,sink=32,recent=48,levels=0/2/4,bits=2,anchor=128";
 
 TEST(RecordedStep, OneSequenceAnswersAsCalled) {
   KVSPAN_NEEDS_DEVICE();

@@ -74,10 +74,10 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
   return blocks;
 }
 
-cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call, const PlanRoom& room,
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call, const PlanCapacity& capacity,
                                 bool overlaps, cudaStream_t stream) {
   const OverlappingLaunch launch(
-      dim3(static_cast<unsigned>(room.parts), static_cast<unsigned>(call.groups)),
+      dim3(static_cast<unsigned>(capacity.parts), static_cast<unsigned>(call.groups)),
       dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call), stream, overlaps);
   void* arguments[] = {const_cast<AttendCall*>(&call)};
   return cudaLaunchKernelExC(launch.config(), variant.kernel, arguments);

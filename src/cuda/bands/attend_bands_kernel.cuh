@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int team = warp / kTeam, rank = warp % kTeam;
   const int part_index = blockIdx.x, group = blockIdx.y;
   cudaTriggerProgrammaticLaunchCompletion();  // what merges the parts waits itself
-  if (part_index >= call.plan().total_parts) return;  // room of a recorded step
+  if (part_index >= call.plan().total_parts) return;  // a spare block of a recorded step
   const AttendPart<Shape> part(call, part_index);
   const AttendItem& item = call.plan().items[part.item];
   const AttendMemory<Shape> memory(call);

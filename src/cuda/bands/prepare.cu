@@ -126,16 +126,16 @@ PrepareKernel find_kernel(int key_dim, int tiles) {
 
 }  // namespace
 
-cudaError_t launch_prepare(const AttendCall& call, const PlanRoom& room, PrepareKinds kinds, bool overlaps,
+cudaError_t launch_prepare(const AttendCall& call, const PlanCapacity& capacity, PrepareKinds kinds, bool overlaps,
                            cudaStream_t stream) {
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  if (room.row_warps > 1) return kinds.rows ? launch_long_rows(call, room, {}, overlaps, stream) : cudaSuccess;
-  const Blocks blocks(call, room.move_tiles, room.fold_tiles, room.row_parts, kinds);
+  if (capacity.row_warps > 1) return kinds.rows ? launch_long_rows(call, capacity, {}, overlaps, stream) : cudaSuccess;
+  const Blocks blocks(call, capacity.move_tiles, capacity.fold_tiles, capacity.row_parts, kinds);
   const int count = blocks.move + blocks.rows + blocks.fold;
   if (count == 0) return cudaSuccess;
-  const int steps = key_steps_of(call.key_dim), tiles = room.few_anchors ? 1 : 2;
+  const int steps = key_steps_of(call.key_dim), tiles = capacity.few_anchors ? 1 : 2;
   int bytes = blocks.fold > 0 ? FoldMemory(call).bytes : 0;
   if (blocks.move > 0) bytes = std::max(bytes, MoveMemory(steps, call.units, tiles).bytes);
   const PrepareKernel kernel = find_kernel(call.key_dim, tiles);

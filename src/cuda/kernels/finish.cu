@@ -460,19 +460,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
-cudaError_t launch_finish(const AttendCall& call, const PlanRoom& room, bool overlaps, cudaStream_t stream) {
+cudaError_t launch_finish(const AttendCall& call, const PlanCapacity& capacity, bool overlaps, cudaStream_t stream) {
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
-  const int clusters = groups * room.items;
+  const int clusters = groups * capacity.items;
   const int slices = clusters <= kClustersOfManySlices ? kManySlices : kFewSlices;
   const int threads = clusters <= kClustersOfManyThreads ? kManyThreads : kFewThreads;
-  const Finish finish(call, room.item_parts, room.item_row_parts, slices, threads);
+  const Finish finish(call, capacity.item_parts, capacity.item_row_parts, slices, threads);
   const auto kernel = threads == kManyThreads ? finish_kernel<kManyThreads, 8, 1>
                       : slices == kManySlices ? finish_kernel<kFewThreads, 8, 2>
                                               : finish_kernel<kFewThreads, 2, 3>;
   const cudaError_t error = allow_shared_bytes(kernel, finish.bytes);
   if (error != cudaSuccess) return error;
   OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
-                                static_cast<unsigned>(room.items)),
+                                static_cast<unsigned>(capacity.items)),
                            dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream, overlaps);
   launch.set_cluster(static_cast<unsigned>(slices));
   return cudaLaunchKernelEx(launch.config(), kernel, call, finish);
