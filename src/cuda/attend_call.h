@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels of one attention call share: plain numbers and device pointers, passed by value,
-// so that a call copies nothing to the device. What differs from step to step, the plan, is apart: in a
-// recorded step (cuda/recorded_step.h) kernels read it in device memory.
+// so that a call copies nothing to the device. What differs from step to step, the plan, is apart:
+// in a recorded step (cuda/recorded_step.h) kernels read it in device memory.
 //
 // A call goes through three kernels:
 //     prepare   queries turned to each anchor and moved to coefficients; their products with the
@@ -66,7 +66,8 @@ struct AttendPlan {
   std::int32_t total_anchors = 0, total_means = 0, total_parts = 0, total_row_parts = 0;
   // Tiles of move_anchors anchors and of fold_blocks blocks of the mean, several of kFoldTile.
   std::int32_t total_move_tiles = 0, total_fold_tiles = 0, move_anchors = kMoveAnchors, fold_blocks = 1;
-  std::int32_t row_warps = 1;  // that share a part of full-rank rows: one, or a whole block of threads
+  std::int32_t row_warps =
+      1;  // that share a part of full-rank rows: one, or a whole block of threads
   // Of the items before each; apart from them, so that a search reads few lines.
   std::int32_t parts_before[kMaxItems] = {}, row_parts_before[kMaxItems] = {};
   std::int32_t move_tiles_before[kMaxItems] = {}, fold_tiles_before[kMaxItems] = {};
@@ -131,7 +132,9 @@ struct AttendCall {
 
   const AttendPlan* recorded = nullptr;  // in device memory; null: `own` is the plan
   AttendPlan own;
-  KVSPAN_HOST_DEVICE const AttendPlan& plan() const { return recorded != nullptr ? *recorded : own; }
+  KVSPAN_HOST_DEVICE const AttendPlan& plan() const {
+    return recorded != nullptr ? *recorded : own;
+  }
 
   // Queries are folded for sixteen at a time, padding included.
   KVSPAN_HOST_DEVICE std::int32_t fold_pairs() const { return (groups * padded_queries / 8 + 1) / 2; }

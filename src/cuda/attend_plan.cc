@@ -13,8 +13,8 @@ constexpr std::int32_t kMostTeamTokens = 32768;
 // others waiting and what it leaves has to be merged. Warps that a multiprocessor has for them.
 constexpr std::int32_t kRowTile = 16, kShortRow = 128;
 constexpr int kRowWarps = 16;
-// Of layers that are full rank, rows of an item from which on warps of a block share a part, and merge what they have of
-// it: else merging so many parts takes longer than reading the rows.
+// Of layers that are full rank, rows of an item from which on warps of a block share a part, and
+// merge what they have of it: else merging so many parts takes longer than reading the rows.
 constexpr std::int32_t kSharedRows = 512;
 
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -48,7 +48,8 @@ void set_ranges(const Extent& extent, std::int32_t position, std::int32_t window
   item.after = cut(coded ? extent.coded : 0, extent.tokens, first, last);
 }
 
-int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call, AttendPlan& plan) {
+int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call,
+              AttendPlan& plan) {
   plan.item_count = 0;
   plan.total_anchors = plan.total_means = plan.total_parts = plan.total_row_parts = 0;
   plan.total_move_tiles = plan.total_fold_tiles = 0;
@@ -74,14 +75,17 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const Atten
   const std::int64_t quantum = std::max<std::int64_t>(limits.teams, (steps + places - 1) / places);
   const bool shared = call.groups == 0 && rows >= std::int64_t{kSharedRows} * count;
   plan.row_warps = shared ? kPrepareWarps : 1;
-  const std::int64_t row_places = std::max<std::int64_t>(
-      1, std::int64_t{limits.processors} * kRowWarps / (plan.row_warps * std::max(1, call.kv_heads)));
+  const std::int64_t row_places =
+      std::max<std::int64_t>(1, std::int64_t{limits.processors} * kRowWarps /
+                                    (plan.row_warps * std::max(1, call.kv_heads)));
   const bool few_rows = rows * std::max(1, call.kv_heads) <= std::int64_t{kRowTile} * limits.processors;
   const std::int64_t least_rows =
-      few_rows || shared || std::max(call.key_dim, call.value_dim) > kShortRow ? kRowTile : 2 * kRowTile;
+      few_rows || shared || std::max(call.key_dim, call.value_dim) > kShortRow ? kRowTile
+                                                                               : 2 * kRowTile;
   const std::int64_t row_tile = std::int64_t{kRowTile} * plan.row_warps;
   const std::int64_t row_quantum =
-      (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + row_tile - 1) / row_tile * row_tile;
+      (std::max<std::int64_t>(least_rows, (rows + row_places - 1) / row_places) + row_tile - 1) /
+      row_tile * row_tile;
   // Blocks that prepare queries. Two of any kind share a processor; one that finds no place begins when another
   // has ended, and all that comes after waits for it.
   const int places_to_prepare = 2 * limits.processors;
@@ -96,11 +100,13 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const Atten
   // for one answer of memory after the other, so that a few that begin late take less than all would with more blocks
   // each. Of long heads, whose work is more for each block of the mean, half as many.
   const std::int64_t row_tiles = rows * call.kv_heads / row_quantum * ceil_div(std::max(1, call.value_dim), kShortRow);
-  const std::int64_t taken = anchors * call.kv_heads / plan.move_anchors + row_tiles / kPrepareWarps;
+  const std::int64_t taken =
+      anchors * call.kv_heads / plan.move_anchors + row_tiles / kPrepareWarps;
   const std::int64_t enough = call.key_dim > kShortRow ? limits.processors : places_to_prepare;
   const std::int64_t room = std::max<std::int64_t>(enough, 17 * places_to_prepare / 16 - taken);
   plan.fold_blocks = kFoldTile;
-  while (plan.fold_blocks < kMostFoldTiles * kFoldTile && means * call.fold_pairs() > plan.fold_blocks * room) {
+  while (plan.fold_blocks < kMostFoldTiles * kFoldTile &&
+         means * call.fold_pairs() > plan.fold_blocks * room) {
     plan.fold_blocks *= 2;
   }
   for (int i = 0; i < count; ++i) {
@@ -135,9 +141,17 @@ int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const Atten
 }
 
 PlanCapacity PlanCapacity::of(const AttendPlan& plan) {
-  PlanCapacity capacity{plan.item_count, plan.total_parts, 1, plan.total_row_parts, 1, plan.total_move_tiles,
-                plan.total_fold_tiles, plan.move_anchors == kMoveAnchors, plan.row_warps};
-  for (const AttendItem& item : std::span(plan.items).first(static_cast<std::size_t>(plan.item_count))) {
+  PlanCapacity capacity{plan.item_count,
+                        plan.total_parts,
+                        1,
+                        plan.total_row_parts,
+                        1,
+                        plan.total_move_tiles,
+                        plan.total_fold_tiles,
+                        plan.move_anchors == kMoveAnchors,
+                        plan.row_warps};
+  for (const AttendItem& item :
+       std::span(plan.items).first(static_cast<std::size_t>(plan.item_count))) {
     capacity.item_parts = std::max(capacity.item_parts, item.parts);
     capacity.item_row_parts = std::max(capacity.item_row_parts, item.row_parts);
   }
@@ -146,8 +160,10 @@ PlanCapacity PlanCapacity::of(const AttendPlan& plan) {
 
 bool PlanCapacity::holds(const PlanCapacity& other) const {
   return items == other.items && few_anchors == other.few_anchors && row_warps == other.row_warps &&
-         (parts > 0) == (other.parts > 0) && parts >= other.parts && item_parts >= other.item_parts && row_parts >= other.row_parts &&
-         item_row_parts >= other.item_row_parts && move_tiles >= other.move_tiles && fold_tiles >= other.fold_tiles;
+         (parts > 0) == (other.parts > 0) && parts >= other.parts &&
+         item_parts >= other.item_parts && row_parts >= other.row_parts &&
+         item_row_parts >= other.item_row_parts && move_tiles >= other.move_tiles &&
+         fold_tiles >= other.fold_tiles;
 }
 
 PlanCapacity PlanCapacity::with_spare(std::int32_t most) const {

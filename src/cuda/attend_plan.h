@@ -27,14 +27,16 @@ struct PlanLimits {
                row_parts = 0;  // that working memory has room for
 };
 
-// Fills in all counts of the items, whose ranges are set, and of the plan of a call; items beyond the first
-// returned number are to be left for another call. At least 1 unless the first alone does not fit:
-// 0.
-int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call, AttendPlan& plan);
+// Fills in all counts of the items, whose ranges are set, and of the plan of a call; items beyond
+// the first returned number are to be left for another call. At least 1 unless the first alone does
+// not fit: 0.
+int plan_call(const PlanLimits& limits, std::span<AttendItem> items, const AttendCall& call,
+              AttendPlan& plan);
 
 // The largest plan that launches can work on: those of a recorded step also fit later plans.
 struct PlanCapacity {
-  std::int32_t items = 0, parts = 0, item_parts = 0, row_parts = 0, item_row_parts = 0;  // item_: of one, at most
+  std::int32_t items = 0, parts = 0, item_parts = 0, row_parts = 0,
+               item_row_parts = 0;  // item_: of one, at most
   std::int32_t move_tiles = 0, fold_tiles = 0;
   bool few_anchors = true;  // queries are moved to kMoveAnchors at once
   std::int32_t row_warps = 1;

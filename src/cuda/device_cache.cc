@@ -101,7 +101,8 @@ constexpr std::int64_t kCodedRowParts = 1024;
 // Half tiles that are coded at once: those of a prompt's block.
 constexpr std::int32_t kEncodeHalves = 32;
 
-// All layers work in the same memory, one after the other, be it to attend, to code rows or to rebuild them.
+// All layers work in the same memory, one after the other, be it to attend, to code rows or to
+// rebuild them.
 Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
   launch_tokens_ = std::max<std::int64_t>(options.launch_tokens, options.max_tokens);
   struct Part {
@@ -117,7 +118,8 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
     limits_.push_back(cuda::limits_for(
         launch_tokens_, a.anchor, processors_, v != nullptr ? layer.blocks_at_once : 1,
         v != nullptr ? v->tokens : cuda::kTileTokens, v != nullptr ? v->teams : 1));
-    if (layer.coded()) limits_.back().row_parts = std::min(limits_.back().row_parts, kCodedRowParts);
+    if (layer.coded())
+      limits_.back().row_parts = std::min(limits_.back().row_parts, kCodedRowParts);
     const cuda::PlanLimits& l = limits_.back();
     const auto rows = static_cast<std::size_t>(a.padded_queries), groups = std::size_t(a.groups);
     const auto places = static_cast<std::size_t>(a.chunks) * cuda::kChunkPlaces;
@@ -136,13 +138,16 @@ Status DeviceCache::Impl::make_working_memory(const DeviceOptions& options) {
   for (const Part* part : parts) total += part->bytes;
   for (const LayerTables& layer : layers_) {
     if (layer.coded()) {
-      encode_scratch_.bytes = std::max(encode_scratch_.bytes, cuda::encode_scratch_bytes(layer.encode, kEncodeHalves));
+      encode_scratch_.bytes =
+          std::max(encode_scratch_.bytes, cuda::encode_scratch_bytes(layer.encode, kEncodeHalves));
     }
   }
   const std::size_t rebuilds = cuda::Rebuilder::bytes_for(layers_, options.rebuild_tokens);
-  KVSPAN_TRY(working_memory_, DeviceMemory::create(std::max({total, encode_scratch_.bytes, rebuilds})));
+  KVSPAN_TRY(working_memory_,
+             DeviceMemory::create(std::max({total, encode_scratch_.bytes, rebuilds})));
   encode_scratch_.components = working_memory_.as<float>();
-  KVSPAN_CHECK_OK(rebuilder_.create(layers_, options.rebuild_tokens, working_memory_.as<std::byte>()));
+  KVSPAN_CHECK_OK(
+      rebuilder_.create(layers_, options.rebuild_tokens, working_memory_.as<std::byte>()));
   total = 0;
   for (std::size_t i = 0; i < std::size(parts); ++i) {
     at[i] = working_memory_.as<std::byte>() + total;

@@ -15,12 +15,12 @@ namespace {
 
 using cuda::AttendCall;
 using cuda::AttendItem;
+using cuda::laid_out;
 using cuda::LayerTables;
 using cuda::PageKind;
-using cuda::Sequence;
-using cuda::laid_out;
 using cuda::pointer_to;
 using cuda::RowsPointer;
+using cuda::Sequence;
 using cuda::size_of;
 
 // The same rows from number `first` on.
@@ -159,12 +159,15 @@ Status DeviceCache::Impl::attend(int layer, std::span<const DeviceStep> steps,
     call.queries = from_row(rows, first, size_of(queries.number));
     call.out = static_cast<std::byte*>(out.data) +
                first * call.out_token_stride * static_cast<std::int64_t>(size_of(out.number));
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_prepare(call, capacity, {}, true, stream), "preparing queries"));
+    KVSPAN_CHECK_OK(
+        cuda::check(cuda::launch_prepare(call, capacity, {}, true, stream), "preparing queries"));
     if (capacity.parts > 0) {
-      KVSPAN_CHECK_OK(cuda::check(cuda::launch_attend_bands(*tables.variant, call, capacity, true, stream),
-                                  "attending to codes"));
+      KVSPAN_CHECK_OK(
+          cuda::check(cuda::launch_attend_bands(*tables.variant, call, capacity, true, stream),
+                      "attending to codes"));
     }
-    KVSPAN_CHECK_OK(cuda::check(cuda::launch_finish(call, capacity, true, stream), "merging attention"));
+    KVSPAN_CHECK_OK(
+        cuda::check(cuda::launch_finish(call, capacity, true, stream), "merging attention"));
     done += static_cast<std::size_t>(planned);
   }
   return {};

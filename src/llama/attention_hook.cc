@@ -171,8 +171,8 @@ bool AttentionHook::ask(ggml_tensor* node) {
   return observer_ != nullptr && watched_.contains(node->name);
 }
 
-// The first node of a graph on the device. One that this hook has seen before has a mark, since libllama makes graphs
-// of fresh nodes.
+// The first node of a graph on the device. One that this hook has seen before has a mark, since
+// libllama makes graphs of fresh nodes.
 bool AttentionHook::ask_first(ggml_tensor* node) {
   if (mark_of(node) != this) {
     set_mark(node, this);
@@ -181,7 +181,8 @@ bool AttentionHook::ask_first(ggml_tensor* node) {
     device_->graph_is_new();
     return false;
   }
-  const bool held = work.current < work.ubatches.size() && device_->holds(work.ubatches[work.current]);
+  const bool held =
+      work.current < work.ubatches.size() && device_->holds(work.ubatches[work.current]);
   if (observer_ != nullptr || !held || graph_waits_ || query_makers_.empty()) return false;
   if (!device_->may_record(work.ubatches[work.current])) return false;
   stopped_at_ = node;
@@ -296,7 +297,8 @@ bool AttentionHook::computed(ggml_tensor* node) {
   } else if (device_ != nullptr && device_->recording()) {
     const QueryMaker& maker = query_makers_.at(node);
     if (!work.error) {
-      Status status = device_->queries_are_there(maker.node->layer, rows_of(*maker.node, maker.tensor));
+      Status status =
+          device_->queries_are_there(maker.node->layer, rows_of(*maker.node, maker.tensor));
       if (!status) work.error = std::move(status).error();
     }
   } else if (observer_ != nullptr && !work.error) {

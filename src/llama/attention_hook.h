@@ -6,13 +6,14 @@
 // SET_ROWS nodes that would fill libllama's memory become nothing: the graph stays one piece, rows
 // arrive before they are rounded to f16, and a graph that libllama uses again stays replaced.
 // Where a node's memory is a device's and so are the caches, ggml computes nothing of it and its
-// result is made there (llama/device_answer.h). Where the caches are the host's, the node is computed
-// over the few rows of its batch, copied here, and its result written over.
-// A graph may end at any node (an abort callback, a device that fails): each attention node carries
-// which one of the graph it is, and DecodeWork, which every decode sets anew, how far the batch is.
+// result is made there (llama/device_answer.h). Where the caches are the host's, the node is
+// computed over the few rows of its batch, copied here, and its result written over. A graph may
+// end at any node (an abort callback, a device that fails): each attention node carries which one
+// of the graph it is, and DecodeWork, which every decode sets anew, how far the batch is.
 //
-// A device may record what ggml computes of a graph that libllama uses again, answers with it, and replay it for
-// later steps: ggml then stops behind the first node, and computes nothing of the rest.
+// A device may record what ggml computes of a graph that libllama uses again, answers with it, and
+// replay it for later steps: ggml then stops behind the first node, and computes nothing of the
+// rest.
 #pragma once
 
 #include <ggml.h>
@@ -113,8 +114,9 @@ class AttentionHook {
     std::size_t reads = 0;
   };
   std::map<const ggml_tensor*, Store> stores_;  // by memory
-  bool first_node_due_ = false;  // of a decode of one graph
-  bool graph_waits_ = false;     // ggml's products of experts wait for the device, which no recorded step can
+  bool first_node_due_ = false;                 // of a decode of one graph
+  bool graph_waits_ =
+      false;  // ggml's products of experts wait for the device, which no recorded step can
   const ggml_tensor* stopped_at_ = nullptr;  // the first node, where a step is recorded or replayed
   std::map<const ggml_tensor*, QueryMaker> query_makers_;
   std::unique_ptr<ThreadPool> pool_;  // for results that are written over

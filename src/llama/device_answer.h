@@ -33,18 +33,20 @@ class DeviceAnswer {
   // nodes before, and before those after it.
   virtual Status answer(int layer, const Ubatch& ubatch, const NodeRows& rows) = 0;
 
-  // Whole steps as one piece of work, recorded when libllama first uses a graph again and replayed from then on. A
-  // device that records none has these as they are here.
+  // Whole steps as one piece of work, recorded when libllama first uses a graph again and replayed
+  // from then on. A device that records none has these as they are here.
   //
   // A graph that was not there before: what was recorded is of another.
   virtual void graph_is_new() {}
   // Whether ggml is to stop behind the first node of a graph that it has computed before.
   virtual bool may_record(const Ubatch&) { return false; }
-  // It has stopped there; so many nodes of the graph are answered. kComputed: the rest is computed as ever. kRecorded: it is recorded, and answers with it.
-  // kReplayed: there is nothing left to do.
+  // It has stopped there; so many nodes of the graph are answered. kComputed: the rest is computed
+  // as ever. kRecorded: it is recorded, and answers with it. kReplayed: there is nothing left to
+  // do.
   enum class Step { kComputed, kRecorded, kReplayed };
   virtual Result<Step> begin_step(const Ubatch&, std::size_t) { return Step::kComputed; }
-  // While a step is recorded: queries of a node are there, while its keys and values are still to come.
+  // While a step is recorded: queries of a node are there, while its keys and values are still to
+  // come.
   virtual bool recording() const { return false; }
   virtual Status queries_are_there(int, const NodeRows&) { return {}; }
   // Nothing of the step is left to compute. What went wrong when it was recorded.

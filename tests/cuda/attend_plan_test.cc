@@ -96,7 +96,7 @@ TEST(PlanCall, BlocksThatPrepareQueriesOfOneKindBeginAtOnce) {
   constexpr int kProcessors = 132;
   for (const int kv_heads : {1, 8}) {
     AttendCall call;
-  AttendPlan plan;
+    AttendPlan plan;
     call.groups = kv_heads == 1 ? 1 : kv_heads / 2;
     call.kv_heads = kv_heads;
     call.key_dim = call.value_dim = kv_heads == 1 ? 256 : 128;
@@ -108,7 +108,8 @@ TEST(PlanCall, BlocksThatPrepareQueriesOfOneKindBeginAtOnce) {
       std::vector<AttendItem> items = items_of(lengths);
       ASSERT_EQ(plan_call(limits, items, call, plan), static_cast<int>(lengths.size()));
       EXPECT_EQ(plan.fold_blocks % kFoldTile, 0);
-      for (const int blocks : {plan.total_move_tiles * call.kv_heads, plan.total_fold_tiles * call.fold_pairs()}) {
+      for (const int blocks :
+           {plan.total_move_tiles * call.kv_heads, plan.total_fold_tiles * call.fold_pairs()}) {
         EXPECT_LE(blocks, 2 * kProcessors) << lengths.size() << " of " << lengths[0] << ", " << kv_heads << " heads";
       }
     }

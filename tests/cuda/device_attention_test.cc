@@ -120,7 +120,8 @@ TEST(DeviceAttention, FullRankIsExact) {
 TEST(DeviceAttention, ManyFullRankRowsAreExact) {
   KVSPAN_NEEDS_DEVICE();
   constexpr std::int32_t kTokens = 999;
-  for (const auto& [heads, repeats, dim] : {std::array{2, 6, 128}, {3, 3, 64}, {1, 4, 256}, {2, 9, 96}}) {
+  for (const auto& [heads, repeats, dim] :
+       {std::array{2, 6, 128}, {3, 3, 64}, {1, 4, 256}, {2, 9, 96}}) {
     const CacheShape shape = wide_shape(heads, repeats, dim);
     const SyntheticText text(shape, kTokens + 1, 6);
     const FilledCache filled = filled_cache("full", text, text.calibration(), shape, kTokens);
@@ -131,7 +132,8 @@ TEST(DeviceAttention, ManyFullRankRowsAreExact) {
     for (std::int32_t h = 0; h < heads * repeats; ++h) {
       const Answer answer = reference.answer(kTokens, h);
       for (std::size_t k = 0; k < answer.out.size(); ++k, ++at) {
-        ASSERT_LE(std::abs(double{out[at]} - answer.out[k]), answer.error[k]) << "head " << h << " number " << k;
+        ASSERT_LE(std::abs(double{out[at]} - answer.out[k]), answer.error[k])
+            << "head " << h << " number " << k;
       }
     }
     ASSERT_EQ(at, out.size());
@@ -146,7 +148,8 @@ TEST(DeviceAttention, CodesOfTwoBits) {
   check({"two bits, 8 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 128});
   check({"two bits, 4 chunks", bands("bits=2,levels=2,grain=64"), 2, 4, 64});
   for (const char* const bits : {"2.2", "2.5", "2.75", "3", "3.25", "3.75"}) {
-    check({"six of a head, " + std::string(bits) + " bits", bands("levels=0/2/4/6/8,bits=" + std::string(bits)), 2, 6, 128});
+    check({"six of a head, " + std::string(bits) + " bits",
+           bands("levels=0/2/4/6/8,bits=" + std::string(bits)), 2, 6, 128});
   }
 }
 

@@ -57,12 +57,14 @@ class HostAnswer : public DeviceAnswer {
   int announced = 0, answered = 0;
 };
 
-// One that records steps of one token for each sequence, as far as ggml can tell; the steps named in `replayed` are not
-// computed at all.
+// One that records steps of one token for each sequence, as far as ggml can tell; the steps named
+// in `replayed` are not computed at all.
 class RecordingAnswer final : public HostAnswer {
  public:
   void graph_is_new() override { ++graphs; }
-  bool may_record(const Ubatch& ubatch) override { return ubatch.positions.size() == ubatch.sequences.size(); }
+  bool may_record(const Ubatch& ubatch) override {
+    return ubatch.positions.size() == ubatch.sequences.size();
+  }
   Result<Step> begin_step(const Ubatch&, std::size_t nodes) override {
     EXPECT_EQ(nodes, 5u);
     if (replayed) return Step::kReplayed;
@@ -209,7 +211,8 @@ TEST_F(HookedContextTest, NodesLeftToADeviceAreTheSameBitForBit) {
   const auto moving = std::make_shared<HostAnswer>();
   EXPECT_EQ(run(moving, true), plain);
   EXPECT_EQ(moving->answered, 5 * kSteps / 2);
-  // Recorded from the second step of a graph on: queries are whole before their keys and values are.
+  // Recorded from the second step of a graph on: queries are whole before their keys and values
+  // are.
   const auto recorder = std::make_shared<RecordingAnswer>();
   EXPECT_EQ(run(recorder, false), plain);
   EXPECT_EQ(recorder->answered, 5 * kSteps);
@@ -222,7 +225,8 @@ TEST_F(HookedContextTest, NodesLeftToADeviceAreTheSameBitForBit) {
   EXPECT_EQ(replayer->answered, 5 * 2);
 }
 
-// Graphs of pieces, for results that are written over and nodes that are left, may end in any of them.
+// Graphs of pieces, for results that are written over and nodes that are left, may end in any of
+// them.
 TEST_F(HookedContextTest, AbortedPiecesLeaveNothingBehind) {
   struct Abort {
     int at = 0, asked = 0;

@@ -36,10 +36,9 @@ const AttendVariant* find_variant(const AttendNeed& need) {
       variant<1, 5, 2, 4, true>(),  variant<1, 6, 2, 4, true>(),  variant<1, 4, 2, 6, false>(),
       variant<1, 5, 2, 4, false>(), variant<1, 6, 2, 4, false>(), variant<1, 8, 2, 3, false>(),
       variant<2, 3, 2, 4, true>(),  variant<2, 4, 2, 4, true>(),  variant<2, 3, 4, 2, true>(),
-      variant<2, 4, 4, 2, true>(),
-      variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(), variant<2, 4, 4, 1, false>(),
-      variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),  variant<4, 2, 8, 1, false>(),
-      variant<4, 3, 8, 1, false>(),
+      variant<2, 4, 4, 2, true>(),  variant<2, 4, 2, 4, false>(), variant<2, 4, 4, 2, false>(),
+      variant<2, 4, 4, 1, false>(), variant<4, 2, 8, 1, true>(),  variant<4, 3, 8, 1, true>(),
+      variant<4, 2, 8, 1, false>(), variant<4, 3, 8, 1, false>(),
   };
   constexpr int kMostShared = 227 * 1024;
   AttendCall call;  // as the layer's will be
@@ -74,8 +73,8 @@ int blocks_at_once(const AttendVariant& variant, int shared_bytes) {
   return blocks;
 }
 
-cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call, const PlanCapacity& capacity,
-                                bool overlaps, cudaStream_t stream) {
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
+                                const PlanCapacity& capacity, bool overlaps, cudaStream_t stream) {
   const OverlappingLaunch launch(
       dim3(static_cast<unsigned>(capacity.parts), static_cast<unsigned>(call.groups)),
       dim3(static_cast<unsigned>(variant.threads)), variant.shared_bytes(call), stream, overlaps);

@@ -44,8 +44,12 @@ struct AttendShape {
     return kBlocks ? rank * kChunks + k : k * kTeam + rank;
   }
   // The way back.
-  __device__ static constexpr int rank_of(int chunk) { return kBlocks ? chunk / kChunks : chunk % kTeam; }
-  __device__ static constexpr int own_of(int chunk) { return kBlocks ? chunk % kChunks : chunk / kTeam; }
+  __device__ static constexpr int rank_of(int chunk) {
+    return kBlocks ? chunk / kChunks : chunk % kTeam;
+  }
+  __device__ static constexpr int own_of(int chunk) {
+    return kBlocks ? chunk % kChunks : chunk / kTeam;
+  }
   static constexpr int kWarpSums = kChunks * 4 * kRows8 * 128;  // words of a warp's sums
   // Blocks of the mean of a step, or steps of a block; places for those of so many steps.
   static constexpr int kStepMeans =
@@ -200,9 +204,10 @@ __device__ __forceinline__ std::uint64_t pair_shifts(const std::uint32_t* unit_w
 
 // All units of a tile at `tile` in shared memory. unit_words: of the group, in shared memory; shifts: pair_shifts.
 template <class Shape>
-__device__ __forceinline__ void score_tile(int chunks, int units, const std::uint32_t* unit_words, std::uint64_t shifts,
-                                           std::uint32_t tile, const MovedQueries<Shape>& moved,
-                                           const UnpackLane& lane, ScoreSums<Shape>& sums) {
+__device__ __forceinline__ void score_tile(int chunks, int units, const std::uint32_t* unit_words,
+                                           std::uint64_t shifts, std::uint32_t tile,
+                                           const MovedQueries<Shape>& moved, const UnpackLane& lane,
+                                           ScoreSums<Shape>& sums) {
   if constexpr (Shape::kUniform2) {
     constexpr int kMost = Shape::kTeam * Shape::kChunks;
     static_assert(kMost % 2 == 0);

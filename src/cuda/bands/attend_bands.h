@@ -38,8 +38,9 @@ const AttendVariant* find_variant(const AttendNeed& need);
 // Blocks that a multiprocessor holds at once; also allows the kernel its shared memory. 0 on
 // failure, which cudaGetLastError tells.
 int blocks_at_once(const AttendVariant& variant, int shared_bytes);
-// After launch_prepare. overlaps: its blocks may begin, and take their places, while that is still running.
-cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call, const PlanCapacity& capacity,
-                                bool overlaps, cudaStream_t stream);
+// After launch_prepare. overlaps: its blocks may begin, and take their places, while that is still
+// running.
+cudaError_t launch_attend_bands(const AttendVariant& variant, const AttendCall& call,
+                                const PlanCapacity& capacity, bool overlaps, cudaStream_t stream);
 
 }  // namespace kvspan::cuda

@@ -85,16 +85,16 @@ struct TeamCopies {
   int next_index = 0, pages, first_mean, means, first_anchor, anchors, anchor, asked_anchor = 0;
 
   __device__ __forceinline__ TeamCopies(const AttendCall& call, const AttendItem& item, int group,
-                                        const AttendMemory<Shape>& memory, std::uint32_t shared, int team,
-                                        int first, int last)
+                                        const AttendMemory<Shape>& memory, std::uint32_t shared,
+                                        int team, int first, int last)
       : group_pages(call.pages + call.group_offsets[group]),
         code_pages(item.code_pages),
-        moved(call.moved + (static_cast<std::int64_t>(group) * call.plan().total_anchors +
-                            item.anchors_before) *
-                               call.moved_bytes()),
-        folded(call.folded + (static_cast<std::int64_t>(group) * call.plan().total_means +
-                              item.means_before) *
-                                 call.folded_bytes()),
+        moved(call.moved +
+              (static_cast<std::int64_t>(group) * call.plan().total_anchors + item.anchors_before) *
+                  call.moved_bytes()),
+        folded(call.folded +
+               (static_cast<std::int64_t>(group) * call.plan().total_means + item.means_before) *
+                   call.folded_bytes()),
         slots(shared + memory.rings + team * Shape::kStages * memory.slot_bytes),
         folded_slots(shared + memory.folded + team * Shape::kFoldSlots * memory.fold_bytes),
         moved_slots(shared + memory.moved + team * 2 * memory.moved_bytes),
@@ -433,7 +433,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     wait_barrier(barrier, parity);
     ScoreSums<Shape> sums;
-    score_tile<Shape>(call.chunks, units, unit_words, shifts, tiles + rank_bytes, moved, unpack, sums);
+    score_tile<Shape>(call.chunks, units, unit_words, shifts, tiles + rank_bytes, moved, unpack,
+                      sums);
     const TokenGains gains(load_shared(tiles + gain_bytes));
     float v[kRows8][2][4];
     const auto number = static_cast<unsigned>(step);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-rank rows become codes of bands: 16 or 8 tokens of one group at a time, as BandsCode::encode
-// does it on the host, by two kernels. The first gathers z (keys turned to their anchor, means taken off) and makes
-// 64 components of c = A z in f32, so that few tokens keep as many blocks busy as there are components. The second
-// finds the gain; codes are rounded down and their digits packed into the tile's half.
+// does it on the host, by two kernels. The first gathers z (keys turned to their anchor, means
+// taken off) and makes 64 components of c = A z in f32, so that few tokens keep as many blocks busy
+// as there are components. The second finds the gain; codes are rounded down and their digits
+// packed into the tile's half.
 #include <algorithm>
 
 #include "cuda/kernels/mma.cuh"
@@ -40,7 +41,8 @@ struct Memory {
   }
 };
 
-// Tokens of a block: of which item, and where. Blocks of a launch begin with the call's half `first_half`.
+// Tokens of a block: of which item, and where. Blocks of a launch begin with the call's half
+// `first_half`.
 template <int kTokens>
 struct BlockTokens {
   const EncodeItem* item;
@@ -48,7 +50,9 @@ struct BlockTokens {
   __device__ __forceinline__ BlockTokens(const EncodeCall& call, int first_half) {
     const int block = static_cast<int>(blockIdx.x) + first_half * (16 / kTokens);
     int index = 0;
-    while (index + 1 < call.item_count && call.items[index + 1].halves_before * (16 / kTokens) <= block) ++index;
+    while (index + 1 < call.item_count &&
+           call.items[index + 1].halves_before * (16 / kTokens) <= block)
+      ++index;
     item = &call.items[index];
     position = item->first_position + (block - item->halves_before * (16 / kTokens)) * kTokens;
   }
@@ -100,20 +104,24 @@ __device__ void gather(const EncodeCall& call, const EncodeItem& item, int group
 // to: [blocks][groups][components][kTokens].
 template <int kTokens>
 __global__ void __launch_bounds__(kThreads)
-    analyse_kernel(const __grid_constant__ EncodeCall call, const AnalysisMemory memory, int first_half, float* to) {
+    analyse_kernel(const __grid_constant__ EncodeCall call, const AnalysisMemory memory,
+                   int first_half, float* to) {
   extern __shared__ __align__(16) char shared[];
   const int group = blockIdx.y, own = static_cast<int>(threadIdx.x) % kComponents;
   const int sharer = static_cast<int>(threadIdx.x) / kComponents;
-  const int width = call.group_heads * (call.key_dim + call.value_dim), components = call.components;
+  const int width = call.group_heads * (call.key_dim + call.value_dim),
+            components = call.components;
   const BlockTokens<kTokens> tokens(call, first_half);
   float* const z = reinterpret_cast<float*>(shared + memory.z);
   float* const sums = reinterpret_cast<float*>(shared + memory.sums);
   gather<kTokens>(call, *tokens.item, group, tokens.position, z);
   __syncthreads();
-  const int first = static_cast<int>(blockIdx.z) * kComponents, p = first + own;  // components come in whole 64
+  const int first = static_cast<int>(blockIdx.z) * kComponents,
+            p = first + own;  // components come in whole 64
   const int begin = width * sharer / kSharers, end = width * (sharer + 1) / kSharers;
   float sum[kTokens] = {};
-  const float* a = call.group_table[group].analysis + static_cast<std::int64_t>(begin) * components + p;
+  const float* a =
+      call.group_table[group].analysis + static_cast<std::int64_t>(begin) * components + p;
   // Few blocks may run: what they wait for has to be asked for together.
 #pragma unroll 8
   for (int j = begin; j < end; ++j, a += components) {
@@ -131,7 +139,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) sums[(sharer * kTokens + i) * kComponents + own] = sum[i];
   __syncthreads();
-  float* const out = to + ((static_cast<std::int64_t>(blockIdx.x) * call.groups + group) * components + first) * kTokens;
+  float* const out =
+      to + ((static_cast<std::int64_t>(blockIdx.x) * call.groups + group) * components + first) *
+               kTokens;
   for (int i = threadIdx.x; i < kComponents * kTokens; i += kThreads) {
     const float* const parts = sums + i % kTokens * kComponents + i / kTokens;
     float all = parts[0];
@@ -193,7 +203,8 @@ __device__ void find_gains(const EncodeCall::Group& code, const float* c, std::i
 // kTokens of a block; from: as analyse_kernel<kOfAnalysis> leaves it.
 template <int kTokens, int kOfAnalysis>
 __global__ void __launch_bounds__(kThreads)
-    pack_kernel(const __grid_constant__ EncodeCall call, const Memory memory, int first_half, const float* from) {
+    pack_kernel(const __grid_constant__ EncodeCall call, const Memory memory, int first_half,
+                const float* from) {
   extern __shared__ __align__(16) char shared[];
   const int group = blockIdx.y;
   const BlockTokens<kTokens> tokens(call, first_half);
@@ -209,7 +220,8 @@ __global__ void __launch_bounds__(kThreads)
   static_assert(kTokens == 4);
   const int analysis = static_cast<int>(blockIdx.x) * kTokens / kOfAnalysis;
   const auto* const made_before = reinterpret_cast<const float4*>(
-      from + (static_cast<std::int64_t>(analysis) * call.groups + group) * components * kOfAnalysis +
+      from +
+      (static_cast<std::int64_t>(analysis) * call.groups + group) * components * kOfAnalysis +
       static_cast<int>(blockIdx.x) * kTokens % kOfAnalysis);
   for (int i = threadIdx.x; i < components; i += kThreads) {
     reinterpret_cast<float4*>(c)[i] = made_before[i * (kOfAnalysis / 4)];
@@ -265,7 +277,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kTokens>
-cudaError_t launch(const EncodeCall& call, int width, const EncodeScratch& scratch, cudaStream_t stream) {
+cudaError_t launch(const EncodeCall& call, int width, const EncodeScratch& scratch,
+                   cudaStream_t stream) {
   const AnalysisMemory analysis(width, kTokens);
   const Memory memory(call.components, call.most_tile_bytes, kPacked);
   constexpr auto pack = pack_kernel<kPacked, kTokens>;
@@ -278,9 +291,11 @@ cudaError_t launch(const EncodeCall& call, int width, const EncodeScratch& scrat
     const dim3 packs(static_cast<unsigned>(halves * (16 / kPacked)), groups);
     const dim3 analyses(static_cast<unsigned>(halves * (16 / kTokens)), groups,
                         static_cast<unsigned>(call.components / kComponents));
-    analyse_kernel<kTokens><<<analyses, kThreads, static_cast<std::size_t>(analysis.bytes), stream>>>(
-        call, analysis, first, scratch.components);
-    pack<<<packs, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory, first, scratch.components);
+    analyse_kernel<kTokens>
+        <<<analyses, kThreads, static_cast<std::size_t>(analysis.bytes), stream>>>(
+            call, analysis, first, scratch.components);
+    pack<<<packs, kThreads, static_cast<std::size_t>(memory.bytes), stream>>>(call, memory, first,
+                                                                              scratch.components);
     error = cudaGetLastError();
   }
   return error;
@@ -289,11 +304,12 @@ cudaError_t launch(const EncodeCall& call, int width, const EncodeScratch& scrat
 }  // namespace
 
 std::size_t encode_scratch_bytes(const EncodeCall& call, std::int32_t halves) {
-  return sizeof(float) * 16 * static_cast<std::size_t>(halves) * static_cast<std::size_t>(call.groups) *
-         static_cast<std::size_t>(call.components);
+  return sizeof(float) * 16 * static_cast<std::size_t>(halves) *
+         static_cast<std::size_t>(call.groups) * static_cast<std::size_t>(call.components);
 }
 
-cudaError_t launch_encode(const EncodeCall& call, const EncodeScratch& scratch, cudaStream_t stream) {
+cudaError_t launch_encode(const EncodeCall& call, const EncodeScratch& scratch,
+                          cudaStream_t stream) {
   if (call.total_halves == 0) return cudaSuccess;
   const int width = call.group_heads * (call.key_dim + call.value_dim);
   // Wide groups: half as many tokens, whose z fits.

@@ -30,7 +30,8 @@ __device__ __forceinline__ int find_item(const std::int32_t (&before)[kMaxItems]
 // How many blocks of each kind a plan with so many tiles and parts takes.
 struct Blocks {
   int move, rows, fold;
-  __host__ __device__ Blocks(const AttendCall& call, int move_tiles, int fold_tiles, int row_parts, PrepareKinds kinds)
+  __host__ __device__ Blocks(const AttendCall& call, int move_tiles, int fold_tiles, int row_parts,
+                             PrepareKinds kinds)
       : move(kinds.queries ? move_tiles * head_tiles(call.query_heads, call.kv_heads) : 0),
         rows(kinds.rows ? (row_units(call, row_parts) + kWarps - 1) / kWarps : 0),
         fold(kinds.queries ? fold_tiles * call.fold_pairs() : 0) {}
@@ -49,7 +50,8 @@ __device__ __forceinline__ void move_block(const AttendCall& call, int block, ch
   const AttendItem& item = call.plan().items[index];
   const HeadTile head(call, index, block % heads);
   const int first = tile * call.plan().move_anchors;
-  const MoveAnchors anchors{item.first_anchor + first, min(call.plan().move_anchors, item.anchors - first),
+  const MoveAnchors anchors{item.first_anchor + first,
+                            min(call.plan().move_anchors, item.anchors - first),
                             static_cast<std::int64_t>(head.group) * call.plan().total_anchors +
                                 item.anchors_before + first};
   move_queries<kSegments, kWarps, kTiles>(call, head, anchors, shared, wait_for_queries);
@@ -60,10 +62,12 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
   using Turns = FoldTurns<kSegments>;
   const int pairs = call.fold_pairs(), warp = static_cast<int>(threadIdx.x) >> 5;
   int tile = block / pairs;
-  const int pair = block - tile * pairs, index = find_item(call.plan().fold_tiles_before, call.plan().item_count, tile);
+  const int pair = block - tile * pairs,
+            index = find_item(call.plan().fold_tiles_before, call.plan().item_count, tile);
   const AttendItem& item = call.plan().items[index];
   const FoldTiles tiles(call, index, pair);
-  const int first = tile * call.plan().fold_blocks, count = min(call.plan().fold_blocks, item.means - first);
+  const int first = tile * call.plan().fold_blocks,
+            count = min(call.plan().fold_blocks, item.means - first);
   const int block_of = item.first_mean + first, last = block_of + count - 1;
   const FoldMemory memory(call);
   auto* const own = reinterpret_cast<float2*>(shared + memory.turns) + warp * Turns::kOnce * Turns::kStride;
@@ -77,8 +81,9 @@ __device__ __forceinline__ void fold_block(const AttendCall& call, int block, ch
   for (int r = 0; r < 2; ++r) {
     const int of = tiles.first + min(r, tiles.count - 1), group = of / tiles.of_group;
     tile_of[r] = of - group * tiles.of_group;
-    to[r] = call.folded +
-            (static_cast<std::int64_t>(group) * call.plan().total_means + item.means_before + first) * call.folded_bytes();
+    to[r] = call.folded + (static_cast<std::int64_t>(group) * call.plan().total_means +
+                           item.means_before + first) *
+                              call.folded_bytes();
   }
   __syncthreads();
   wait_for_queries();
@@ -110,7 +115,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
     return;
   }
   const int unit = block * kWarps + (static_cast<int>(threadIdx.x) >> 5);
-  if (unit < row_units(call, call.plan().total_row_parts)) attend_row_unit(call, unit, wait_for_queries);
+  if (unit < row_units(call, call.plan().total_row_parts))
+    attend_row_unit(call, unit, wait_for_queries);
 }
 
 using PrepareKernel = void (*)(AttendCall, PrepareKinds);
@@ -126,12 +132,13 @@ PrepareKernel find_kernel(int key_dim, int tiles) {
 
 }  // namespace
 
-cudaError_t launch_prepare(const AttendCall& call, const PlanCapacity& capacity, PrepareKinds kinds, bool overlaps,
-                           cudaStream_t stream) {
+cudaError_t launch_prepare(const AttendCall& call, const PlanCapacity& capacity, PrepareKinds kinds,
+                           bool overlaps, cudaStream_t stream) {
   if (std::max(call.key_dim, call.value_dim) > 256 || call.rope_pairs > kMaxPairs) {
     return cudaErrorInvalidValue;
   }
-  if (capacity.row_warps > 1) return kinds.rows ? launch_long_rows(call, capacity, {}, overlaps, stream) : cudaSuccess;
+  if (capacity.row_warps > 1)
+    return kinds.rows ? launch_long_rows(call, capacity, {}, overlaps, stream) : cudaSuccess;
   const Blocks blocks(call, capacity.move_tiles, capacity.fold_tiles, capacity.row_parts, kinds);
   const int count = blocks.move + blocks.rows + blocks.fold;
   if (count == 0) return cudaSuccess;
@@ -141,7 +148,8 @@ cudaError_t launch_prepare(const AttendCall& call, const PlanCapacity& capacity,
   const PrepareKernel kernel = find_kernel(call.key_dim, tiles);
   const cudaError_t error = allow_shared_bytes(kernel, bytes);
   if (error != cudaSuccess) return error;
-  const OverlappingLaunch launch(dim3(static_cast<unsigned>(count)), dim3(32 * kWarps), bytes, stream, overlaps);
+  const OverlappingLaunch launch(dim3(static_cast<unsigned>(count)), dim3(32 * kWarps), bytes,
+                                 stream, overlaps);
   return cudaLaunchKernelEx(launch.config(), kernel, call, kinds);
 }
 

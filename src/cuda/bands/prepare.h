@@ -15,7 +15,7 @@ struct PrepareKinds {
 // What an attention call does beside reading codes: queries moved and folded for those who read
 // them, and attention to full-rank rows. Fails where a dimension is beyond 256.
 // overlaps: it follows one kernel alone.
-cudaError_t launch_prepare(const AttendCall& call, const PlanCapacity& capacity, PrepareKinds kinds, bool overlaps,
-                           cudaStream_t stream);
+cudaError_t launch_prepare(const AttendCall& call, const PlanCapacity& capacity, PrepareKinds kinds,
+                           bool overlaps, cudaStream_t stream);
 
 }  // namespace kvspan::cuda

@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(kRowThreads)
       layer.offset_turns + static_cast<std::int64_t>(position % layer.anchor) * pairs;
   for (int j = lane; j < pairs; j += 32) {
     const PairPlace at = pair_place(j, pairs, layer.neighbours);
-    const float2 key = anchored_key(
-        float2{number(first + at.first), number(first + at.second)}, float2{mu[at.first], mu[at.second]},
-        __ldg(offsets + j), __ldg(turns + j), layer.rope_magnitude);
+    const float2 key = anchored_key(float2{number(first + at.first), number(first + at.second)},
+                                    float2{mu[at.first], mu[at.second]}, __ldg(offsets + j),
+                                    __ldg(turns + j), layer.rope_magnitude);
     write_number(rows.keys.data, k + at.first, rows.keys.type, key.x);
     write_number(rows.keys.data, k + at.second, rows.keys.type, key.y);
   }

@@ -35,7 +35,8 @@ Status multiply(cublasHandle_t blas, const LayerTables& tables, const RebuildTil
       "making rows of codes");
 }
 
-// Tokens that are multiplied at once for so many that are wanted: of few kinds, since each has a kernel of its own.
+// Tokens that are multiplied at once for so many that are wanted: of few kinds, since each has a
+// kernel of its own.
 constexpr std::int32_t kLeastAtOnce = 512;
 std::int32_t made_at_once(std::int32_t wanted, std::int32_t most) {
   std::int32_t tokens = std::min(kLeastAtOnce, most);
@@ -51,7 +52,8 @@ struct Sizes {
                        static_cast<std::size_t>(layer.encode.groups);
       const auto places = static_cast<std::size_t>(layer.encode.chunks * kChunkPlaces);
       levels = std::max(levels, all * places * sizeof(__half));
-      products = std::max(products, all * static_cast<std::size_t>(group_width(layer.encode)) * sizeof(float));
+      products = std::max(
+          products, all * static_cast<std::size_t>(group_width(layer.encode)) * sizeof(float));
     }
   }
 };
@@ -63,17 +65,21 @@ std::size_t Rebuilder::bytes_for(std::span<const LayerTables> layers, std::int32
   return sizes.levels + sizes.products;
 }
 
-Status Rebuilder::create(std::span<const LayerTables> layers, std::int32_t tokens, std::byte* memory) {
+Status Rebuilder::create(std::span<const LayerTables> layers, std::int32_t tokens,
+                         std::byte* memory) {
   if (tokens <= 0) return {};
   tokens_ = whole_tiles(tokens);
   levels_ = reinterpret_cast<__half*>(memory);
   products_ = reinterpret_cast<float*>(memory + Sizes(layers, tokens).levels);
   KVSPAN_CHECK_OK(blas_.open());
-  // cuBLAS loads a kernel when it first needs it, and the device waits for that: now rather than in a prompt.
+  // cuBLAS loads a kernel when it first needs it, and the device waits for that: now rather than in
+  // a prompt.
   KVSPAN_TRY(cublasHandle_t blas, blas_.on(nullptr));
   std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> shapes;
   for (const LayerTables& layer : layers) {
-    if (!layer.coded() || !shapes.insert({layer.encode.groups, layer.encode.chunks, group_width(layer.encode)}).second) {
+    if (!layer.coded() ||
+        !shapes.insert({layer.encode.groups, layer.encode.chunks, group_width(layer.encode)})
+             .second) {
       continue;
     }
     for (std::int32_t some = 1; some <= tokens_; some = 2 * made_at_once(some, tokens_)) {

@@ -19,8 +19,8 @@ class Rebuilder {
     std::int32_t sink, coded, tokens;
   };
 
-  // tokens: taken apart at once, in memory of bytes_for them that others may use in between. 0: nothing can be
-  // rebuilt.
+  // tokens: taken apart at once, in memory of bytes_for them that others may use in between. 0:
+  // nothing can be rebuilt.
   static std::size_t bytes_for(std::span<const LayerTables> layers, std::int32_t tokens);
   Status create(std::span<const LayerTables> layers, std::int32_t tokens, std::byte* memory);
   // Rows of positions from rows.first on.

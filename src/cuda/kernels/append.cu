@@ -7,10 +7,10 @@ namespace kvspan::cuda {
 namespace {
 
 // A head's keys and values of row `row` of the caller's.
-__device__ __forceinline__ void append_row(const AppendCall& call, const std::int32_t* row_pages, int position, int row,
-                                           int head) {
-  const std::int64_t page = row_page_at(row_pages[position / kRowPageTokens], call.row_layer_halves, head,
-                                        call.key_dim, call.value_dim);
+__device__ __forceinline__ void append_row(const AppendCall& call, const std::int32_t* row_pages,
+                                           int position, int row, int head) {
+  const std::int64_t page = row_page_at(row_pages[position / kRowPageTokens], call.row_layer_halves,
+                                        head, call.key_dim, call.value_dim);
   const int slot = position % kRowPageTokens;
   __half* const rows = reinterpret_cast<__half*>(call.pages) + page;
   __half* const keys = rows + slot * call.key_dim;
@@ -50,7 +50,8 @@ cudaError_t launch_append(const AppendCall& call, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t launch_planned_append(const AppendCall& call, const AttendPlan* plan, int items, cudaStream_t stream) {
+cudaError_t launch_planned_append(const AppendCall& call, const AttendPlan* plan, int items,
+                                  cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(items), static_cast<unsigned>(call.kv_heads));
   append_planned_kernel<<<grid, 128, 0, stream>>>(call, plan);
   return cudaGetLastError();

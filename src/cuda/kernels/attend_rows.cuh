@@ -58,7 +58,8 @@ __device__ __forceinline__ void attend_row_unit(const AttendCall& call, int unit
   unit /= query_tiles;
   const int head = unit % call.kv_heads, part = unit / call.kv_heads;
   int index = 0;
-  while (index + 1 < call.plan().item_count && call.plan().row_parts_before[index + 1] <= part) ++index;
+  while (index + 1 < call.plan().item_count && call.plan().row_parts_before[index + 1] <= part)
+    ++index;
   const AttendItem& item = call.plan().items[index];
   const int queries = min(kRowQueries, repeats - first);
   const int before = item.before.size(), rows = before + item.after.size();

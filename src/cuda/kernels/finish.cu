@@ -156,8 +156,9 @@ __device__ __forceinline__ void merge_slice(const AttendCall& call, const Finish
   const int slice = places / finish.slices, count = finish.queries * slice / 8;
   const std::int64_t part_stride = static_cast<std::int64_t>(padded) * places;
   const __half* const means =
-      call.part_means +
-      (static_cast<std::int64_t>(group) * call.plan().total_parts + call.plan().parts_before[index]) * part_stride;
+      call.part_means + (static_cast<std::int64_t>(group) * call.plan().total_parts +
+                         call.plan().parts_before[index]) *
+                            part_stride;
 #pragma unroll 1
   for (int base = 0; base < count; base += finish.threads) {
     const MergeLane lane(finish.threads, base, count, slice, rank);
@@ -302,8 +303,8 @@ struct EarlyRows {
   const float* from;
   std::int64_t stride;
   float sum[kEarlyRows];
-  __device__ __forceinline__ EarlyRows(const AttendCall& call, const Finish& finish, int index, int group,
-                                       const RowLane& lane)
+  __device__ __forceinline__ EarlyRows(const AttendCall& call, const Finish& finish, int index,
+                                       int group, const RowLane& lane)
       : from(call.row_sums +
              (static_cast<std::int64_t>(call.plan().row_parts_before[index]) * call.query_heads +
               group * finish.queries + lane.query) *
@@ -369,9 +370,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const int warp = static_cast<int>(threadIdx.x) >> 5, padded = call.padded_queries;
   const float2* const row_states =
-      call.row_states + static_cast<std::int64_t>(call.plan().row_parts_before[index]) * call.query_heads +
+      call.row_states +
+      static_cast<std::int64_t>(call.plan().row_parts_before[index]) * call.query_heads +
       group * finish.queries;
-  const std::int64_t first_part = static_cast<std::int64_t>(group) * call.plan().total_parts + call.plan().parts_before[index];
+  const std::int64_t first_part =
+      static_cast<std::int64_t>(group) * call.plan().total_parts + call.plan().parts_before[index];
   const float2* const states = call.part_states + first_part * padded;
   // Where they lie is looked up before they are written.
   prefetch(row_states);
@@ -460,7 +463,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 }  // namespace
 
-cudaError_t launch_finish(const AttendCall& call, const PlanCapacity& capacity, bool overlaps, cudaStream_t stream) {
+cudaError_t launch_finish(const AttendCall& call, const PlanCapacity& capacity, bool overlaps,
+                          cudaStream_t stream) {
   const int groups = call.groups > 0 ? call.groups : call.kv_heads;
   const int clusters = groups * capacity.items;
   const int slices = clusters <= kClustersOfManySlices ? kManySlices : kFewSlices;
@@ -473,7 +477,8 @@ cudaError_t launch_finish(const AttendCall& call, const PlanCapacity& capacity, 
   if (error != cudaSuccess) return error;
   OverlappingLaunch launch(dim3(static_cast<unsigned>(slices), static_cast<unsigned>(groups),
                                 static_cast<unsigned>(capacity.items)),
-                           dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream, overlaps);
+                           dim3(static_cast<unsigned>(finish.threads)), finish.bytes, stream,
+                           overlaps);
   launch.set_cluster(static_cast<unsigned>(slices));
   return cudaLaunchKernelEx(launch.config(), kernel, call, finish);
 }

@@ -9,6 +9,7 @@
 namespace kvspan::cuda {
 
 // overlaps: it follows one kernel alone.
-cudaError_t launch_finish(const AttendCall& call, const PlanCapacity& capacity, bool overlaps, cudaStream_t stream);
+cudaError_t launch_finish(const AttendCall& call, const PlanCapacity& capacity, bool overlaps,
+                          cudaStream_t stream);
 
 }  // namespace kvspan::cuda

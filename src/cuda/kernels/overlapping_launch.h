@@ -12,7 +12,8 @@ namespace kvspan::cuda {
 class OverlappingLaunch {
  public:
   // overlaps: false behind more than one kernel, which all have to have ended.
-  OverlappingLaunch(dim3 blocks, dim3 threads, int shared_bytes, cudaStream_t stream, bool overlaps = true) {
+  OverlappingLaunch(dim3 blocks, dim3 threads, int shared_bytes, cudaStream_t stream,
+                    bool overlaps = true) {
     config_.gridDim = blocks;
     config_.blockDim = threads;
     config_.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
@@ -38,8 +39,8 @@ class OverlappingLaunch {
   cudaLaunchAttribute attributes_[2] = {};
 };
 
-// More shared memory than a kernel gets without asking: as much as there is, so that what one launch needs takes
-// nothing from what a recorded one was allowed.
+// More shared memory than a kernel gets without asking: as much as there is, so that what one
+// launch needs takes nothing from what a recorded one was allowed.
 template <class Kernel>
 cudaError_t allow_shared_bytes(Kernel kernel, int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;

@@ -13,7 +13,8 @@ namespace kvspan::cuda {
 
 cudaError_t launch_append(const AppendCall& call, cudaStream_t stream);
 // One row for each item of a plan in device memory, at the item's last position.
-cudaError_t launch_planned_append(const AppendCall& call, const AttendPlan* plan, int items, cudaStream_t stream);
+cudaError_t launch_planned_append(const AppendCall& call, const AttendPlan* plan, int items,
+                                  cudaStream_t stream);
 
 // Memory of the device that coding works in: what is more than fits it is coded piece by piece.
 struct EncodeScratch {
@@ -22,6 +23,7 @@ struct EncodeScratch {
 };
 // For so many half tiles at once.
 std::size_t encode_scratch_bytes(const EncodeCall& call, std::int32_t halves);
-cudaError_t launch_encode(const EncodeCall& call, const EncodeScratch& scratch, cudaStream_t stream);
+cudaError_t launch_encode(const EncodeCall& call, const EncodeScratch& scratch,
+                          cudaStream_t stream);
 
 }  // namespace kvspan::cuda

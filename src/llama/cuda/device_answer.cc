@@ -19,8 +19,8 @@
 namespace kvspan {
 namespace {
 
-// Coded tokens that one launch reads: those of all sequences, or of some queries of one. Beyond a million the device is
-// full anyway, and working memory grows with it.
+// Coded tokens that one launch reads: those of all sequences, or of some queries of one. Beyond a
+// million the device is full anyway, and working memory grows with it.
 constexpr std::int64_t kLeastLaunchQueries = 8, kLaunchTokens = std::int64_t{1} << 20;
 
 template <class T>
@@ -61,7 +61,8 @@ class CudaAnswer final : public DeviceAnswer {
     options.max_sequences = sequences;
     options.spare_sequences = 1;
     options.max_tokens = tokens;
-    options.launch_tokens = std::min(std::max<std::int64_t>(kLeastLaunchQueries, sequences) * tokens, kLaunchTokens);
+    options.launch_tokens =
+        std::min(std::max<std::int64_t>(kLeastLaunchQueries, sequences) * tokens, kLaunchTokens);
     options.rebuild_tokens = PromptAttention::kRebuildTokens;
     if (ggml_.get() == nullptr) {
       return fail(ErrorCode::kUnsupported, "ggml has made no stream on {}",
@@ -99,7 +100,8 @@ class CudaAnswer final : public DeviceAnswer {
     if (prompts) {
       KVSPAN_CHECK_OK(answer_prompts(*home, layer, ubatch, rows));
     } else {
-      KVSPAN_CHECK_OK(cache.attend(layer, steps_, device_rows(rows.queries), device_out(rows.out), stream));
+      KVSPAN_CHECK_OK(
+          cache.attend(layer, steps_, device_rows(rows.queries), device_out(rows.out), stream));
     }
     return rows.settles ? cache.settle(layer, steps_, stream) : Status();
   }
@@ -135,8 +137,9 @@ class CudaAnswer final : public DeviceAnswer {
     forget_graph();
     nodes_ = nodes;
     answered_ = 0;
-    KVSPAN_CHECK_OK(cuda::check(ggml_.record([this, home](cudaGraphExec_t graph) { recorded(graph, *home); }),
-                                "recording a step"));
+    KVSPAN_CHECK_OK(
+        cuda::check(ggml_.record([this, home](cudaGraphExec_t graph) { recorded(graph, *home); }),
+                    "recording a step"));
     return Step::kRecorded;
   }
 
@@ -144,7 +147,8 @@ class CudaAnswer final : public DeviceAnswer {
 
   Status queries_are_there(int layer, const NodeRows& rows) override {
     if (!recorded_->branches(layer)) return {};
-    if (branched_ != nullptr) return {};  // those of another node come first; these are worked on with their node
+    if (branched_ != nullptr)
+      return {};  // those of another node come first; these are worked on with their node
     cudaStream_t beside = nullptr;
     KVSPAN_CHECK_OK(cuda::check(ggml_.fork(beside), "branching off a recorded step"));
     branched_ = rows.out.data;
@@ -186,7 +190,8 @@ class CudaAnswer final : public DeviceAnswer {
       KVSPAN_CHECK_OK(join());
       KVSPAN_CHECK_OK(recorded_->queries(layer, queries, stream));
     }
-    KVSPAN_CHECK_OK(recorded_->rows(layer, rows.stores ? &keys : nullptr, &values, queries, stream));
+    KVSPAN_CHECK_OK(
+        recorded_->rows(layer, rows.stores ? &keys : nullptr, &values, queries, stream));
     KVSPAN_CHECK_OK(join());
     return recorded_->finish(layer, device_out(rows.out), stream);
   }
@@ -198,7 +203,8 @@ class CudaAnswer final : public DeviceAnswer {
     if (graph == nullptr || answered_ != nodes_) {
       forget_graph();
       in_pieces_ = true;  // it is not tried again
-      recorded_outcome_ = fail(ErrorCode::kIo, "a step of the model could not be recorded as one graph");
+      recorded_outcome_ =
+          fail(ErrorCode::kIo, "a step of the model could not be recorded as one graph");
       return;
     }
     const auto lock = home.lock();
@@ -259,7 +265,8 @@ class CudaAnswer final : public DeviceAnswer {
   std::weak_ptr<DeviceHome> recorded_home_;  // whose it is
   cudaGraphExec_t graph_ = nullptr;
   Status recorded_outcome_;
-  const void* branched_ = nullptr;  // the result of the node whose queries are worked on beside ggml's nodes
+  const void* branched_ =
+      nullptr;  // the result of the node whose queries are worked on beside ggml's nodes
   std::size_t answered_ = 0, nodes_ = 0;  // of a step that is recorded
   int waits_ = 0;                         // of ggml, when the graph was new
   bool in_pieces_ = false;                // ggml has waited between its nodes

@@ -30,7 +30,8 @@ ggml_backend_cuda_context& context_of(ggml_backend_t backend) {
 // What stands in for ggml's while a graph is recorded.
 struct GgmlStream::Recording {
   cudaStream_t stream = nullptr;
-  std::unordered_map<const void*, std::unique_ptr<ggml_cuda_graph>> graphs;  // none: ggml makes no graphs of its own
+  std::unordered_map<const void*, std::unique_ptr<ggml_cuda_graph>>
+      graphs;  // none: ggml makes no graphs of its own
   std::function<void(cudaGraphExec_t)> ended;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream on which ggml computes the nodes of a context, so that answers to some of them take their
-// turn on it while the host runs ahead. ggml waits for it before every callback, and tells nobody which it
-// is; what it does have are backends whose functions stand in a table. While it lives, a GgmlStream notes
-// the backend that a context makes for the device on this thread.
+// The stream on which ggml computes the nodes of a context, so that answers to some of them take
+// their turn on it while the host runs ahead. ggml waits for it before every callback, and tells
+// nobody which it is; what it does have are backends whose functions stand in a table. While it
+// lives, a GgmlStream notes the backend that a context makes for the device on this thread.
 //
-// What ggml does between record() and the next wait for the backend that nobody announced goes into a graph instead
-// of the stream: a stream of its own stands in for ggml's meanwhile.
+// What ggml does between record() and the next wait for the backend that nobody announced goes into
+// a graph instead of the stream: a stream of its own stands in for ggml's meanwhile.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,7 +36,8 @@ class GgmlStream {
 
   // False: ggml's own graphs are off (GGML_CUDA_DISABLE_GRAPHS), or the device lacks something.
   bool can_record();
-  // From now on. ended: called, once, with the graph, when it is whole; null: it could not be recorded.
+  // From now on. ended: called, once, with the graph, when it is whole; null: it could not be
+  // recorded.
   cudaError_t record(std::function<void(cudaGraphExec_t)> ended);
   bool recording() const noexcept { return recording_ != nullptr; }
   // A branch of what is recorded (cuda/graph_branch.h), and its end.
