@@ -249,7 +249,11 @@ Status LlamaCaches::load(std::int32_t sequence, std::span<const std::byte> bytes
     return fail(ErrorCode::kUnsupported, "the state of recurrent layers cannot be loaded");
   }
   KVSPAN_TRY(auto cache, impl_->factory->load(bytes));
-  impl_->put(sequence, std::move(cache));
+  if (cache->tokens() == 0) {
+    clear(sequence);  // as a new sequence, it has no cache yet
+  } else {
+    impl_->put(sequence, std::move(cache));
+  }
   return {};
 }
 

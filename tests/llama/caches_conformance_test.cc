@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <llama.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -156,6 +158,7 @@ class LlamaSource final : public Source {
   const Traits& traits() const override { return traits_; }
   std::span<const std::int32_t> positions() const override { return positions_; }
   LlamaCaches& caches() const { return *context_->caches; }
+  const std::string& recipe() const { return recipe_; }
 
  private:
   std::string recipe_;
@@ -188,8 +191,10 @@ void reads_no_later_tokens(const Source& source) {
   }
 }
 
-// A decode that is aborted before any of its nodes leaves sequences as they were, or empty if they
-// cannot be truncated; then they continue as if it had not been called.
+// A decode that is aborted before any of its nodes leaves sequences with the tokens that they had, or
+// empty if they cannot be truncated, and they continue. Rows that the batch pushed out of the recent
+// window may be encoded or evicted already; if none is, the next logits are those of a sequence that
+// was not aborted.
 struct Stop {
   int polls = 0, at = 0;
   bool stopped = false;
@@ -230,14 +235,17 @@ void survives_every_stop(const Source& source) {
       EXPECT_EQ(status.error().code, ErrorCode::kCancelled) << status.error().message;
       if (trial->tokens() == 0) continue;  // it could not be truncated
       EXPECT_EQ(trial->tokens(), 70);
-      if (!source.traits().observes) {
-        EXPECT_TRUE(trial->save().value() == before) << "something of the batch is left";
+      const bool untouched = trial->save().value() == before;
+      if (llama.recipe() == "full") {
+        EXPECT_TRUE(untouched) << "something of the batch is left";
       }
       out.clear();
       const Status again = trial->step(n, out);
       ASSERT_TRUE(again) << again.error().message;
-      if (!source.traits().observes) {
-        EXPECT_TRUE(out == expected) << "it goes on otherwise";
+      EXPECT_EQ(trial->tokens(), 70 + n);
+      EXPECT_TRUE(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
+      if (untouched && !source.traits().observes) {
+        EXPECT_TRUE(out == expected) << "it continues otherwise";
       }
     }
   }
