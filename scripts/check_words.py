@@ -15,9 +15,9 @@ import pathlib
 import re
 import sys
 
-PLACES = ("README.md", "docs/methods", "docs/design", "docs/guide/start.md",
-          "docs/guide/calibrate.md", "docs/guide/evaluate.md", "docs/guide/embed.md", "docs/reference/eval.md",
-          "docs/reference/inspect.md")
+PLACES = ("README.md", "CONTRIBUTING.md", "docs/methods", "docs/design", "docs/guide/start.md",
+          "docs/guide/calibrate.md", "docs/guide/chat.md", "docs/guide/embed.md", "docs/guide/evaluate.md",
+          "docs/guide/serve.md", "docs/guide/store.md", "docs/reference/eval.md", "docs/reference/inspect.md")
 
 RULES = [
     (r"\bread in place\b", "computed on codes"),
